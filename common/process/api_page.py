@@ -1,35 +1,50 @@
-"""GET /docs: Swagger UI over the service's own /openapi.json, without a request to any other host.
+"""GET /docs: Swagger UI over the service's own /openapi.json, without a request to any other host, in the theme of the
+registry's pages.
 
 The description is written once: made anew for each request, a few hundred connections that ask for it would keep a
 service busy with nothing else.
 """
 
+import html
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, Response
 
 _FOLDER = Path(__file__).parent / "swagger_ui"
-_MEDIA_TYPES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
-_NO_ICON = "data:,"
-_NO_VALIDATOR = {"validatorUrl": None}
-"""Else the page asks a validator on the network for a badge."""
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_FILES = ("swagger-ui.css", "theme.css", "theme.js", "swagger-ui-bundle.js", "start.js")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""Swagger UI writes style attributes."""
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}: API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+<link rel="stylesheet" href="docs/theme.css">
+<script src="docs/theme.js"></script>
+<script src="docs/swagger-ui-bundle.js" defer></script>
+<script src="docs/start.js" defer></script>
+</head>
+<body>
+<header><b>{title}</b> <a href="openapi.json">openapi.json</a>{back}
+<button type="button" id="theme" aria-label="Light or dark">◐</button></header>
+<main id="swagger-ui"></main>
+</body>
+</html>
+"""
 
 
 def add_api_page(app: FastAPI) -> None:
-    """Adds /docs and the two files that it loads. `app` is without FastAPI's own pages, which load theirs elsewhere."""
-    page = get_swagger_ui_html(
-        openapi_url="openapi.json",
-        title=app.title,
-        swagger_js_url="docs/swagger-ui-bundle.js",
-        swagger_css_url="docs/swagger-ui.css",
-        swagger_favicon_url=_NO_ICON,
-        swagger_ui_parameters=_NO_VALIDATOR,
-    )
-
+    """Adds /docs and the files that it loads. `app` is without FastAPI's own pages, which load theirs elsewhere."""
     written: list[bytes] = []
 
     @app.get("/openapi.json", include_in_schema=False)
@@ -40,14 +55,18 @@ def add_api_page(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(page.body, media_type="text/html; charset=utf-8")
+        has_pages = any(getattr(route, "path", "") == "/" for route in app.routes)
+        page = _PAGE.format(title=html.escape(app.title), back=' <a href="./">Pages</a>' if has_pages else "")
+        return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _POLICY})
 
-    for name, media_type in _MEDIA_TYPES.items():
-        app.add_api_route(f"/docs/{name}", _file(name, media_type), methods=["GET"], include_in_schema=False)
+    for name in _FILES:
+        app.add_api_route(f"/docs/{name}", _file(_FOLDER / name), methods=["GET"], include_in_schema=False)
 
 
-def _file(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
+def _file(path: Path) -> Callable[[], Awaitable[Response]]:
+    headers = {"Cache-Control": "max-age=86400"}
+
     async def answer() -> Response:
-        return FileResponse(_FOLDER / name, media_type=media_type, headers={"Cache-Control": "max-age=86400"})
+        return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers=headers)
 
     return answer

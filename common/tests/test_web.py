@@ -79,12 +79,13 @@ def test_the_page_of_the_routes_names_no_other_host_and_has_its_files_here(http:
     assert page.headers["content-type"].startswith("text/html")
     assert "//" not in re.sub(r"<!--.*?-->", "", page.text)
     files = re.findall(r'(?:src|href)="(docs/[^"]+)"', page.text)
-    assert [file.rsplit(".", 1)[1] for file in files] == ["css", "js"]
-    for file in files:
-        answer = http.get(f"/{file}")
-        assert answer.status_code == 200
-        assert len(answer.content) > 100_000
-    assert '"validatorUrl": null' in page.text
+    assert [file.rsplit(".", 1)[1] for file in files] == ["css", "css", "js", "js", "js"]
+    answers = [http.get(f"/{file}") for file in files]
+    assert {answer.status_code for answer in answers} == {200}
+    assert sum(len(answer.content) for answer in answers) > 1_000_000
+    assert "validatorUrl: null" in answers[-1].text
+    assert "script-src 'self';" in page.headers["content-security-policy"], "no script stands in the page"
+    assert "Pages</a>" not in page.text, "this service has none"
     assert http.get("/redoc").status_code == 404
 
 

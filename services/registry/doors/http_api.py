@@ -57,7 +57,7 @@ def create_registry_app(
     _add_instances(app, catalog)
     add_lifecycle(app, catalog)
 
-    @app.get("/v1/webhooks")
+    @app.get("/v1/webhooks", tags=["webhooks"])
     def list_webhooks() -> Response:
         """Who is told of what, and the newest results: `{webhooks: [{name, host, events, models, delivered, given_up,
         trouble, results: [{event_id, kind, outcome, attempts, answer, at}]}]}`. Counts are since the registry began."""
@@ -68,26 +68,26 @@ def create_registry_app(
 
 
 def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
-    @app.get("/v1/streams")
+    @app.get("/v1/streams", tags=["streams"])
     def list_streams() -> Response:
         return json_answer({"streams": [asdict(stream) for stream in catalog.list_streams()]})
 
-    @app.get("/v1/streams/{stream}")
+    @app.get("/v1/streams/{stream}", tags=["streams"])
     def get_stream(stream: str, schema_version: Annotated[int, Query(ge=0, lt=END)] = 0) -> Response:
         """The newest schema, or the version asked for."""
         return json_answer(asdict(catalog.get_stream(stream, schema_version)))
 
-    @app.put("/v1/streams/{stream}")
+    @app.put("/v1/streams/{stream}", tags=["streams"])
     def register_stream(stream: str, schema: Annotated[JsonObject, Body()]) -> Response:
         """Registers the stream, or a compatible new version of its schema."""
         return json_answer(asdict(catalog.register_stream(stream, json_text(schema))))
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", tags=["models"])
     def list_models() -> Response:
         """`{models: [...]}`, each as the model alone."""
         return json_answer({"models": [_model_json(catalog, model) for model in catalog.list_models()]})
 
-    @app.get("/v1/models/{model}")
+    @app.get("/v1/models/{model}", tags=["models"])
     def get_model(model: str) -> Response:
         """The model. `head_version`: where the next round starts; `paused`: who and why, or empty; `pinned_version`: 0
         when it is not pinned; `failure`: `{message, stage, place, events, advice, log, round_id, attempts, at}` of the
@@ -96,14 +96,14 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
         one lacks it."""
         return json_answer(_model_json(catalog, catalog.get_model(model)))
 
-    @app.put("/v1/models/{model}")
+    @app.put("/v1/models/{model}", tags=["models"])
     def register_model(model: str, body: ModelBody) -> Response:
         """Registers the model, or a new definition of it."""
         files = {path: decoded(path, text) for path, text in body.files.items()}
         found = catalog.register_model(model, stream=body.stream, files=files, by=body.by)
         return json_answer(_model_json(catalog, found))
 
-    @app.get("/v1/definitions/{digest}")
+    @app.get("/v1/definitions/{digest}", tags=["models"])
     def get_definition(digest: str) -> Response:
         files = catalog.get_definition(digest)
         encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
@@ -115,35 +115,35 @@ def _model_json(catalog: Catalog, model: Model) -> JsonObject:
 
 
 def _add_versions(app: FastAPI, catalog: Catalog) -> None:
-    @app.get("/v1/models/{model}/rounds")
+    @app.get("/v1/models/{model}/rounds", tags=["rounds"])
     def list_rounds(model: str, limit: Annotated[int, Query(gt=0)] = 50) -> Response:
         """Newest first."""
         return json_answer({"rounds": [asdict(found) for found in catalog.list_rounds(model, limit)]})
 
-    @app.get("/v1/rounds")
+    @app.get("/v1/rounds", tags=["rounds"])
     def list_rounds_of_all(limit: Annotated[int, Query(gt=0, le=1000)] = 50) -> Response:
         """Of all models together, newest first."""
         names = [model.name for model in catalog.list_models()]
         return json_answer({"rounds": [asdict(found) for found in catalog.recent_rounds(names, limit)]})
 
-    @app.get("/v1/models/{model}/rounds/{round_id}")
+    @app.get("/v1/models/{model}/rounds/{round_id}", tags=["rounds"])
     def get_round(model: str, round_id: str) -> Response:
         return json_answer(asdict(catalog.get_round(model, round_id)))
 
-    @app.get("/v1/models/{model}/versions")
+    @app.get("/v1/models/{model}/versions", tags=["versions"])
     def list_versions(model: str) -> Response:
         """Oldest first, without their files; `served_by` lists the replicas that have each."""
         served = catalog.served_by(model)
         found = catalog.list_versions(model)
         return json_answer({"versions": [asdict(one) | {"served_by": served.get(one.version, [])} for one in found]})
 
-    @app.get("/v1/models/{model}/versions/{version}")
+    @app.get("/v1/models/{model}/versions/{version}", tags=["versions"])
     def get_version(model: str, version: VersionNumber) -> Response:
         """With its files, and `served_by`: `[{instance_id, state, since, aliases, reason, given_up}]`."""
         served = catalog.served_by(model).get(version, [])
         return json_answer(asdict(catalog.get_version(model, version)) | {"served_by": served})
 
-    @app.get("/v1/models/{model}/account")
+    @app.get("/v1/models/{model}/account", tags=["models"])
     def account(model: str) -> Response:
         """Where every event of the stream's log is, from where the model began to the log's end.
 
@@ -157,7 +157,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         """
         return json_answer(catalog.account(model))
 
-    @app.get("/v1/models/{model}/why")
+    @app.get("/v1/models/{model}/why", tags=["models"])
     def why(model: str) -> Response:
         """What stops the model, its last failure and what to do.
 
@@ -167,21 +167,21 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         """
         return json_answer(catalog.why(model))
 
-    @app.get("/v1/models/{model}/history")
+    @app.get("/v1/models/{model}/history", tags=["versions"])
     def alias_history(model: str) -> Response:
         """Every move of an alias, oldest first."""
         return json_answer({"changes": [asdict(change) for change in catalog.alias_history(model)]})
 
-    @app.put("/v1/models/{model}/aliases/{alias}")
+    @app.put("/v1/models/{model}/aliases/{alias}", tags=["versions"])
     def set_alias(model: str, alias: str, body: AliasBody) -> Response:
         """Points the alias at a version; `production` is what unversioned predictions use."""
         return json_answer(asdict(catalog.set_alias(model, alias, body.version, by=body.by, reason=body.reason)))
 
-    @app.delete("/v1/models/{model}/aliases/{alias}")
+    @app.delete("/v1/models/{model}/aliases/{alias}", tags=["versions"])
     def remove_alias(model: str, alias: str, by: str, reason: str = "") -> Response:
         return json_answer(asdict(catalog.set_alias(model, alias, 0, by=by, reason=reason)))
 
-    @app.post("/v1/models/{model}:rollback")
+    @app.post("/v1/models/{model}:rollback", tags=["versions"])
     def rollback(model: str, body: RollbackBody) -> Response:
         """Moves production back to the version it named before.
 
@@ -193,7 +193,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _add_instances(app: FastAPI, catalog: Catalog) -> None:
-    @app.get("/v1/instances")
+    @app.get("/v1/instances", tags=["instances"])
     def instances() -> Response:
         """Every instance of every service that has reported in the last 15 s, as it says of itself.
 
@@ -203,14 +203,14 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         """
         return json_answer({"instances": catalog.instances()})
 
-    @app.get("/v1/overview")
+    @app.get("/v1/overview", tags=["instances"])
     def overview() -> Response:
         """`{models: [...]}`: every model with what production and the newest version are and know, its open round, how
         replicas stand, what waits, and what is wrong (`why`). `freshness_seconds`: the age of the newest event that a
         version has learned from."""
         return json_answer({"models": catalog.overview()})
 
-    @app.get("/v1/series")
+    @app.get("/v1/series", tags=["instances"])
     def series(
         name: str,
         service: str = "",
@@ -232,7 +232,7 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:
-    @app.get("/v1/files/{digest}")
+    @app.get("/v1/files/{digest}", tags=["files"])
     def get_file(digest: str) -> Response:
         """The file's bytes. A damaged file never arrives whole: its last chunk is held back."""
         size_bytes = catalog.file_size(digest)
@@ -242,7 +242,7 @@ def _add_files(app: FastAPI, catalog: Catalog) -> None:
             headers={"Content-Length": str(size_bytes)},
         )
 
-    @app.post("/v1/gc")
+    @app.post("/v1/gc", tags=["files"])
     def collect() -> Response:
         """Removes files that nothing needs, and archives versions beyond those to keep."""
         collected = catalog.collect()

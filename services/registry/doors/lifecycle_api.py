@@ -33,12 +33,12 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
     _add_deletion(app, catalog)
     _add_record(app, catalog)
 
-    @app.post("/v1/models/{model}:pin")
+    @app.post("/v1/models/{model}:pin", tags=["versions"])
     def pin(model: str, body: PinBody) -> Response:
         """Production stays at the version it names; what passes the gate is held."""
         return json_answer(catalog.pin(model, body.version, by=body.by, reason=body.reason))
 
-    @app.post("/v1/models/{model}:push")
+    @app.post("/v1/models/{model}:push", tags=["versions"])
     def push(model: str, body: PushBody) -> Response:
         """A SavedModel made elsewhere becomes a version that a person may promote; its files were uploaded before. With
         `measured`, what a trainer found, the gate judges it beside the live version.
@@ -51,26 +51,26 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
             catalog.push_version(model, files, origin=body.origin, by=body.by, reason=body.reason, measured=measured)
         )
 
-    @app.post("/v1/models/{model}/rounds/{round_id}:fail")
+    @app.post("/v1/models/{model}/rounds/{round_id}:fail", tags=["rounds"])
     def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:
         """Ends a round that is planned or running, whoever holds it."""
         return json_answer(catalog.fail_round_by_hand(model, round_id, by=body.by, reason=body.reason))
 
 
 def _add_model_change(app: FastAPI, catalog: Catalog, how: ModelChange) -> None:
-    @app.post("/v1/models/{model}:" + how, name=f"{how}_model", description=_MODEL_WORDS[how])
+    @app.post("/v1/models/{model}:" + how, name=f"{how}_model", description=_MODEL_WORDS[how], tags=["models"])
     def change(model: str, body: AuthorBody) -> Response:
         return json_answer(catalog.change_model(model, how, by=body.by, reason=body.reason))
 
 
 def _add_stream_change(app: FastAPI, catalog: Catalog, how: StreamChange) -> None:
-    @app.post("/v1/streams/{stream}:" + how, name=f"{how}_stream", description=_STREAM_WORDS[how])
+    @app.post("/v1/streams/{stream}:" + how, name=f"{how}_stream", description=_STREAM_WORDS[how], tags=["streams"])
     def change(stream: str, body: AuthorBody) -> Response:
         return json_answer(catalog.change_stream(stream, how, by=body.by, reason=body.reason))
 
 
 def _add_apply(app: FastAPI, catalog: Catalog) -> None:
-    @app.post("/v1/apply")
+    @app.post("/v1/apply", tags=["models"])
     def apply(body: ApplyBody) -> Response:
         """Registers a stream and a model, both or neither; either may be left out, and `dry_run` stores nothing.
 
@@ -87,13 +87,13 @@ def _add_apply(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _add_deletion(app: FastAPI, catalog: Catalog) -> None:
-    @app.delete("/v1/models/{model}")
+    @app.delete("/v1/models/{model}", tags=["models"])
     def delete_model(model: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
         """Removes an archived model that no replica serves; with `dry_run` only answers whether that is possible."""
         catalog.delete_model(model, by=by, reason=reason, dry_run=dry_run)
         return json_answer({"deleted": "" if dry_run else model})
 
-    @app.delete("/v1/streams/{stream}")
+    @app.delete("/v1/streams/{stream}", tags=["streams"])
     def delete_stream(stream: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
         """Removes an archived stream that no model names; its events stay in the log. `dry_run` as for a model."""
         catalog.delete_stream(stream, by=by, reason=reason, dry_run=dry_run)
@@ -101,7 +101,7 @@ def _add_deletion(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _add_record(app: FastAPI, catalog: Catalog) -> None:
-    @app.get("/v1/history")
+    @app.get("/v1/history", tags=["history"])
     def history(
         model: str = "",
         stream: str = "",
@@ -119,7 +119,7 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         found = catalog.history_page(model=model, stream=stream, by=by, action=action, limit=limit, before=before)
         return json_answer({"entries": [entry for _, entry in found.entries], "older": found.older})
 
-    @app.get("/v1/models/{model}/diff")
+    @app.get("/v1/models/{model}/diff", tags=["versions"])
     def diff(model: str, from_version: Annotated[int, Query(alias="from", gt=0, lt=END)], to: Version) -> Response:
         """Two versions side by side.
 

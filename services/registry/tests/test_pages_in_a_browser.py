@@ -430,3 +430,22 @@ def test_the_underscores_of_a_link_are_not_lost_in_its_underline(
     page.close()
     site.stop()
     assert bands == 2, "the underscores, and the line below them"
+
+
+def test_the_api_page_is_in_the_theme_of_the_pages_with_every_route_under_a_tag(site: Site, page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    found = []
+    for _ in range(2):
+        page.goto(site.url("/"))
+        page.get_by_role("button", name="Light or dark").click()
+        wanted = page.evaluate(background)
+        page.get_by_role("link", name="API").click()
+        expect(page.locator(".opblock-tag").first).to_be_visible()
+        found.append((page.evaluate(background), wanted))
+    assert [one for one, _ in found] == [wanted for _, wanted in found]
+    assert found[0] != found[1], "light and dark"
+    tags = set(page.locator(".opblock-tag").evaluate_all("(tags) => tags.map((tag) => tag.dataset.tag)"))
+    assert {"models", "versions", "rounds", "streams", "instances", "history", "files"} <= tags
+    assert "default" not in tags
+    page.get_by_role("link", name="Pages").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("The loop")

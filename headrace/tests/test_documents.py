@@ -1,0 +1,82 @@
+"""Documents: indexes name every page, commands are the command line's, YAML of short answers is valid."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from common.definition.model import parse_definition
+from common.schema import Schema
+from headrace.cli import app
+
+_ROOT = Path(__file__).parents[2]
+_DOCS = _ROOT / "docs"
+_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted(_DOCS.rglob("*.md"))]
+_LINE = re.compile(r"^(?: {4})?(headrace .*)$", re.M)
+_INLINE = re.compile(r"`(headrace [^`]*)`")
+_YAML = re.compile(r"^```yaml(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```", re.M | re.S)
+_ENDS = {"|", "||", "&&", ";", ">", "<", "&"}
+_MODEL: dict[str, Any] = {
+    "name": "late", "stream": "deliveries", "label": "late", "estimator": "linear_classifier",
+    "features": {"hour": {"type": "numeric"}},
+}  # fmt: skip
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(page, line) of each command of ours, in blocks and within sentences."""
+    for page in _PAGES:
+        text = page.read_text()
+        for found in (*_LINE.finditer(text.replace("\\\n", " ")), *_INLINE.finditer(text.replace("\n", " "))):
+            yield str(page.relative_to(_ROOT)), found[1]
+
+
+def fault(line: str) -> str:
+    """What of the line the command line does not know; empty where it knows everything."""
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(line, comments=True)[1:]
+    options: dict[str, Any] = {"--help": None, "--json": None}
+    while words and words[0] not in _ENDS:
+        options |= {name: option for option in command.params for name in option.opts}
+        word = words.pop(0)
+        if word.startswith("-") and len(word) > 1:
+            name, _, value = word.partition("=")
+            if name not in options:
+                return f"{command.name} has no {name}"
+            takes_value = options[name] is not None and not options[name].is_flag
+            words = words[1:] if takes_value and not value else words
+        elif hasattr(command, "commands"):
+            if word not in command.commands:
+                return "" if word.isupper() or word == "..." else f"{command.name} has no command {word}"
+            command = command.commands[word]
+    return ""
+
+
+def test_a_page_that_names_a_command_or_option_of_ours_names_one_that_is_there() -> None:
+    wrong = [f"{page}: {line!r}: {why}" for page, line in commands() if (why := fault(line))]
+    assert wrong == []
+    assert fault("headrace deadletters s"), "so a wrong one is found"
+    assert fault("headrace train m --now")
+
+
+def test_the_indexes_name_every_page_of_the_guide() -> None:
+    pages = {f"guide/{page.name}" for page in (_DOCS / "guide").glob("*.md")}
+    for index in (_DOCS / "README.md", _ROOT / "mkdocs.yml"):
+        assert pages == set(re.findall(r"guide/[a-z-]+\.md", index.read_text())), index.name
+
+
+@pytest.mark.parametrize(
+    "block", list(_YAML.finditer((_DOCS / "guide/how-do-i.md").read_text())), ids=lambda b: b["text"]
+)
+def test_yaml_of_the_short_answers_is_taken(block: re.Match[str]) -> None:
+    document = yaml.safe_load(block["text"])
+    if block["title"] == "stream.yaml":
+        assert (
+            Schema.from_mapping({key: value for key, value in document.items() if key != "stream"}).source is not None
+        )
+    else:
+        parse_definition({"model.yaml": yaml.safe_dump(_MODEL | document).encode()})

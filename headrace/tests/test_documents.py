@@ -63,10 +63,11 @@ def test_a_page_that_names_a_command_or_option_of_ours_names_one_that_is_there()
     assert fault("headrace train m --now")
 
 
-def test_the_indexes_name_every_page_of_the_guide() -> None:
-    pages = {f"guide/{page.name}" for page in (_DOCS / "guide").glob("*.md")}
+def test_the_indexes_name_every_page() -> None:
+    pages = {str(page.relative_to(_DOCS)) for room in ("guide", "reference", "internals")
+             for page in (_DOCS / room).rglob("*.md")}  # fmt: skip
     for index in (_DOCS / "README.md", _ROOT / "mkdocs.yml"):
-        assert pages == set(re.findall(r"guide/[a-z-]+\.md", index.read_text())), index.name
+        assert pages == set(re.findall(r"(?:guide|reference|internals)/[\w/-]+\.md", index.read_text())), index.name
 
 
 @pytest.mark.parametrize(

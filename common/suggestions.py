@@ -12,6 +12,13 @@ def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
     return f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
 
 
+def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence: "there is no column 'knd'; there are id, kind; did you mean kind?"; `what` names it with its kind."""
+    names = list(known)
+    listed = f"{'there are' if len(names) > 1 else 'there is'} {', '.join(names) or 'none'}"
+    return f"there is no {what}; {listed}{did_you_mean([name], names)}"
+
+
 def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:
     """Those most like it, or that hold it; where none is, the first ones."""
     choices = list(dict.fromkeys(known))

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from common.errors import InvalidInput, NotFound
 from common.process.memory import process_tree_mb
+from common.suggestions import there_is_no
 
 HOST = "127.0.0.1"
 SERVICES = ("registry", "ingest", "trainer", "serving")
@@ -88,7 +89,7 @@ class PlatformState:
         for process in self.processes:
             if process.name == name:
                 return process
-        raise InvalidInput(f"there is no process {name!r}; there are {', '.join(p.name for p in self.processes)}")
+        raise InvalidInput(there_is_no(f"process {name!r}", name, [process.name for process in self.processes]))
 
     @property
     def place(self) -> str:

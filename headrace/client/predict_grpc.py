@@ -10,6 +10,7 @@ import grpc
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
+from common.suggestions import there_is_no
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_protos import read_tensor, write_tensor
 from headrace.client.tensor_values import SignatureTypes, as_input
@@ -80,7 +81,7 @@ class GrpcTransport:
         signatures = tfserving_pb2.SignatureDefMap.FromString(response.metadata["signature_def"].value).signature_def
         name = target.signature_name or "serving_default"
         if name not in signatures:
-            raise InvalidInput(f"there is no signature {name}; there are {', '.join(sorted(signatures))}")
+            raise InvalidInput(there_is_no(f"signature {name}", name, sorted(signatures)))
         names = tfserving_pb2.DataType.Name
         found = signatures[name]
         return SignatureTypes(

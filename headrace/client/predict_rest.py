@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from common.errors import InvalidInput, Unavailable
-from common.suggestions import did_you_mean
+from common.suggestions import did_you_mean, there_is_no
 from headrace.client.connection import Answer, Door
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_values import SignatureTypes, from_json, json_body, read_json
@@ -77,7 +77,7 @@ class RestTransport:
         signatures = answer.json()["metadata"]["signature_def"]["signature_def"]
         name = signature_name or "serving_default"
         if name not in signatures:
-            raise InvalidInput(f"there is no signature {name}; there are {', '.join(sorted(signatures))}")
+            raise InvalidInput(there_is_no(f"signature {name}", name, sorted(signatures)))
         found = signatures[name]
         return SignatureTypes(
             {key: str(spec["dtype"]) for key, spec in found["inputs"].items()},
@@ -133,7 +133,7 @@ def _check_names(inputs: Mapping[str, Any], types: SignatureTypes) -> None:
 def _check_filter(output_filter: tuple[str, ...], types: Any) -> None:
     for name in output_filter:
         if name not in types:
-            raise InvalidInput(f"there is no output {name}; there are {', '.join(sorted(types))}")
+            raise InvalidInput(there_is_no(f"output {name}", name, sorted(types)))
 
 
 def _path(target: Target) -> str:

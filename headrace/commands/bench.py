@@ -9,6 +9,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput, NotFound
+from common.suggestions import there_is_no
 from headrace.commands.session import Session
 
 _SEED = 7
@@ -133,9 +134,10 @@ def _made_body(root: str, path: str, signature: str, rows: int) -> bytes:
     finally:
         door.close()
     signatures = answer["metadata"]["signature_def"]["signature_def"]
-    found = signatures.get(signature or "serving_default")
+    wanted = signature or "serving_default"
+    found = signatures.get(wanted)
     if found is None:
-        raise NotFound(f"there is no signature {signature or 'serving_default'}; there are {', '.join(signatures)}")
+        raise NotFound(there_is_no(f"signature {wanted}", wanted, signatures))
     random = np.random.default_rng(_SEED)
     inputs = {name: _values(random, name, spec, rows) for name, spec in found["inputs"].items()}
     document = {"inputs": inputs} | ({"signature_name": signature} if signature else {})

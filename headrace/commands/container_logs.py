@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from common.errors import InvalidInput
+from common.suggestions import there_is_no
 from headrace.compose.docker_cli import read_logs
 from headrace.compose.platform import ComposeState
 from headrace.places import PlatformState
@@ -23,7 +24,7 @@ def show(state: PlatformState, name: str | None, *, lines: int, follow: bool) ->
     """
     assert isinstance(state, ComposeState)
     if name is not None and name not in state.ids:
-        raise InvalidInput(f"there is no container {name} in {state.place}; there are {', '.join(state.ids)}")
+        raise InvalidInput(there_is_no(f"container {name} in {state.place}", name, state.ids))
     names = [name] if name is not None else list(state.ids)
     width = max(len(each) for each in names) if name is None else 0
     readers = {each: read_logs(state.ids[each], lines=lines, follow=follow) for each in names}

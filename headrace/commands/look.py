@@ -173,6 +173,9 @@ def history(
         raise NotFound(f"nothing is on record of a model {model}")  # a deletion would be
 
     def table() -> None:
+        if not found:
+            typer.echo("nothing is on record of that")
+            return
         columns = {"age": "right", "what": "left", "of": "left", "by": "left", "why": "left"}
         rows = [
             [age(time.time() - entry.at, units=1), entry.action + (f" {entry.version}" if entry.version else ""),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import HeadraceError, InvalidInput
+from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
@@ -134,8 +135,9 @@ def logs(
     if name is not None:
         paths = [path for path in paths if path.stem == name]
     if not paths:
-        known = ", ".join(sorted(path.stem for path in (session.data_dir / "logs").glob("*.log")))
-        raise InvalidInput(f"there is no log {name or ''} in {session.data_dir}/logs; there is {known or 'none'}")
+        known = sorted(path.stem for path in (session.data_dir / "logs").glob("*.log"))
+        what = f"log {name} in" if name else "log in"
+        raise InvalidInput(there_is_no(f"{what} {session.data_dir}/logs", name or "", known))
     width = max(len(path.stem) for path in paths)
     ends: dict[Path, int] = {}
     for path in paths:

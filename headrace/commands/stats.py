@@ -8,6 +8,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION
+from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
@@ -74,8 +75,13 @@ def stats(
 def _told(client: Client, name: str, last: int, *, model: str = "") -> tuple[str, Mapping[str, Any]]:
     if name.startswith(_REQUESTS):
         return name, _of_requests(name.removeprefix(_REQUESTS), model, last)
-    if "@" not in name and name in [stream.name for stream in client.streams()]:
-        return f"stream {name}", client.stream_statistics(name, last)
+    if "@" not in name:
+        streams = [stream.name for stream in client.streams()]
+        if name in streams:
+            return f"stream {name}", client.stream_statistics(name, last)
+        models = [known.name for known in client.models()]
+        if name not in models:
+            raise NotFound(there_is_no(f"stream or model {name}", name, [*streams, *models]))
     named, number = reference(name)
     number = number or client.model(named).aliases.get(PRODUCTION, 0)
     if not number:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from common.errors import InvalidInput, NotFound
+from common.suggestions import there_is_no
 from headrace.commands.session import Session
 
 _STOP_SECONDS = 15.0
@@ -32,7 +33,7 @@ def tensorboard(
     with session.client() as client:
         addresses, known = client.addresses, [one.name for one in client.models()]
     if model and model not in known:
-        raise NotFound(f"there is no model {model}; there are {', '.join(known) or 'none yet'}")
+        raise NotFound(there_is_no(f"model {model}", model, known))
     with tempfile.TemporaryDirectory(prefix="headrace-tensorboard-") as temporary:
         command = [
             sys.executable, "-m", "services.trainer.summaries.board", f"--registry={addresses.registry}",

@@ -18,6 +18,7 @@ from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from common.storage import Place
+from common.suggestions import there_is_no
 from headrace.files import event_files
 from headrace.files.packed import suffix_of, unknown_format
 
@@ -130,7 +131,7 @@ def open_source(name: str, request: SourceRequest) -> "FileSource | _Guarded":
         return FileSource(request, name)
     entry = plugins().get(name)
     if entry is None:
-        raise InvalidInput(f"there is no source {name!r}; known here are {', '.join(formats())}")
+        raise InvalidInput(there_is_no(f"source {name!r}", name, formats()))
     what = f"source {name} ({entry.value})"
     with _telling(f"{what} cannot be imported"):
         found: OpenSource = entry.load()

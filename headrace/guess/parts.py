@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from common.counted import counted
 from common.errors import InvalidInput
+from common.suggestions import there_is_no
 from headrace.guess.columns import Column, kind_of
 
 Part = Literal["label", "event time", "key", "feature", "stored"]
@@ -105,7 +106,7 @@ def _label_column(columns: Sequence[Column], wanted: str) -> Column:
         for column in columns:
             if wanted in (column.header, column.name):
                 return column
-        raise InvalidInput(f"there is no column {wanted!r}; there are {', '.join(column.header for column in columns)}")
+        raise InvalidInput(there_is_no(f"column {wanted!r}", wanted, [column.header for column in columns]))
     for name in _LABEL_NAMES:
         for column in columns:
             if column.name.lower() == name:

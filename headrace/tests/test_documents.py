@@ -70,6 +70,13 @@ def test_the_indexes_name_every_page() -> None:
         assert pages == set(re.findall(r"(?:guide|reference|internals)/[\w/-]+\.md", index.read_text())), index.name
 
 
+def test_contributing_names_what_its_files_have() -> None:
+    text = (_ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`(\w+)`\s+(?:of|in)\s+`([\w/]+\.py)`", text)
+    assert len(named) > 5
+    assert [(name, path) for name, path in named if not re.search(rf"\b{name}\b", (_ROOT / path).read_text())] == []
+
+
 @pytest.mark.parametrize(
     "block", list(_YAML.finditer((_DOCS / "guide/how-do-i.md").read_text())), ids=lambda b: b["text"]
 )

@@ -133,7 +133,7 @@ def test_a_source_goes_on_where_it_was_left_and_is_named_in_its_faults(folder: P
         ("none", "source none .* cannot be imported"),
         (
             "other",
-            "there is no source 'other'; known here are csv, ndjson, parquet, tfrecord, broken, fixed_width, none, odd",
+            "there is no source 'other'; there are csv, ndjson, parquet, tfrecord, broken, fixed_width, none, odd",
         ),
     ):
         with pytest.raises(InvalidInput, match=fault):

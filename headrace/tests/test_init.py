@@ -272,6 +272,7 @@ def test_lists_keep_their_shape(tmp_path: Path) -> None:
         ("x,y\n1,0\n2\n", (), "line 3: 1 value for 2 columns"),
         ("a b,a/b,y\n1,2,0\n3,4,1\n", (), "the columns 'a b' and 'a/b' would both be called a_b"),
         ("x,y\n1,0\n2,1\n", ("--label", "z"), "there is no column 'z'; there are x, y"),
+        ("km,late\n1,0\n2,1\n", ("--label", "lat"), "there are km, late; did you mean late?"),
         ("x,y\n1,5\n2,5\n", (), "label 'y' has 1 different values; there is nothing to tell apart"),
         ("x,x\n1,5\n2,5\n", (), "has the column 'x' more than once"),
         ("y\n0\n1\n", (), "beside the label 'y' no column has anything to learn from"),

@@ -1,6 +1,6 @@
 """When is it time for a round? A pure decision; drift, metric and schedule triggers have no place here yet.
 
-The definition's section `triggers` (common/definition/model.py) switches them:
+The definition's section `triggers` (common/definition/triggers.py) switches them:
 
     min_examples            so many examples are in the log that no finished round has judged
     max_interval_seconds    there is at least one, and so long has passed since the last round was planned
@@ -11,6 +11,7 @@ The definition's section `triggers` (common/definition/model.py) switches them:
 
 from dataclasses import dataclass
 
+from common.counted import counted
 from common.definition.triggers import Triggers
 
 MIN_EXAMPLES = "min_examples"
@@ -91,5 +92,5 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
 def _wait_for_examples(triggers: Triggers, situation: Situation, due_at: float | None) -> Wait:
     if triggers.min_examples is None:
         reason = "waiting for the interval to pass" if due_at else "rounds are asked for by hand only"
-        return Wait(f"{reason}; {situation.fresh_examples} new examples", due_at)
+        return Wait(f"{reason}; {counted(situation.fresh_examples, 'new example')}", due_at)
     return Wait(f"{situation.fresh_examples} of {triggers.min_examples} new examples", due_at)

@@ -58,7 +58,7 @@ def test_a_person_is_held_up_by_neither_cooldown_nor_backoff() -> None:
 def test_with_every_trigger_off_a_round_must_be_asked_for() -> None:
     by_hand = Triggers(min_examples=None, max_interval_seconds=None)
     decision = decide(by_hand, replace(LATER, fresh_examples=10**9))
-    assert decision == Wait("rounds are asked for by hand only; 1000000000 new examples", None)
+    assert decision == Wait("rounds are asked for by hand only; 1,000,000,000 new examples", None)
 
 
 situations = st.builds(

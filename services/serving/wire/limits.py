@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from common.counted import counted
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
@@ -32,7 +33,7 @@ class Limits:
         if count > self.max_rows:
             raise RequestFailed(
                 Code.INVALID_ARGUMENT,
-                f"the request has {count} rows, expected at most {self.max_rows}; send fewer at once",
+                f"the request has {counted(count, 'row')}, expected at most {self.max_rows:,}; send fewer at once",
             )
 
 

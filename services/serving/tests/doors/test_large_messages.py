@@ -97,7 +97,7 @@ def test_others_are_answered_while_a_large_body_is_read(front: FrontThread) -> N
         (rows(b'{"x":1}', 400_001), "the body has 400002 objects, expected at most 400000; send fewer rows at once"),
         (rows(b"{}", 400_000), "the body has 400001 objects, expected at most 400000; send fewer rows at once"),
         (rows(b"[]", 300_000), "the body has 300001 lists, expected at most 300000; send fewer rows at once"),
-        (rows(b"1", 100_001), "the request has 100001 rows, expected at most 100000; send fewer at once"),
+        (rows(b"1", 100_001), "the request has 100,001 rows, expected at most 100,000; send fewer at once"),
     ],
 )
 @pytest.mark.parametrize("verb", ["predict", "predictAsync"])
@@ -110,13 +110,13 @@ def test_more_values_than_a_request_may_have_are_refused(
 
 def test_more_examples_than_a_request_may_have_are_refused(front: FrontThread) -> None:
     answer = post(front, rows(b"{}", 100_001, key=b"examples"), "regress")
-    message = "the request has 100001 rows, expected at most 100000; send fewer at once"
+    message = "the request has 100,001 rows, expected at most 100,000; send fewer at once"
     assert (answer.status_code, answer.json()) == (400, {"error": message})
     request = tfserving_pb2.RegressionRequest(model_spec={"name": "m"})
     request.input.example_list.examples.extend([b""] * 200_000)
     with pytest.raises(grpc.RpcError) as refused:
         call(front, "Regress", request.SerializeToString())
-    assert refused.value.details() == message.replace("100001", "200000")
+    assert refused.value.details() == message.replace("100,001", "200,000")
 
 
 def test_brackets_in_texts_are_no_lists(front: FrontThread) -> None:

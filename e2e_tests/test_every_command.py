@@ -23,9 +23,10 @@ DONE = """
 status | ui --no-open | logs registry --lines 1 | models | streams
 init {csv} --into {new} --label above | check {dir} --data {csv} | features {dir} --row {row} | apply {dir}
 ingest {csv} --stream {stream} | versions {model} | show {model}@1 | show {model} | why {model} | account {model}
-rounds {model} | history {model} | dead-letters {stream} | dead-letters {stream} --replay | rebuild {model}@1
+rounds {model} | rounds | history {model} | dead-letters {stream} | dead-letters {stream} --replay | rebuild {model}@1
 predict {model} {row} | predict {model} --file {csv} | bench {serving} --model {model} --seconds 0.2 --connections 1
 model show {model} | model signatures {model} | model graph {model} | model ops {model} | model cost {model}
+model export {model} --to {new}/served
 checkpoint show {model} | checkpoint export {model} --to {new}/export
 records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-000-000000.tfrecord --limit 2
 push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
@@ -38,7 +39,7 @@ train {model} --from 99:99999999 | versions nobody | rebuild {model}@99 | show n
 diff {model}@1 {model}@99 | why nobody | account nobody | rounds nobody | rounds fail {model} 99999
 history nobody | dead-letters nobody | pause nobody | resume {model}
 pin {model} 99 | unpin {model} | archive nobody | unarchive {model} | delete nobody --yes
-delete --stream {stream} --yes
+delete --stream {stream} --yes | delete {model} | model export nobody --to {new}/served | stats nobodi
 promote {model} 99 | rollback {model} | predict {model} '[1' | predict nobody {row} | predict {model} {{}}
 push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
 apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2

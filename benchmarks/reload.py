@@ -1,12 +1,12 @@
 """Rows 2 and 10: what changing the model costs those who are asking, and what a version costs in memory and time.
 
-    python -m benchmarks.reload [--model small|large ...] [--reloads N] [--every SECONDS] [--load-share SHARE]
+    python -m benchmarks.reload [--model small|large ...] [--reloads N] [--every SECONDS] [--programs]
 
 An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while every ten seconds another
 version comes into production: a new one is registered (small), or production is set to another of the registered
-versions, whose 300 MB serving then has to fetch (large). A request belongs to a reload window if it was due between the
-call to the registry and the end of the old version's process. Generator, Redis and registry share the machine with
-serving.
+versions, whose 300 MB serving then has to fetch (large). They are states of one program, or programs. A request belongs
+to a reload window if it was due between the call to the registry and the moment when the old version is let go.
+Generator, Redis and registry share the machine with serving.
 
 A canary (serving_load/canary.py) notes when the machine itself stood still. Requests that were open in such a moment
 count in the first ratio and not in the second.
@@ -44,7 +44,7 @@ _DISTINCT = {"small": 12, "large": 5}
 _CAPACITY_SECONDS, _CAPACITY_STEPS = 3, 5
 _PILED_UP_SECONDS = 0.1
 _DEADLINE_SECONDS = 120.0
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 _SETTLED_RELOADS = 10
 """After so many reloads all that is allocated once has been."""
 _RATIO_LIMIT, _PRIVATE_LIMIT_MB, _GROWTH_LIMIT = 1.2, 40, 0.02
@@ -84,35 +84,16 @@ class Replica:
         self._zygote = self._manager.children()[0]
         self._front = front
 
-    def runner_pids(self) -> set[int]:
-        """The zygote's children, from /proc: asking the front would cost it time."""
-        path = Path(f"/proc/{self._zygote.pid}/task/{self._zygote.pid}/children")
-        return {int(pid) for pid in path.read_text().split()}
-
-    def status(self) -> dict[str, Any]:
-        """The newest version that is available. The front may be busy, and hears of it after the runners have changed.
-
-        Raises:
-            TimeoutError: the front did not answer, or named no available version, in time.
-        """
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while time.monotonic() < deadline:
-            available = [item for item in _versions(self.url) if item["state"] == "AVAILABLE"]
-            if available:
-                return max(available, key=lambda item: float(item["available_at"]))
-            time.sleep(_POLL_SECONDS)
-        raise TimeoutError(f"no version was available within {_DEADLINE_SECONDS:.0f} s")
-
     def memory_mb(self) -> float:
         return sum(anonymous_mb(process.pid) for process in (self._front, self._manager, self._zygote))
 
-    def wait_for_change(self, old: set[int]) -> None:
-        """Until one runner is left that was not there before."""
+    def wait_for(self, before: float) -> dict[str, Any]:
+        """The version that became available since then (epoch seconds), once it is the only one."""
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while time.monotonic() < deadline:
-            now = self.runner_pids()
-            if len(now) == 1 and not now & old:
-                return
+            loaded = [item for item in _versions(self.url) if item["state"] not in ("START", "END")]
+            if len(loaded) == 1 and loaded[0]["state"] == "AVAILABLE" and loaded[0]["available_at"] > before:
+                return loaded[0]
             time.sleep(_POLL_SECONDS)
         raise TimeoutError(f"the new version was not served alone within {_DEADLINE_SECONDS:.0f} s")
 
@@ -158,11 +139,10 @@ def _run_reloads(
     for number in range(count):
         time.sleep(max(due_at - time.monotonic(), 0.0))
         due_at = max(due_at, time.monotonic()) + every_seconds
-        old, began_at = replica.runner_pids(), time.monotonic()
+        before, began_at = time.time(), time.monotonic()
         change(number)
-        replica.wait_for_change(old)
+        status = replica.wait_for(before)
         ended_at = time.monotonic()
-        status = replica.status()
         available_at = status["available_at"] - time.time() + time.monotonic()
         private_mb = status["private_bytes"] / 2**20
         reloads.append(Reload(began_at, available_at, ended_at, status["load_seconds"], private_mb))
@@ -260,7 +240,7 @@ def _table(size: str, measured: Measured) -> list[dict[str, Cell]]:
         {"what": "the same without stalls of the machine", "measured": clean_ratio, "limit": _RATIO_LIMIT},
         {"what": "failed requests", "measured": int((rows[:, 2] != 200).sum()), "limit": 0},
         _fact("private MB of a loaded version, most", max(r.private_mb for r in measured.reloads), limit_mb),
-        _fact("fork to ready s, median", _median([r.load_seconds for r in measured.reloads])),
+        _fact("load s, median", _median([r.load_seconds for r in measured.reloads])),
         _fact("change to available s, median", _median([r.available_at - r.began_at for r in measured.reloads])),
         _fact("window s, median", _median([r.ended_at - r.began_at for r in measured.reloads])),
         _fact("front, manager, zygote: MB before", measured.memory_mb[0]),
@@ -302,7 +282,9 @@ def _one_size(size: str, options: argparse.Namespace) -> None:
         models = directory / "models"
         distinct = min(_DISTINCT[size], options.reloads + 1)
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        save = [sys.executable, "-m", "benchmarks.serving_load.reload_models", size, str(distinct), str(models)]
+        programs = distinct if options.programs else 1
+        module = "benchmarks.serving_load.reload_models"
+        save = [sys.executable, "-m", module, size, str(distinct), str(models), str(programs)]
         subprocess.run(save, env=environment, check=True, timeout=600, stderr=subprocess.DEVNULL)
         registry = RegistryProcess(directory / "registry")
         registry.start()
@@ -330,9 +312,10 @@ def _one_size(size: str, options: argparse.Namespace) -> None:
         if options.keep:
             np.savez(options.keep, rows=measured.rows, stalls=measured.stalls,
                      reloads=[(r.began_at, r.available_at, r.ended_at) for r in measured.reloads])  # fmt: skip
+    kind = "programs" if options.programs else "states of one program"
     publish(
         f"reload_{size}",
-        f"{options.reloads} reloads of a {size} model: one every {options.every:g} s at"
+        f"{options.reloads} reloads of a {size} model, {kind}: one every {options.every:g} s at"
         f" {measured.per_second / measured.capacity:.0%} of capacity",
         _table(size, measured),
         notes=_notes(measured, options),
@@ -347,6 +330,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=10.0, help="seconds from one change to the next")
     parser.add_argument("--load-share", type=float, default=0.7, help="of the capacity that is measured first")
     parser.add_argument("--per-second", type=float, default=0.0, help="requests per second, in place of a share")
+    parser.add_argument("--programs", action="store_true", help="versions that do not share a program")
     parser.add_argument("--keep", type=Path, help="file (.npz) for every request's time, to look at outliers")
     options = parser.parse_args()
     for size in options.model or SIZES:

@@ -1,12 +1,13 @@
 """The versions that benchmarks/reload.py changes between.
 
-    python -m benchmarks.serving_load.reload_models SIZE COUNT DIR    writes DIR/0 ... DIR/<COUNT - 1>
+    python -m benchmarks.serving_load.reload_models SIZE COUNT DIR [PROGRAMS]    writes DIR/0 ... DIR/<COUNT - 1>
 
 small: a 64-128-128-10 network, 0.1 MB. large: the same behind a table of 300 MB, of which a prediction reads one row.
 """
 
 import functools
 import itertools
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,41 @@ SIZES = ("small", "large")
 _LARGE_BYTES = 300 * 10**6
 
 
-def save(size: str, count: int, directory: Path) -> None:
-    """`count` SavedModels, each with weights of its own."""
+def save(size: str, count: int, directory: Path, *, programs: int = 1) -> None:
+    """`count` SavedModels, each with weights of its own; the first `programs` of them have programs of their own, too,
+    and the others that of the first."""
     import tensorflow as tf
 
     for seed in range(count):
-        module = tf.Module()
-        module.kernels = [
-            tf.Variable(tf.random.stateless_normal(shape, (seed, shape[0])) * 0.1)
-            for shape in itertools.pairwise((INPUTS, 128, 128, 10))
-        ]
-        if size == "large":
-            rows = _LARGE_BYTES // (4 * INPUTS)
-            module.table = tf.Variable(tf.random.stateless_uniform((rows, INPUTS), (seed, 0)))
-        predict = functools.partial(_predict, module.kernels, getattr(module, "table", None))
-        signature = tf.function(predict, input_signature=[tf.TensorSpec([None, INPUTS], tf.float32, name="x")])
-        tf.saved_model.save(module, str(directory / str(seed)), signatures=signature)
+        target = directory / str(seed)
+        module = _module(size, seed)
+        if seed < programs:
+            predict = functools.partial(_predict, module.kernels, getattr(module, "table", None))
+            signature = tf.function(predict, input_signature=[tf.TensorSpec([None, INPUTS], tf.float32, name="x")])
+            tf.saved_model.save(module, str(target), signatures=signature)
+            continue
+        shutil.copytree(directory / "0", target)
+        prefix = str(target / "variables/variables")
+        names = [f"kernels/{index}" for index in range(len(module.kernels))] + ["table"] * hasattr(module, "table")
+        values = [*module.kernels, *([module.table] if hasattr(module, "table") else [])]
+        tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=[f"{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names],
+            shape_and_slices=[""] * len(names), tensors=[value.read_value() for value in values],
+        )  # fmt: skip
+
+
+def _module(size: str, seed: int) -> Any:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.kernels = [
+        tf.Variable(tf.random.stateless_normal(shape, (seed, shape[0])) * 0.1)
+        for shape in itertools.pairwise((INPUTS, 128, 128, 10))
+    ]
+    if size == "large":
+        rows = _LARGE_BYTES // (4 * INPUTS)
+        module.table = tf.Variable(tf.random.stateless_uniform((rows, INPUTS), (seed, 0)))
+    return module
 
 
 def _predict(kernels: list[Any], table: Any, x: Any) -> dict[str, Any]:
@@ -45,4 +65,4 @@ def _predict(kernels: list[Any], table: Any, x: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    save(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    save(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), programs=int(sys.argv[4]) if len(sys.argv) > 4 else 1)

@@ -12,7 +12,8 @@ is alone in its session has the weight of a whole one, SCHED_IDLE or not. So ser
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -53,10 +54,21 @@ def step_back(priority: LoadPriority) -> None:
     """Every thread of this process gives way to everybody else; threads that are started later do so too."""
     for thread_id in _threads(os.getpid()):
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
-            if priority is LoadPriority.IDLE:
-                os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
-            if priority is LoadPriority.NICE:
-                os.setpriority(os.PRIO_PROCESS, thread_id, _NICEST)
+            _step_back(thread_id, priority)
+
+
+@contextlib.contextmanager
+def stepped_back(priority: LoadPriority) -> Iterator[None]:
+    """The calling thread alone gives way to everybody else, as do threads that it starts meanwhile.
+
+    For what holds no lock that others wait for, Python's own least of all: a thread that gives way keeps what it holds.
+    """
+    thread_id = threading.get_native_id()
+    _step_back(thread_id, priority)
+    try:
+        yield
+    finally:
+        _normalise(thread_id, priority)
 
 
 def stay_in_background(priority: LoadPriority) -> None:
@@ -90,7 +102,16 @@ def _threads(pid: int) -> list[int]:
     return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
+def _step_back(thread_id: int, priority: LoadPriority) -> None:
+    if priority is LoadPriority.IDLE:
+        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
+    if priority is LoadPriority.NICE:
+        os.setpriority(os.PRIO_PROCESS, thread_id, _NICEST)
+
+
 def _normalise(thread_id: int, priority: LoadPriority) -> None:
+    if priority is LoadPriority.NORMAL:
+        return
     if priority is LoadPriority.IDLE:
         os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, thread_id, normal_niceness())

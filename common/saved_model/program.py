@@ -6,6 +6,7 @@ variables, the warm-up requests (they are drawn from a round's own events) and T
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 _STATE_FOLDER = "variables/"
 _STATE_FILES = ("fingerprint.pb", "assets.extra/tf_serving_warmup_requests")
@@ -24,3 +25,16 @@ def program_digest(digests: Mapping[str, str]) -> str:
     """
     lines = [f"{path}\t{digest}\n" for path, digest in sorted(digests.items()) if not is_state(path)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def program_of(directory: Path) -> str:
+    """The program's digest of a SavedModel's folder, by reading it; "" for a folder without one. Raises OSError."""
+    if not (directory / "saved_model.pb").is_file():
+        return ""
+    digests = {}
+    for path in directory.rglob("*"):
+        name = path.relative_to(directory).as_posix()
+        if not is_state(name) and path.is_file():
+            with path.open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return program_digest(digests)

@@ -1,1 +1,1 @@
-"""Serving: TensorFlow Serving's doors, a queue in Redis, and a runner process per version."""
+"""Serving: TensorFlow Serving's doors, a queue in Redis, and a runner process per program."""

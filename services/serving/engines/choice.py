@@ -50,6 +50,29 @@ class MixedModel:
         self.signatures = reference.signatures
         self.reasons: Mapping[str, str] = {name: choice.reason for name, choice in choices.items()}
         self.kind = _kind(reference.kind, choices)
+        others = sorted({choice.engine for choice in choices.values() if choice.call is not None})
+        # Their files hold the variables: another version's are made, compared and measured in processes of their own.
+        self.refuses_states = f"{' and '.join(others)} has the variables in its files" if others else ""
+
+    def beside(self) -> "MixedModel":
+        """As TensorFlowEngine.beside; only where it refuses no states."""
+        choices = {name: _Choice("", None, reason) for name, reason in self.reasons.items()}
+        return MixedModel(self._reference.beside(), choices)
+
+    def take(self, directory: Path) -> None:
+        """As TensorFlowEngine.take."""
+        self._reference.take(directory)
+
+    def values(self) -> Sequence[np.ndarray] | None:
+        """As TensorFlowEngine.values."""
+        return self._reference.values()
+
+    def put(self, values: Sequence[np.ndarray]) -> None:
+        """As TensorFlowEngine.put."""
+        self._reference.put(values)
+
+    def close(self) -> None:
+        self._reference.close()
 
     def callable_signatures(self) -> tuple[str, ...]:
         return self._reference.callable_signatures()

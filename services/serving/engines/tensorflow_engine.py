@@ -6,12 +6,13 @@ a graph, and it runs one operation at a time; such graphs, and those that are to
 operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says so.
 """
 
+import contextlib
 import logging
 import os
 import threading
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 
 from services.serving.engines import onednn
+from services.serving.engines.tensorflow_program import Program
 from services.serving.options.model_options import EngineOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
@@ -36,23 +38,31 @@ _EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
 _FILTERED_CALLABLES = 32
 _CALLER_THREAD_POOL, _SESSION_THREAD_POOL = -1, 0
 _XLA_FLAGS = "--tf_xla_cpu_global_jit"
-_v1 = tf.compat.v1
-tf.get_logger().setLevel("ERROR")  # Each load would say that v1's loader is old; the v2 one cannot do this.
-# TensorFlow loads modules at first use; what is touched here is shared by all runners instead of private to each.
-_LOAD: Callable[..., Any] = _v1.saved_model.load
-_SESSION: Callable[..., Any] = _v1.Session
 
 
 class TensorFlowEngine:
-    """One loaded SavedModel. Calls are thread-safe."""
+    """One loaded SavedModel: a session over its program. Calls are thread-safe."""
 
-    def __init__(self, session: Any, meta_graph: meta_graph_pb2.MetaGraphDef, kind: str, *, thread_pool: int) -> None:
-        self._session = session
+    refuses_states = ""
+
+    def __init__(self, program: Program, kind: str, *, thread_pool: int) -> None:
+        """Its variables have no values before the first `take`.
+
+        Raises:
+            tf.errors.OpError: the executor refuses the graph.
+        """
+        self._program = program
         self._thread_pool = thread_pool
         self.kind = kind
         self.reasons: Mapping[str, str] = {}
-        self.signatures: dict[str, Signature] = signatures_of(meta_graph)
-        self._whole = _callables(session, self.signatures, thread_pool)
+        self.signatures: dict[str, Signature] = signatures_of(program.meta_graph)
+        self._assign: Callable[..., Any] | None = None
+        self._session = program.session()
+        try:
+            self._whole = _callables(self._session, self.signatures, thread_pool)
+        except BaseException:
+            self._session.close()
+            raise
         self._filtered: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
         self._filtering = threading.Lock()
 
@@ -78,8 +88,40 @@ class TensorFlowEngine:
         """The signatures that can be asked for."""
         return tuple(self._whole)
 
+    def beside(self) -> "TensorFlowEngine":
+        """Another one of the same program, with variables of its own, that has taken none yet."""
+        return TensorFlowEngine(self._program, self.kind, thread_pool=self._thread_pool)
+
+    def take(self, directory: Path) -> None:
+        """Takes the variables of a SavedModel of the same program. Nobody may call it meanwhile; when this fails, its
+        values are nobody's.
+
+        Raises:
+            RequestFailed: they cannot be read, are damaged, or do not fit the graph.
+        """
+        with _failures(directory):
+            self._program.restore(self._session, directory)
+
+    def values(self) -> Sequence[np.ndarray] | None:
+        """What its variables hold, in the same memory; None where it has more state than that."""
+        try:
+            return self._program.values(self._session)
+        except tf.errors.OpError:  # a variable that neither the files nor the initialisation give a value
+            return None
+
+    def put(self, values: Sequence[np.ndarray]) -> None:
+        """Makes the values of another one of its program its own, in microseconds. Nobody may call it meanwhile."""
+        if self._assign is None:
+            self._assign = self._program.assignment(self._session)
+        self._assign(*values)
+
     def close(self) -> None:
+        """Gives its memory back."""
         self._session.close()
+        self._whole.clear()
+        self._filtered.clear()
+        self._assign = None
+        del self._session
 
     def _callable(self, signature: str, output_filter: tuple[str, ...]) -> "_Callable":
         if not output_filter:
@@ -164,7 +206,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
     Raises:
         RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
-    try:
+    with _failures(directory):
         if is_cautious or options.is_xla or options.inter_op_threads > 1:
             return _load(directory, "", _default_kind(options), options)
         try:
@@ -173,6 +215,14 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
             if not _refuses_graph(error):
                 raise
             return _load(directory, "", DEFAULT_EXECUTOR, options)
+
+
+@contextlib.contextmanager
+def _failures(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except RequestFailed as error:
+        raise RequestFailed(error.code, f"cannot load {directory.name}: {error.message}") from error
     except tf.errors.OpError as error:
         raise RequestFailed(int(error.error_code), f"cannot load {directory.name}: {error.message}") from error
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -203,17 +253,15 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
     for name in options.rewriters_off:
         setattr(config.graph_options.rewrite_options, name, rewriter_config_pb2.RewriterConfig.OFF)
     pool = _SESSION_THREAD_POOL if options.inter_op_threads > 1 else _CALLER_THREAD_POOL
-    graph = tf.Graph()
-    session = _SESSION(graph=graph, config=config)
+    without = [f"without {', '.join(options.rewriters_off)}"] if options.rewriters_off else []
+    shown = ", ".join([kind, *(["oneDNN"] if onednn.is_on() else []), *without])
+    engine = TensorFlowEngine(Program(directory, options.saved_model_tags, config), shown, thread_pool=pool)
     try:
-        with graph.as_default():
-            meta_graph = _LOAD(session, list(options.saved_model_tags), str(directory))
-        without = [f"without {', '.join(options.rewriters_off)}"] if options.rewriters_off else []
-        shown = ", ".join([kind, *(["oneDNN"] if onednn.is_on() else []), *without])
-        return TensorFlowEngine(session, meta_graph, shown, thread_pool=pool)
+        engine.take(directory)
     except BaseException:
-        session.close()
+        engine.close()
         raise
+    return engine
 
 
 def signatures_of(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:

@@ -196,6 +196,7 @@ def version_json(version: VersionState) -> dict[str, Any]:
         "engine_reasons": dict(version.engine_reasons),
         "fetch_seconds": version.fetch_seconds,
         "load_seconds": version.load_seconds,
+        "loaded": version.loaded,
         "private_bytes": version.private_bytes,
         "available_at": version.available_at,
         "work": _work_json(version.work),

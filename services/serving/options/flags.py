@@ -131,7 +131,7 @@ UNSUPPORTED: tuple[Flag, ...] = (
     Flag("platform_config_file", "", str, taken=("",), refusal="platforms are plugins, named by model_platform"),
     Flag(
         "per_process_gpu_memory_fraction", "", float, taken=("0", "0.0"),
-        refusal="each version is a process of its own that takes what it needs",
+        refusal="each program is a process of its own that takes what it needs",
     ),
     Flag(
         "remove_unused_fields_from_bundle_metagraph", "", bool, taken=("true",),

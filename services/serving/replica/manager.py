@@ -27,12 +27,15 @@ from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
 from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import check_folder
+from common.saved_model.program import program_of
 from services.serving.options import option_sources
 from services.serving.options.platform_names import TENSORFLOW, platform_names
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.recovery_worker import RecoveryWorker
-from services.serving.replica.replica import Replica, ReplicaActions, ReplicaLimits
+from services.serving.replica.loads import ReplicaActions, ReplicaLimits
+from services.serving.replica.replica import Replica
+from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.sources.configured_models import ConfiguredModels
 from services.serving.replica.sources.registry_source import RegistrySource
 from services.serving.replica.sources.source import ModelSource
@@ -232,11 +235,12 @@ class Manager:
                 )
                 if self._settings.allow_operations == "listed" and options.platform == TENSORFLOW:
                     check_folder(directory, tags=options.engine.saved_model_tags)
+                program = _program_of(directory)
             except HeadraceError as error:
                 failure = error
                 self._post(lambda: self._replica.on_fetch_failed(model, version, failure))
                 return
-            self._post(lambda: self._replica.on_fetched(model, version, directory, options))
+            self._post(lambda: self._replica.on_fetched(model, version, directory, options, program=program))
 
         self._downloads.submit(fetch)
 
@@ -260,8 +264,8 @@ class Manager:
             self._zygote.stop()
             self._zygote, self._zygote_ready = None, False
             self._zygote_retry_at = time.monotonic() + _ZYGOTE_RETRY_SECONDS
-            for slot in self._replica.slots():
-                self._hear_last_words(slot)
+            for runner in self._replica.runners():
+                self._hear_last_words(runner)
             self._replica.on_zygote_lost()
             return
         for message in messages:
@@ -274,9 +278,9 @@ class Manager:
                 case "forked":
                     self._replica.on_forked(message["model"], message["version"], message["pid"])
                 case "ended":
-                    for slot in self._replica.slots():
-                        if slot.runner is not None and slot.runner.pid == message["pid"]:
-                            self._hear_last_words(slot)
+                    for runner in self._replica.runners():
+                        if runner.pid == message["pid"]:
+                            self._hear_last_words(runner)
                     self._replica.on_runner_ended(message["pid"], message["status"])
 
     def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
@@ -299,23 +303,22 @@ class Manager:
 
     def _on_runner(self, channel: JsonChannel) -> None:
         """Hears what a runner says; its end comes from the zygote."""
-        slot = next((slot for slot in self._replica.slots() if slot.runner and slot.runner.channel is channel), None)
+        runner = next((runner for runner in self._replica.runners() if runner.channel is channel), None)
         try:
             messages = channel.receive()
         except ChannelClosed:
             self._selector.unregister(channel)
             return
         for message in messages:
-            if slot is not None:
-                self._replica.on_runner_message(slot, message)
-                if message["event"] == "ready" and slot.runner is not None:
-                    slot.private_bytes = private_bytes(slot.runner.pid)
+            if runner is not None:
+                self._replica.on_runner_message(runner, message)
+                if message["event"] == "ready":
+                    self._measure(runner)
 
-    def _hear_last_words(self, slot: VersionSlot) -> None:
+    def _hear_last_words(self, runner: RunnerHandle) -> None:
         """Reads what a runner that is dead has said and nobody has read; afterwards nothing watches its socket."""
-        channel = slot.runner.channel if slot.runner is not None else None
-        while channel is not None and channel in self._selector.get_map():
-            self._on_runner(channel)
+        while runner.channel in self._selector.get_map():
+            self._on_runner(runner.channel)
 
     def _hurry(self, pid: int) -> None:
         try:
@@ -327,9 +330,21 @@ class Manager:
         if time.monotonic() < self._memory_at:
             return
         self._memory_at = time.monotonic() + _MEMORY_SECONDS
-        for slot in self._replica.slots():
-            if slot.can_serve() and slot.runner is not None:
-                slot.private_bytes = private_bytes(slot.runner.pid)
+        for runner in self._replica.runners():
+            self._measure(runner)
+
+    def _measure(self, runner: RunnerHandle) -> None:
+        """Each version that a runner has counts for an equal part of it."""
+        inside = [slot for slot in self._replica.slots() if slot.runner is runner and slot.is_ready]
+        for slot in inside:
+            slot.private_bytes = private_bytes(runner.pid) // len(inside)
+
+
+def _program_of(directory: Path) -> str:
+    try:
+        return program_of(directory)
+    except OSError as error:
+        raise Unavailable(f"cannot read {directory}: {error}") from error
 
 
 def _limits(settings: ServingSettings) -> ReplicaLimits:

@@ -6,15 +6,16 @@ through `ReplicaActions`; `reconcile` compares what is wanted with what is and t
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.errors import HeadraceError, Unavailable
-from common.process.retry import Backoff
 from services.serving.options.model_options import ModelOptions
-from services.serving.replica.version_slot import RunnerHandle, VersionSlot, ending_in_words, is_crash
+from services.serving.replica.loads import Loads, ReplicaActions, ReplicaLimits
+from services.serving.replica.runner_handle import RunnerHandle
+from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import (
     VersionKey,
     Wanted,
@@ -22,49 +23,17 @@ from services.serving.replica.versions_wanted import (
     kept_versions,
     labels_of_folders,
     queue_owners,
+    routes_of,
 )
-from services.serving.wire.channel import JsonChannel
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import alias_target, version_target
-from services.serving.wire.replica_state import LoadAttempt, ServingState, VersionState
+from services.serving.wire.replica_state import ServingState, VersionState
 
 logger = logging.getLogger(__name__)
-_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
-_STABLE_SECONDS = 60.0
-_LONG_LOAD_SECONDS = 5.0
 _HURRY_AGAIN_SECONDS = 1.0
 _ENDED_KEPT = 10
 _CODE_OF = {"InvalidInput": Code.INVALID_ARGUMENT, "NotFound": Code.NOT_FOUND, "Unavailable": Code.UNAVAILABLE}
 """Canonical codes of what fetching a version may raise; anything else is a loss of data."""
-
-
-@dataclass(frozen=True)
-class ReplicaLimits:
-    """Settings of the same names (settings.py)."""
-
-    parallel_loads: int
-    load_timeout_seconds: float
-    load_attempts: int
-    idle_load_seconds: float
-    run_timeout_seconds: float
-    parallel_unloads: int = 0
-    load_retry_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class ReplicaActions:
-    """What the replica can have done; each returns at once."""
-
-    fetch: Callable[[str, int], None]
-    """(model, version): answered by on_fetched or on_fetch_failed."""
-    fork: Callable[[VersionSlot, Path], JsonChannel]
-    """(version, its directory): answered by on_forked; raises Unavailable while there is no zygote."""
-    kill: Callable[[int], None]
-    hurry: Callable[[int], None]
-    """Gives a loading runner its share of the machine."""
-    recover: Callable[[str, Collection[str], str], None]
-    """(model, targets, runner id) of a runner that is dead."""
-    unloaded: Callable[[str, int], None]
 
 
 class _Owners(NamedTuple):
@@ -83,6 +52,7 @@ class Replica:
         self._limits = limits
         self._actions = actions
         self._slots: dict[VersionKey, VersionSlot] = {}
+        self._loads = Loads(self._slots, limits, actions)
         self._is_draining = False
         self._has_settled = False
         self.wanted: Wanted | None = None
@@ -94,9 +64,11 @@ class Replica:
         self.wanted = wanted
         self.reconcile()
 
-    def on_fetched(self, model: str, version: int, directory: Path, options: ModelOptions) -> None:
+    def on_fetched(
+        self, model: str, version: int, directory: Path, options: ModelOptions, *, program: str = ""
+    ) -> None:
         slot = self._slots[model, version]
-        slot.is_fetching, slot.directory, slot.options = False, directory, options
+        slot.is_fetching, slot.directory, slot.options, slot.program = False, directory, options, program
         slot.fetch_seconds = time.monotonic() - slot.fetch_began_at
         slot.attempt = replace(slot.attempt, fetched_at=time.time())
         self.reconcile()
@@ -106,50 +78,63 @@ class Replica:
         slot.is_fetching = False
         code = _CODE_OF.get(type(error).__name__, Code.DATA_LOSS)
         # A registry that is away says nothing about the version: that does not count as an attempt.
-        self._load_failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
+        self._loads.failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
         self.reconcile()
 
     def on_forked(self, model: str, version: int, pid: int) -> None:
         slot = self._slots[model, version]
         if slot.runner is not None:
             slot.runner.pid = pid
-            if slot.is_dropped:
+            if slot.is_dropped and not self._loads.is_awaited(slot):
                 self._actions.kill(pid)
 
-    def on_runner_message(self, slot: VersionSlot, message: Mapping[str, Any]) -> None:
-        runner = slot.runner
-        if runner is None:
-            return
+    def on_runner_message(self, runner: RunnerHandle, message: Mapping[str, Any]) -> None:
+        slot = next((slot for slot in self._loads.slots_of(runner) if slot.version == message.get("version")), None)
         match message["event"]:
             case "failed":
-                runner.failure = (message["code"] or Code.INTERNAL, message["message"])
+                failure = (message["code"] or Code.INTERNAL, message["message"])
+                if slot is None:
+                    runner.failure = failure
+                else:
+                    self._loads.join_failed(slot, runner, failure)
             case "ready":
-                runner.is_ready, runner.runner_id = True, message["runner_id"]
-                slot.take_ready(message, now=time.time())
-                logger.info(
-                    "loaded",
-                    extra={"model": slot.model, "version": slot.version, "seconds": round(slot.load_seconds, 3)},
-                )
+                self._on_ready(slot, runner, message)
+            case "dropped":
+                if slot is not None:
+                    self._loads.unloaded(slot)
             case "serving":
-                runner.reading = tuple(message["targets"])
+                runner.reading = message["targets"]
             case "counts":
-                slot.counts = message
-                self._check_run_time(slot, runner, message["busy_seconds"])
+                if slot is not None:
+                    slot.counts = message
+                self._loads.check_run_time(runner, message["busy_seconds"])
                 return
         self.reconcile()
 
+    def _on_ready(self, slot: VersionSlot | None, runner: RunnerHandle, message: Mapping[str, Any]) -> None:
+        runner.runner_id = message.get("runner_id", runner.runner_id)
+        runner.refuses_states = message.get("refuses_states", runner.refuses_states)
+        if slot is not None:
+            slot.take_ready(message, now=time.time())
+            logger.info(
+                "loaded",
+                extra={
+                    "model": slot.model, "version": slot.version, "loaded": slot.loaded,
+                    "seconds": round(slot.load_seconds, 3),
+                },
+            )  # fmt: skip
+
     def on_runner_ended(self, pid: int, status: int) -> None:
-        for slot in self._slots.values():
-            if slot.runner is not None and slot.runner.pid == pid:
-                self._runner_ended(slot, slot.runner, status)
+        for runner in self._loads.runners():
+            if runner.pid == pid:
+                self._loads.ended(runner, status)
                 break
         self.reconcile()
 
     def on_zygote_lost(self) -> None:
         """Every runner died with it."""
-        for slot in self._slots.values():
-            if slot.runner is not None:
-                self._runner_ended(slot, slot.runner, -9)
+        for runner in self._loads.runners():
+            self._loads.ended(runner, -9)
         self.reconcile()
 
     def tick(self) -> None:
@@ -157,13 +142,11 @@ class Replica:
         now = time.monotonic()
         for slot in self._slots.values():
             runner = slot.runner
-            if runner is None or runner.is_ready or not runner.pid:
+            if runner is None or slot.is_ready or not runner.pid:
                 continue
-            loading_seconds = now - runner.forked_at
+            loading_seconds = now - slot.load_began_at
             if loading_seconds > self._limits.load_timeout_seconds and runner.failure is None:
-                limit = self._limits.load_timeout_seconds
-                runner.failure = (Code.DEADLINE_EXCEEDED, f"it was not ready after {limit:g} s")
-                self._actions.kill(runner.pid)
+                self._loads.took_too_long(slot, runner)
             if loading_seconds > self._limits.idle_load_seconds and now >= runner.hurry_at:
                 # Again and again: on a busy machine it may step back long after it was forked.
                 runner.hurry_at = now + _HURRY_AGAIN_SECONDS
@@ -179,6 +162,9 @@ class Replica:
 
     def slots(self) -> list[VersionSlot]:
         return list(self._slots.values())
+
+    def runners(self) -> list[RunnerHandle]:
+        return self._loads.runners()
 
     def versions(self) -> tuple[VersionState, ...]:
         slots = [slot for _, slot in sorted(self._slots.items())]
@@ -234,10 +220,10 @@ class Replica:
                 slot.is_dropped = False
         for model in {model for model, _ in self._slots}:
             self._switch_queues(model, wanted)
-        for slot in self._slots.values():
+        for _, slot in sorted(self._slots.items(), key=lambda item: _newest_first(item[0])):
             slot.confirm(read_by_others=self._read_by_others(slot), now=time.monotonic())
             if slot.state in (ServingState.START, ServingState.LOADING):
-                self._load(slot)
+                self._loads.load(slot)
         self._forget_ended()
 
     def _wanted(self) -> set[VersionKey]:
@@ -269,24 +255,26 @@ class Replica:
             else:
                 self._drop(slot)
         confirmed = {target for target, owner in owners.items() if target in slots[owner].targets_read()}
-        for version, slot in slots.items():
-            if slot.runner is None or not slot.runner.is_ready:
-                continue
-            owned = {target for target, owner in owners.items() if owner == version}
-            awaiting = {target for target in slot.runner.assigned if target in owners and target not in confirmed}
-            dropped = set(slot.runner.assigned) - owned - awaiting
-            slot.runner.assign(
-                tuple(sorted(owned | awaiting)),
-                to_empty=tuple(sorted(target for target in dropped if target not in owners)),
-            )
-            is_idle = not slot.runner.assigned and not slot.runner.reading
-            if slot.state is ServingState.UNLOADING and is_idle and self._may_unload():
-                slot.runner.leave()
+        for runner in self._loads.runners(model):
+            held = {version for version, slot in slots.items() if slot.runner is runner and slot.is_ready}
+            if held:
+                routes = routes_of(runner.assigned, owners, held=held, confirmed=confirmed)
+                gone = runner.assigned.keys() - routes.keys() - owners.keys()
+                runner.assign(routes, to_empty=tuple(sorted(gone)))
+        for slot in slots.values():
+            if not self._loads.is_awaited(slot):
+                self._loads.let_go(slot)
 
     def _read_by_others(self, slot: VersionSlot) -> set[str]:
-        """The queues of its model that other versions read here."""
-        others = [other for other in self._slots.values() if other.model == slot.model and other is not slot]
-        return {target for other in others for target in other.targets_read()}
+        """Of the queues that it should answer, those that are read for another version as well."""
+        if slot.runner is None:
+            return set()
+        readings = [runner.reading for runner in self._loads.runners(slot.model)]
+        return {
+            target
+            for target in slot.targets_assigned()
+            if any(reading.get(target, slot.version) != slot.version for reading in readings)
+        }
 
     def _drop(self, slot: VersionSlot) -> None:
         slot.is_dropped = True
@@ -296,88 +284,12 @@ class Replica:
         if slot.state in (ServingState.START, ServingState.LOADING):
             if runner is None and not slot.is_fetching:
                 slot.state = ServingState.END
-            if runner is not None and runner.pid and runner.failure is None:
+            is_alone = runner is not None and not slot.is_joining and not self._loads.is_awaited(slot)
+            if runner is not None and is_alone and runner.pid and runner.failure is None:
                 runner.failure = (Code.CANCELLED, "it is not wanted any more")
                 self._actions.kill(runner.pid)
         if slot.state is ServingState.AVAILABLE:
             slot.state = ServingState.UNLOADING
-
-    def _load(self, slot: VersionSlot) -> None:
-        if slot.is_dropped or slot.is_fetching or slot.runner is not None or time.monotonic() < slot.retry_at:
-            return
-        slot.state = ServingState.LOADING
-        if slot.directory is None:
-            slot.is_fetching, slot.fetch_began_at = True, time.monotonic()
-            slot.attempt = LoadAttempt(began_at=time.time())
-            self._actions.fetch(slot.model, slot.version)
-            return
-        if self._loading_count() >= self._limits.parallel_loads:
-            return
-        try:
-            channel = self._actions.fork(slot, slot.directory)
-        except Unavailable:
-            return  # No zygote yet; the next turn asks again.
-        slot.runner = RunnerHandle(channel, forked_at=time.monotonic())
-        now = time.time()
-        before = LoadAttempt(began_at=now) if slot.attempt.ended_at else slot.attempt  # Its runner died: another one.
-        slot.attempt = replace(before, forked_at=now)
-
-    def _may_unload(self) -> bool:
-        leaving = sum(1 for slot in self._slots.values() if slot.runner is not None and slot.runner.is_leaving)
-        return not self._limits.parallel_unloads or leaving < self._limits.parallel_unloads
-
-    def _loading_count(self) -> int:
-        """Runners that are loading; one that takes long does not hold up the others."""
-        since = time.monotonic() - _LONG_LOAD_SECONDS
-        runners = [slot.runner for slot in self._slots.values() if slot.runner is not None]
-        return sum(1 for runner in runners if not runner.is_ready and runner.forked_at > since)
-
-    def _check_run_time(self, slot: VersionSlot, runner: RunnerHandle, busy_seconds: float) -> None:
-        if busy_seconds > self._limits.run_timeout_seconds and runner.failure is None:
-            limit = self._limits.run_timeout_seconds
-            runner.failure = (Code.DEADLINE_EXCEEDED, f"one call of the model took longer than {limit:g} s")
-            logger.error("a runner is stuck; ending it", extra={"model": slot.model, "version": slot.version})
-            self._actions.kill(runner.pid)
-
-    def _runner_ended(self, slot: VersionSlot, runner: RunnerHandle, status: int) -> None:
-        runner.channel.close()
-        slot.runner, slot.private_bytes = None, 0
-        slot.is_cautious = slot.is_cautious or is_crash(status)
-        if runner.runner_id and not (runner.is_leaving and status == 0):
-            self._actions.recover(slot.model, {*runner.assigned, *runner.reading}, runner.runner_id)
-        if slot.is_dropped:
-            slot.state = ServingState.END
-            self._actions.unloaded(slot.model, slot.version)
-            return
-        how = ending_in_words(status)
-        code, message = runner.failure or (Code.INTERNAL, f"its runner ended with {how}")
-        if not runner.is_ready:
-            self._load_failed(slot, code, message)
-            return
-        stable = time.time() - slot.available_at > _STABLE_SECONDS
-        slot.crashes_in_a_row = 1 if stable else slot.crashes_in_a_row + 1
-        slot.state = ServingState.LOADING
-        slot.error_code, slot.error_message = code, f"{message}; starting it again"
-        # The first crash is answered at once, so that what waits does not wait; a crash loop is slowed down.
-        slot.retry_at = time.monotonic() + _BACKOFF.seconds_after(slot.crashes_in_a_row - 1)
-        logger.error(
-            "a runner died", extra={"model": slot.model, "version": slot.version, "how": how, "reason": message}
-        )
-
-    def _load_failed(self, slot: VersionSlot, code: int, message: str, *, counts: bool = True) -> None:
-        slot.failed_loads += counts
-        slot.error_code, slot.error_message = code, message
-        slot.attempt = replace(slot.attempt, ended_at=time.time(), error=message)
-        slot.directory = None  # The next attempt looks at the files anew.
-        given_up = slot.failed_loads >= self._limits.load_attempts
-        slot.state = ServingState.END if given_up or slot.is_dropped else ServingState.LOADING
-        fixed_seconds = self._limits.load_retry_seconds
-        wait_seconds = _BACKOFF.seconds_after(max(slot.failed_loads, 1)) if fixed_seconds is None else fixed_seconds
-        slot.retry_at = time.monotonic() + wait_seconds
-        logger.error(
-            "a version could not be loaded",
-            extra={"model": slot.model, "version": slot.version, "reason": message, "given_up": given_up},
-        )
 
     def _forget_ended(self) -> None:
         """The status shows what has ended, the last few of each model."""

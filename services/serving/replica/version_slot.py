@@ -9,59 +9,19 @@ The slot keeps the book; replica.py decides.
 """
 
 import signal
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from services.serving.options.model_options import ModelOptions
-from services.serving.wire.channel import ChannelClosed, JsonChannel
+from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.wire.keys import alias_target
 from services.serving.wire.replica_state import LoadAttempt, ServingState, Signature, VersionState, signature_of
 
 _ALIAS_PREFIX = alias_target("")
 _HAND_OVER_SECONDS = 5.0
-
-
-@dataclass
-class RunnerHandle:
-    """A runner as the manager knows it."""
-
-    channel: JsonChannel
-    forked_at: float
-    """Monotonic seconds."""
-    pid: int = 0
-    runner_id: str = ""
-    is_ready: bool = False
-    hurry_at: float = 0.0
-    """Monotonic seconds before which it is not told again to hurry."""
-    is_leaving: bool = False
-    reads_since: float = 0.0
-    """Monotonic seconds since when it has read every queue it was told to: requests that come now are answered. 0 while
-    it has not said so."""
-    assigned: tuple[str, ...] = ()
-    """The queues it was told to read."""
-    reading: tuple[str, ...] = ()
-    """The queues it said it reads."""
-    failure: tuple[int, str] | None = None
-    """(code, message) of what it said, or was said about it, before it ended."""
-
-    def assign(self, targets: tuple[str, ...], *, to_empty: tuple[str, ...]) -> None:
-        """Tells it which queues to read, unless it was told so already."""
-        if targets != self.assigned:
-            self.assigned = targets
-            self._send({"targets": list(targets), "to_empty": list(to_empty)})
-
-    def leave(self) -> None:
-        if not self.is_leaving:
-            self.is_leaving = True
-            self._send({"leave": True})
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        try:
-            self.channel.send(message)
-        except ChannelClosed:
-            return  # It is dying; the zygote will say so.
 
 
 @dataclass
@@ -73,7 +33,24 @@ class VersionSlot:
     """Its files on this machine; None until they are there."""
     options: ModelOptions | None = None
     """How it is run; known with its files."""
+    program: str = ""
+    """Digest of what it shares with versions that differ in their variables only; known with its files, "" for what
+    is no SavedModel."""
     runner: RunnerHandle | None = None
+    """The process that has it, or is loading it."""
+    load_began_at: float = 0.0
+    """Monotonic seconds: when that runner was forked for it, or told to take its variables."""
+    is_joining: bool = False
+    """The runner had the program already, and is told to take this version's variables."""
+    is_ready: bool = False
+    """The runner has it and could answer with it."""
+    is_leaving: bool = False
+    """The runner was told to let go of it."""
+    reads_since: float = 0.0
+    """Monotonic seconds since when its runner has read every queue it was told to with it: requests that come now are
+    answered. 0 while it has not said so."""
+    needs_own_runner: str = ""
+    """Why it must not join a runner that has its program; "" where it may."""
     is_fetching: bool = False
     is_dropped: bool = False
     """Nobody wants it any more."""
@@ -98,7 +75,38 @@ class VersionSlot:
     counts: Mapping[str, Any] = field(default_factory=dict)
 
     def can_serve(self) -> bool:
-        return self.runner is not None and self.runner.is_ready and not self.runner.is_leaving
+        return self.runner is not None and self.is_ready and not (self.is_leaving or self.runner.is_leaving)
+
+    @property
+    def loaded(self) -> str:
+        """As VersionState has it."""
+        return ("state" if self.is_joining else "program") if self.is_ready else ""
+
+    def shares_program(self, other: "VersionSlot") -> bool:
+        """Whether one process may have both."""
+        same = (self.model, self.program, self.options, self.is_cautious)
+        is_same = same == (other.model, other.program, other.options, other.is_cautious)
+        return is_same and bool(self.program) and not (self.needs_own_runner or other.needs_own_runner)
+
+    def waits_for_program(self, of: "VersionSlot") -> bool:
+        """Whether it may be about to join that version's runner."""
+        if self.is_dropped or self.runner is not None or self.state not in (ServingState.START, ServingState.LOADING):
+            return False
+        if self.directory is None:
+            return self.model == of.model and time.monotonic() >= self.retry_at
+        return self.shares_program(of)
+
+    def enter(self, runner: RunnerHandle, *, joins: bool) -> None:
+        """A runner begins to load it."""
+        self.runner, self.is_joining, self.load_began_at = runner, joins, time.monotonic()
+        self.is_ready, self.is_leaving, self.reads_since = False, False, 0.0
+        now = time.time()
+        before = LoadAttempt(began_at=now) if self.attempt.ended_at else self.attempt  # Its runner died: another one.
+        self.attempt = replace(before, forked_at=now)
+
+    def exit(self) -> None:
+        """No runner has it any more."""
+        self.runner, self.is_ready, self.private_bytes = None, False, 0
 
     def keep(self) -> None:
         """It is needed: if it was being let go and is still there, it stays."""
@@ -114,24 +122,33 @@ class VersionSlot:
             read_by_others: the queues that other runners of this replica read.
             now: monotonic seconds.
         """
-        runner = self.runner
-        if runner is None or self.state is not ServingState.LOADING or not self.can_serve():
+        if self.state is not ServingState.LOADING or not self.can_serve():
             return
-        if not runner.reads_since and runner.assigned and set(runner.assigned) <= set(runner.reading):
-            runner.reads_since = now
-        if not runner.reads_since:
+        assigned = self.targets_assigned()
+        if not self.reads_since and assigned and assigned <= self.targets_read():
+            self.reads_since = now
+        if not self.reads_since:
             return
-        is_alone = not set(runner.assigned) & set(read_by_others)
-        if is_alone or now - runner.reads_since > _HAND_OVER_SECONDS:
+        is_alone = not assigned & set(read_by_others)
+        if is_alone or now - self.reads_since > _HAND_OVER_SECONDS:
             self.state = ServingState.AVAILABLE
 
-    def targets_read(self) -> tuple[str, ...]:
-        return self.runner.reading if self.runner is not None else ()
+    def targets_assigned(self) -> set[str]:
+        return self._own(self.runner.assigned) if self.runner is not None else set()
+
+    def targets_read(self) -> set[str]:
+        return self._own(self.runner.reading) if self.runner is not None else set()
+
+    def _own(self, routes: Mapping[str, int]) -> set[str]:
+        return {target for target, version in routes.items() if version == self.version}
 
     def take_ready(self, message: Mapping[str, Any], *, now: float) -> None:
-        """Its runner is warm, and reads no queue yet. now: epoch seconds."""
+        """Its runner could answer with it, and reads no queue for it yet. now: epoch seconds."""
+        self.is_ready = True
         self.signatures = {name: signature_of(item) for name, item in message["signatures"].items()}
-        self.engine = "; ".join([message["engine"], f"loaded as {message['load_priority']}", *message["notes"]])
+        way = "its variables taken" if self.is_joining else "loaded"
+        alone = [f"in a runner of its own: {self.needs_own_runner}"] if self.needs_own_runner else []
+        self.engine = "; ".join([message["engine"], f"{way} as {message['load_priority']}", *alone, *message["notes"]])
         self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
         self.available_at = now
@@ -145,8 +162,7 @@ class VersionSlot:
         Args:
             read_by_others: the queues that other runners of this replica read.
         """
-        assigned = self.runner.assigned if self.runner is not None else ()
-        own = set(self.targets_read()) - (set(assigned) & set(read_by_others))
+        own = self.targets_read() - (self.targets_assigned() & set(read_by_others))
         aliases = (target for target in own if target.startswith(_ALIAS_PREFIX))
         return VersionState(
             model=self.model,
@@ -161,6 +177,7 @@ class VersionSlot:
             engine_reasons=self.engine_reasons,
             fetch_seconds=self.fetch_seconds,
             load_seconds=self.load_seconds,
+            loaded=self.loaded,
             attempt=self.attempt,
             private_bytes=self.private_bytes,
             available_at=self.available_at,
@@ -168,7 +185,7 @@ class VersionSlot:
             batches=self.counts.get("batches", 0),
             requests=self.counts.get("requests", 0),
             examples=self.counts.get("examples", 0),
-            work={key: value for key, value in self.counts.items() if key not in ("event", "busy_seconds")},
+            work={key: value for key, value in self.counts.items() if key not in ("event", "version", "busy_seconds")},
             options=self.options.to_mapping() if self.options is not None else {},
         )
 

@@ -77,6 +77,20 @@ def queue_owners(
     return owners
 
 
+def routes_of(
+    assigned: Mapping[str, int], owners: Mapping[str, int], *, held: Collection[int], confirmed: Collection[str]
+) -> dict[str, int]:
+    """{target: version}: what a runner should read. It goes on reading what another one owns and does not read yet.
+
+    Args:
+        assigned: what it was told last.
+        held: the versions that it has.
+        confirmed: the targets that their owners read.
+    """
+    awaited = {target: version for target, version in assigned.items() if target in owners and target not in confirmed}
+    return dict(sorted((awaited | {target: owner for target, owner in owners.items() if owner in held}).items()))
+
+
 def answers_for_aliases(version: int, owners: Mapping[str, int]) -> bool:
     """True when the version owns more than the queue under its own number."""
     own_target = version_target(version)

@@ -1,1 +1,1 @@
-"""The process that answers with one version, and the zygote it is forked from."""
+"""The process that answers with the versions of one program, and the zygote it is forked from."""

@@ -1,4 +1,4 @@
-"""Several batches of one version at a time: threads that run the model and hand the answers out themselves.
+"""Several batches of one runner at a time: threads that run the model and hand the answers out themselves.
 
 Engines let other threads run while they compute, so a second call uses a second core. Each thread has a connection of
 its own; what it could not send is left to the runner's loop, which sends it when Redis is back.
@@ -22,10 +22,7 @@ _STOP_SECONDS = 5.0
 class BatchThreads:
     """Runs groups. `submit` and the waits belong to the runner's loop."""
 
-    def __init__(
-        self, count: int, batcher: Batcher, assignment: Assignment, *, make_queue: Callable[[], RunnerQueue]
-    ) -> None:
-        self._batcher = batcher
+    def __init__(self, count: int, assignment: Assignment, *, make_queue: Callable[[], RunnerQueue]) -> None:
         self._assignment = assignment
         self._make_queue = make_queue
         self._count = count
@@ -33,7 +30,8 @@ class BatchThreads:
         self._in_flight = 0
         self._unsent: list[Completion] = []
         self._fault: Exception | None = None
-        self._groups: queue.SimpleQueue[Group | None] = queue.SimpleQueue()  # never holds more than `count`
+        # Never holds more than `count`.
+        self._groups: queue.SimpleQueue[tuple[Batcher, Group] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"batch-{number}", daemon=True)
             for number in range(1, count + 1)
@@ -66,11 +64,11 @@ class BatchThreads:
                 raise RuntimeError("a batch failed unexpectedly") from self._fault
             return done
 
-    def submit(self, group: Group) -> None:
-        """Hands a group to a free thread; wait_for_slot must have said that there is one."""
+    def submit(self, batcher: Batcher, group: Group) -> None:
+        """Hands a group, and what runs it, to a free thread; wait_for_slot must have said that there is one."""
         with self._changed:
             self._in_flight += 1
-        self._groups.put(group)
+        self._groups.put((batcher, group))
 
     def take_unsent(self) -> list[Completion]:
         """Answers that no thread could send."""
@@ -81,17 +79,17 @@ class BatchThreads:
     def _run(self, number: int) -> None:
         connection = self._make_queue()
         try:
-            while (group := self._groups.get()) is not None:
-                self._answer(group, number, connection)
+            while (work := self._groups.get()) is not None:
+                self._answer(*work, number, connection)
         except Exception as error:
             with self._changed:
                 self._fault = error
                 self._changed.notify_all()
         connection.close()
 
-    def _answer(self, group: Group, number: int, connection: RunnerQueue) -> None:
+    def _answer(self, batcher: Batcher, group: Group, number: int, connection: RunnerQueue) -> None:
         self._assignment.calls[number] = time.monotonic()
-        done = completions(self._batcher.answer(group))
+        done = completions(batcher.answer(group))
         self._assignment.calls[number] = 0.0
         try:
             connection.exchange(done, (), count=1, block_milliseconds=0)

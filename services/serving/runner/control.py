@@ -5,28 +5,33 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from common.errors import Unavailable
 from common.process.children import readable
 from services.serving.queue.runner_queue import ServingMembership
+from services.serving.runner.states import Say, States
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.keys import RUNNER_RENEW_SECONDS
 
 logger = logging.getLogger(__name__)
 _WAKE_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
+Routes = Mapping[str, int]
+"""{queue: the version that answers it}."""
 
 
 class Assignment:
-    """The queues a runner should read: set by one thread, adopted by the other between two batches. Thread-safe."""
+    """The queues a runner should read, each with the version that answers it: set by one thread, adopted by the other
+    between two batches. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._wanted: tuple[str, ...] = ()
+        self._wanted: Routes = {}
         self._to_empty: frozenset[str] = frozenset()
-        self._adopted: tuple[str, ...] = ()
+        self._adopted: Routes = {}
         self._leaving = False
         self.calls: dict[int, float] = {}
         """By thread number: monotonic seconds since which the model is running there, 0 while it is not."""
@@ -36,25 +41,25 @@ class Assignment:
         """Since when the longest of the calls that run now has run; 0 while none does."""
         return min((since for since in tuple(self.calls.values()) if since), default=0.0)
 
-    def want(self, targets: tuple[str, ...], *, to_empty: frozenset[str] = frozenset()) -> None:
+    def want(self, routes: Routes, *, to_empty: frozenset[str] = frozenset()) -> None:
         """Read these from now on. Those of `to_empty` are read a last time: nobody will take what waits there."""
         with self._changed:
-            self._wanted = targets
+            self._wanted = routes
             self._to_empty |= to_empty
             self._changed.notify_all()
 
     def leave(self) -> None:
         """Finish what was taken, take nothing more, end."""
         with self._changed:
-            self._wanted = ()
+            self._wanted = {}
             self._leaving = True
             self._changed.notify_all()
 
-    def adopt(self, targets: tuple[str, ...]) -> None:
+    def adopt(self, routes: Routes) -> None:
         """Says that the loop reads exactly these from now on, and holds nothing of others."""
         with self._changed:
-            self._adopted = targets
-            self._to_empty -= frozenset(targets)
+            self._adopted = routes
+            self._to_empty -= frozenset(routes)
 
     def to_empty(self) -> frozenset[str]:
         with self._changed:
@@ -64,11 +69,11 @@ class Assignment:
         with self._changed:
             return self._leaving
 
-    def wanted(self) -> tuple[str, ...]:
+    def wanted(self) -> Routes:
         with self._changed:
             return self._wanted
 
-    def adopted(self) -> tuple[str, ...]:
+    def adopted(self) -> Routes:
         with self._changed:
             return self._adopted
 
@@ -79,8 +84,9 @@ class Assignment:
 
 
 class RunnerControl:
-    """The thread. Messages in: {"targets": [...], "to_empty": [...]}, {"leave": true}.
-    Messages out: {"event": "serving", "targets"}, {"event": "counts", ...}."""
+    """The thread. Messages in: {"targets": {target: version}, "to_empty": [...]}, {"load": {"version", "directory"}},
+    {"drop": version}, {"leave": true}. Messages out: {"event": "serving", "targets"}, {"event": "counts", ...} of a
+    version that did something, and of one in any case; what becomes of a load or a drop, states.py says."""
 
     def __init__(
         self,
@@ -88,17 +94,21 @@ class RunnerControl:
         membership: ServingMembership,
         assignment: Assignment,
         *,
-        report: Callable[[], dict[str, Any]],
+        states: States,
+        say: Say,
         connection_id: Callable[[], int],
     ) -> None:
+        """say: sends a message over the channel, in any thread."""
         self._channel = channel
         self._membership = membership
         self._assignment = assignment
-        self._report = report
+        self._states = states
+        self._say = say
         self._connection_id = connection_id
         self._done = threading.Event()
         self._announced: set[str] = set()
-        self._reported: tuple[str, ...] | None = None
+        self._reported: Routes | None = None
+        self._counted: dict[int, dict[str, Any]] = {}
         self._renew_at = 0.0
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -136,34 +146,42 @@ class RunnerControl:
 
     def _obey(self, message: dict[str, Any]) -> None:
         targets = message.get("targets")
-        if isinstance(targets, list):
+        if isinstance(targets, dict):
             to_empty = frozenset(str(target) for target in message.get("to_empty", ()))
             # Out of the serving set first: then nothing more is put into these queues, and empty means done.
             self._in_redis(lambda: self._membership.finish(to_empty))
             self._in_redis(lambda: self._membership.leave(to_empty))
             self._announced -= to_empty
-            self._assignment.want(tuple(str(target) for target in targets), to_empty=to_empty)
+            self._assignment.want(targets, to_empty=to_empty)
+        if "load" in message:
+            self._states.load(message["load"]["version"], Path(message["load"]["directory"]))
+        if "drop" in message:
+            self._states.drop(message["drop"])
         if message.get("leave"):
             self._assignment.leave()
 
-    def _renew(self, wanted: tuple[str, ...]) -> None:
+    def _renew(self, wanted: Routes) -> None:
         self._renew_at = time.monotonic() + RUNNER_RENEW_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
-        self._in_redis(lambda: self._membership.renew(wanted))
+        self._in_redis(lambda: self._membership.renew(tuple(wanted)))
         self._announced |= set(wanted)
         given_up = set(self._assignment.adopted()) - set(wanted)
         self._in_redis(lambda: self._membership.finish(given_up))
         busy_since = self._assignment.busy_since
         busy_seconds = time.monotonic() - busy_since if busy_since else 0.0
-        self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | self._report())
+        reports = dict(self._states.reports())
+        for index, (version, report) in enumerate(reports.items()):
+            if not index or report != self._counted.get(version):
+                self._say({"event": "counts", "version": version, "busy_seconds": busy_seconds} | report)
+        self._counted = reports
 
-    def _settle(self, targets: tuple[str, ...]) -> None:
+    def _settle(self, targets: Routes) -> None:
         """The loop reads exactly these queues now: leave the others' serving sets and tell the manager."""
         dropped = self._announced - set(targets)
         if dropped and self._in_redis(lambda: self._membership.leave(dropped)):
             self._announced -= dropped
         if self._reported != targets:
             self._reported = targets
-            self._channel.send({"event": "serving", "targets": list(targets)})
+            self._say({"event": "serving", "targets": dict(targets)})
 
     def _in_redis(self, action: Callable[[], None]) -> bool:
         """False when Redis is away: the next turn tries again."""

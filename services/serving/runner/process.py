@@ -1,5 +1,6 @@
-"""A runner: one process that serves one version. It loads it, warms it up, says so, and then turns its loop:
-take what waits, run it as few batches, hand out the answers, all with one write to Redis per turn.
+"""A runner: one process that serves the versions of one program. It loads the first, warms it up, says so, and then
+turns its loop: take what waits, run it as few batches, hand out the answers, all with one write to Redis per turn. More
+versions come, and go, beside the loop (states.py).
 
 What a crash leaves behind: requests taken and not answered stay pending under this runner's id; recovery.py puts
 them back.
@@ -10,9 +11,9 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,15 +24,15 @@ from common.process.memory import give_back_free_memory
 from common.process.retry import Backoff, Pauses
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import read_contract
-from services.serving.batching.merge import Batcher, Taken, is_long
+from services.serving.batching.merge import Batcher, Group, Taken, is_long
 from services.serving.engines.platforms import plugins as platforms
-from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
-from services.serving.engines.warm_up import dependent_signatures, warm_up
+from services.serving.engines.platforms.loading import LoadRequest, TakesStates
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.queue.runner_queue import Completion, RunnerQueue, ServingMembership, completions
 from services.serving.runner.batch_threads import BatchThreads
-from services.serving.runner.control import Assignment, RunnerControl
-from services.serving.wire.channel import JsonChannel
+from services.serving.runner.control import Assignment, Routes, RunnerControl
+from services.serving.runner.states import Say, States, described, held_of
+from services.serving.wire.channel import JsonChannel, Message
 from services.serving.wire.keys import runner_id
 from services.serving.wire.prediction import RequestFailed
 
@@ -47,37 +48,36 @@ _REDIS_BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
 
 class Runner:
-    """The loop of a loaded version."""
+    """The loop. Which version answers a queue changes between two batches."""
 
     def __init__(
         self,
         queue: RunnerQueue,
-        batcher: Batcher,
+        batchers: Mapping[int, Batcher],
         assignment: Assignment,
         *,
         linger_seconds: float,
         threads: BatchThreads | None = None,
     ) -> None:
-        """threads: run the batches, several at a time; without them the loop runs one after the other itself."""
+        """batchers: of every version that an assignment names; others come and go meanwhile.
+        threads: run the batches, several at a time; without them the loop runs one after the other itself."""
         self._queue = queue
-        self._batcher = batcher
+        self._batchers = batchers
         self._assignment = assignment
         self._linger_seconds = linger_seconds
         self._threads = threads
         self._unsent: list[Completion] = []
-        self._targets: tuple[str, ...] = ()
+        self._routes: Routes = {}
         self._deferred: list[Taken] = []
         """Requests of many calls that came while another one of them ran."""
         self._is_between_calls = self._is_alone = False
-        if threads is None:
-            batcher.between_calls = self._serve_others
 
     def run(self) -> None:
         """Returns when the runner was told to leave and everything it took is answered."""
         self._reconnect()
         while True:
             self._adopt()
-            if not self._targets and not self._unsent:
+            if not self._routes and not self._unsent:
                 if self._assignment.is_leaving():
                     return
                 self._assignment.wait_for_work(_IDLE_WAIT_SECONDS)
@@ -110,8 +110,8 @@ class Runner:
             self._assignment.calls[0] = time.monotonic()
 
     def _take_now(self) -> list[Taken]:
-        size = self._batcher.take_size
-        taken = self._queue.exchange(self._unsent, self._targets, count=size, block_milliseconds=0)
+        targets = tuple(self._routes)
+        taken = self._queue.exchange(self._unsent, targets, count=self._take_size(), block_milliseconds=0)
         self._unsent = []
         return taken
 
@@ -133,8 +133,10 @@ class Runner:
 
     def _adopt(self) -> None:
         """Follows a change of the assignment: hands out what is done, empties and leaves the queues it gives up."""
-        targets = self._assignment.wanted()
-        dropped = set(self._targets) - set(targets)
+        routes = self._assignment.wanted()
+        if routes is self._routes:
+            return
+        dropped = self._routes.keys() - routes.keys()
         try:
             if dropped:
                 self._finish_batches()
@@ -145,14 +147,25 @@ class Runner:
                 self._queue.leave(target)
         except Unavailable as error:
             logger.info("left a queue without order", extra={"queues": sorted(dropped), "reason": error.message})
-        self._targets = targets
-        self._assignment.adopt(targets)
+        self._routes = routes
+        self._prepare()
+        self._assignment.adopt(routes)
+
+    def _prepare(self) -> None:
+        """Tells those that answer what only the loop knows."""
+        for version in self._routes.values():
+            batcher = self._batchers[version]
+            batcher.queue_ahead_seconds = self._queue.ahead_seconds
+            if self._threads is None:
+                batcher.between_calls = self._serve_others
+
+    def _take_size(self) -> int:
+        return max((self._batchers[version].take_size for version in self._routes.values()), default=1)
 
     def _empty(self, targets: tuple[str, ...]) -> None:
         until = time.monotonic() + _EMPTY_SECONDS
         while targets and time.monotonic() < until:
-            size = self._batcher.take_size
-            taken = self._queue.exchange(self._unsent, targets, count=size, block_milliseconds=0)
+            taken = self._queue.exchange(self._unsent, targets, count=self._take_size(), block_milliseconds=0)
             self._unsent = []
             if not taken:
                 return
@@ -160,8 +173,8 @@ class Runner:
 
     def _take(self) -> list[Taken]:
         """Sends what is done and takes what waits; waits for a fuller batch when there is a linger."""
-        size = self._batcher.take_size
-        taken = self._queue.exchange(self._unsent, self._targets, count=size, block_milliseconds=_BLOCK_MILLISECONDS)
+        size, targets = self._take_size(), tuple(self._routes)
+        taken = self._queue.exchange(self._unsent, targets, count=size, block_milliseconds=_BLOCK_MILLISECONDS)
         self._unsent = []
         if not taken or not self._linger_seconds:
             return taken
@@ -170,7 +183,7 @@ class Runner:
             if left_seconds < 0.001:
                 time.sleep(left_seconds)
             taken += self._queue.exchange(
-                [], self._targets, count=size - len(taken), block_milliseconds=int(left_seconds * 1000)
+                [], targets, count=size - len(taken), block_milliseconds=int(left_seconds * 1000)
             )
         return taken
 
@@ -194,24 +207,37 @@ class Runner:
             self._answer([self._deferred.pop(0)])
 
     def _run(self, taken: Sequence[Taken]) -> None:
-        groups, refused = self._batcher.plan(taken, now_micros=time.time_ns() // 1000)
-        self._unsent += completions(refused)
+        planned: list[tuple[Batcher, Group]] = []
+        for version, own in self._by_version(taken).items():
+            batcher = self._batchers[version]
+            groups, refused = batcher.plan(own, now_micros=time.time_ns() // 1000)
+            planned += [(batcher, group) for group in groups]
+            self._unsent += completions(refused)
         if self._threads is not None:
-            for group in groups:
+            for batcher, group in planned:
                 while not self._threads.wait_for_slot(_IDLE_WAIT_SECONDS):
                     continue
-                self._threads.submit(group)
+                self._threads.submit(batcher, group)
             return
         calls = self._assignment.calls
-        for index, group in enumerate(groups):
+        for index, (batcher, group) in enumerate(planned):
             if index:
                 self._flush_if_possible()
                 if group.has_parts:
                     self._serve_others()
             calls[0] = time.monotonic()
-            done = completions(self._batcher.answer(group))  # Others may be answered meanwhile.
+            done = completions(batcher.answer(group))  # Others may be answered meanwhile.
             self._unsent += done
             calls[0] = 0.0
+
+    def _by_version(self, taken: Sequence[Taken]) -> Mapping[int, Sequence[Taken]]:
+        versions = set(self._routes.values())
+        if len(versions) == 1:
+            return {versions.pop(): taken}
+        found: dict[int, list[Taken]] = {}
+        for item in taken:
+            found.setdefault(self._routes[item.target], []).append(item)
+        return found
 
     def _flush(self) -> None:
         self._queue.exchange(self._unsent, (), count=1, block_milliseconds=0)
@@ -231,61 +257,54 @@ class Runner:
                 self._finish_batches()  # What runs now is pending at this runner, too, and must not be run again.
                 self._queue.connect()
                 self._flush()
-                taken = self._queue.own_pending(self._targets, count=_MOST_PENDING)
+                taken = self._queue.own_pending(tuple(self._routes), count=_MOST_PENDING)
                 break
             except Unavailable as error:
                 logger.info("%s; trying again", error.message)
                 time.sleep(pauses.next_seconds())
-        self._batcher.queue_ahead_seconds = self._queue.ahead_seconds
+        self._prepare()
         if taken:
             self._answer(taken)
 
 
-_DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
-
-
 def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int:
-    """A runner's life, from the fork on; returns the exit status. Reports over `control` (see runner_control.py):
-    {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
+    """A runner's life, from the fork on; returns the exit status. Reports over `control` (see control.py and
+    states.py): {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
     channel = JsonChannel(control)
-    started = time.monotonic()
+    started, directory = time.monotonic(), Path(spec.directory)
     scheduling.step_back(priority)
     try:
         loaded = platforms.load(_load_request(spec))
-        contract = read_contract(Path(spec.directory))
+        contract = read_contract(directory)
         loaded.signatures = contract.applied(loaded.signatures)
-        notes = warm_up(loaded, Path(spec.directory), spec.options)
-        dependent = dependent_signatures(loaded, Path(spec.directory), spec.options)
+        first = held_of(loaded, version=spec.version, directory=directory, options=spec.options, contract=contract)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
     give_back_free_memory()
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    loading = {
-        "load_priority": priority,
-        "load_seconds": time.monotonic() - started,
-        "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "notes": [*notes, *(_DEPENDENT.format(name, output) for name, output in dependent.items())],
-    }
-    options = spec.options.batching
-    batcher = Batcher(loaded, version=spec.version, options=options, contract=contract, alone=dependent)
-    _serve(spec, channel, loaded, batcher, loading)
+    report = described(first, priority=priority, since=started, cpu_seconds=usage.ru_utime + usage.ru_stime)
+    say = _sender(channel)
+    states = States(first, contract=contract, options=spec.options, priority=priority, say=say)
+    refusal = loaded.refuses_states if isinstance(loaded, TakesStates) else f"{loaded.kind} takes none"
+    _serve(spec, channel, states, say, report | {"loaded": "program", "refuses_states": refusal})
     return 0
 
 
-def _serve(
-    spec: RunnerSpec,
-    channel: JsonChannel,
-    loaded: LoadedModel,
-    batcher: Batcher,
-    loading: Mapping[str, Any],
-) -> None:
-    """Says that the runner is ready, and answers its queues until it is told to leave.
+def _sender(channel: JsonChannel) -> Say:
+    """For several threads."""
+    turn = threading.Lock()
 
-    Args:
-        loading: what the report says of it.
-    """
+    def say(message: Message) -> None:
+        with turn:
+            channel.send(message)
+
+    return say
+
+
+def _serve(spec: RunnerSpec, channel: JsonChannel, states: States, say: Say, report: Mapping[str, Any]) -> None:
+    """Reports that the runner is ready, and answers its queues until it is told to leave."""
     batching = spec.options.batching
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
@@ -299,35 +318,29 @@ def _serve(
         channel,
         ServingMembership(spec.redis_url, model=spec.queue_name, runner_id=name),
         assignment,
-        report=batcher.report,
+        states=states,
+        say=say,
         connection_id=lambda: queue.connection_id,
     )
-    channel.send({
-        "event": "ready",
-        "runner_id": name,
-        "signatures": {key: asdict(signature) for key, signature in loaded.signatures.items()},
-        "engine": loaded.kind,
-        "engine_reasons": dict(loaded.reasons),
-        **loading,
-    })  # fmt: skip
+    say({"event": "ready", "version": spec.version, "runner_id": name, **report})
     control_thread.start()
-    threads = _start_threads(spec, batcher, assignment, name)
+    states.start()
+    threads = _start_threads(spec, assignment, name)
     linger_seconds = batching.batch_timeout_micros / 1e6 if batching.is_enabled else 0.0
-    Runner(queue, batcher, assignment, linger_seconds=linger_seconds, threads=threads).run()
+    Runner(queue, states.batchers, assignment, linger_seconds=linger_seconds, threads=threads).run()
     if threads is not None:
         threads.stop()
     control_thread.stop()
     queue.close()
 
 
-def _start_threads(spec: RunnerSpec, batcher: Batcher, assignment: Assignment, name: str) -> BatchThreads | None:
+def _start_threads(spec: RunnerSpec, assignment: Assignment, name: str) -> BatchThreads | None:
     """None where the loop runs the batches itself."""
     batching = spec.options.batching
     if not batching.is_enabled or batching.num_batch_threads == 1:
         return None
     threads = BatchThreads(
         batching.num_batch_threads,
-        batcher,
         assignment,
         make_queue=lambda: RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name),
     )

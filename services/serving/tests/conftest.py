@@ -1,5 +1,6 @@
 """SavedModels for the tests, written once per run by a process of its own."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -30,13 +31,19 @@ StartManager = Callable[..., ManagerProcess]
 @pytest.fixture(scope="session")
 def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the models of services/serving/tests/support/saved_models.py."""
-    return filled_once(tmp_path_factory, "saved_models", _write_saved_models)
+    return filled_once(tmp_path_factory, "saved_models", functools.partial(_write_models, "saved_models"))
 
 
-def _write_saved_models(directory: Path) -> None:
+@pytest.fixture(scope="session")
+def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the states of services/serving/tests/support/same_program_models.py."""
+    return filled_once(tmp_path_factory, "same_program", functools.partial(_write_models, "same_program_models"))
+
+
+def _write_models(module: str, directory: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.saved_models", str(directory)],
+        [sys.executable, "-m", f"services.serving.tests.support.{module}", str(directory)],
         env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -96,8 +96,12 @@ class VersionState:
     fetch_seconds: float = 0.0
     """How long its files took to come to this machine."""
     load_seconds: float = 0.0
+    loaded: str = ""
+    """`program`: a runner was forked and loaded all of it; `state`: a runner that had its program took its variables.
+    "" while it is not loaded."""
     attempt: LoadAttempt = LoadAttempt()
     private_bytes: int = 0
+    """Its runner's, divided by the versions that the runner has."""
     available_at: float = 0.0
     """Epoch seconds when it began to answer; 0 before."""
     runner_pid: int = 0

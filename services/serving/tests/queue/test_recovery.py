@@ -119,7 +119,7 @@ def test_a_sweep_leaves_to_a_runner_that_leaves_what_it_still_runs_and_takes_it_
     runner = start(zygote, redis_server, saved_models)
     asker.enqueue(request(b"long", checked(_FOREVER)))
     wait_until(functools.partial(is_stuck, runner), "the runner runs the request")
-    runner.channel.send({"targets": [], "to_empty": [DEFAULT_TARGET]})
+    runner.channel.send({"targets": {}, "to_empty": [DEFAULT_TARGET]})
     wait_until(lambda: asker.servers() == [], "the runner left the serving set")
     for _ in range(5):
         runner.message("counts")  # one each second: longer than a runner that does not renew is believed

@@ -12,8 +12,9 @@ from protos import tfserving_config_pb2 as config_pb2
 from services.serving.options.model_server_config import config_of_one
 from services.serving.options.platform_names import platform_names
 from services.serving.options.settings import ServingSettings
+from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.sources.configured_models import ConfiguredModels, check_first_labels
-from services.serving.replica.version_slot import RunnerHandle, VersionSlot
+from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Wanted
 from services.serving.tests.replica.test_folder_watch import write_version
 from services.serving.wire.channel import JsonChannel
@@ -111,8 +112,8 @@ def test_a_reload_is_answered_when_its_labels_answer(start: Callable[..., Source
     assert source.models.config_state().reloads == ()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        reader = RunnerHandle(JsonChannel(ours), forked_at=0.0, is_ready=True, reading=("alias/stable", "version/1"))
-        source.models.follow([VersionSlot("a", 1, state=ServingState.AVAILABLE, runner=reader)])
+        reader = RunnerHandle(JsonChannel(ours), reading={"alias/stable": 1, "version/1": 1})
+        source.models.follow([VersionSlot("a", 1, state=ServingState.AVAILABLE, runner=reader, is_ready=True)])
     assert source.result() == ReloadResult(1)
 
 

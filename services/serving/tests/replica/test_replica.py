@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from services.serving.options.model_options import ModelOptions
-from services.serving.replica.replica import Replica, ReplicaActions, ReplicaLimits
+from services.serving.replica.loads import ReplicaActions, ReplicaLimits
+from services.serving.replica.replica import Replica
+from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Wanted
 from services.serving.wire.channel import JsonChannel
 from services.serving.wire.replica_state import ServingState
 
 _READY = {
-    "event": "ready", "runner_id": "r/m/1/7", "signatures": {}, "engine": "session", "load_priority": "normal",
-    "notes": [], "load_seconds": 0.1,
+    "event": "ready", "version": 1, "runner_id": "r/m/1/7", "signatures": {}, "engine": "session",
+    "load_priority": "normal", "notes": [], "load_seconds": 0.1,
 }  # fmt: skip
 
 
@@ -60,6 +62,12 @@ def slot_of(replica: Replica) -> VersionSlot:
     return slot
 
 
+def runner_of(replica: Replica, version: int = 1) -> RunnerHandle:
+    runner = next(slot.runner for slot in replica.slots() if slot.version == version)
+    assert runner is not None
+    return runner
+
+
 def state_of(replica: Replica) -> ServingState:
     return slot_of(replica).state
 
@@ -67,13 +75,14 @@ def state_of(replica: Replica) -> ServingState:
 def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it_is_merely_warm(
     replica: Replica,
 ) -> None:
-    slot = slot_of(replica)
-    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(runner_of(replica), _READY)
     assert state_of(replica) is ServingState.LOADING
     assert replica.unsettled() == [("m", 1)]
-    replica.on_runner_message(slot, {"event": "serving", "targets": ["version/1"]})
+    replica.on_runner_message(runner_of(replica), {"event": "serving", "targets": {"version/1": 1}})
     assert state_of(replica) is ServingState.LOADING
-    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_runner_message(
+        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
+    )
     assert state_of(replica) is ServingState.AVAILABLE
     assert replica.versions()[0].aliases == ("production",)
     assert replica.unsettled() == []
@@ -86,11 +95,11 @@ def test_a_runner_that_loads_for_long_is_hurried_until_it_is_ready(replica: Repl
     replica.tick()
     assert hurried == []
     for again in (1, 2):
-        slot.runner.forked_at, slot.runner.hurry_at = slot.runner.forked_at - 5.0, 0.0
+        slot.load_began_at, slot.runner.hurry_at = slot.load_began_at - 5.0, 0.0
         for _ in range(3):
             replica.tick()
         assert hurried == [7] * again
-    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(runner_of(replica), _READY)
     slot.runner.hurry_at = 0.0
     replica.tick()
     assert hurried == [7, 7]
@@ -105,8 +114,7 @@ def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> Non
 
 
 def test_each_attempt_to_load_has_its_moments_and_why_it_failed(replica: Replica) -> None:
-    slot = slot_of(replica)
-    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(runner_of(replica), _READY)
     first = replica.versions()[0].attempt
     assert 0 < first.began_at <= first.fetched_at <= first.forked_at <= first.ended_at
     replica.on_runner_ended(7, -9)
@@ -121,21 +129,25 @@ def test_each_attempt_to_load_has_its_moments_and_why_it_failed(replica: Replica
 
 
 def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:
-    first = slot_of(replica)
-    replica.on_runner_message(first, _READY)
-    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_runner_message(runner_of(replica), _READY)
+    replica.on_runner_message(
+        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
+    )
     replica.on_wanted(Wanted({"m": {"production": 2, "old": 1}}))
     replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
     replica.on_forked("m", 2, 8)
-    second = next(slot for slot in replica.slots() if slot.version == 2)
-    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
-    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "alias/production", "version/1"]})
-    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    replica.on_runner_message(runner_of(replica, 2), _READY | {"version": 2, "runner_id": "r/m/2/8"})
+    replica.on_runner_message(
+        runner_of(replica), {"event": "serving", "targets": {"alias/old": 1, "alias/production": 1, "version/1": 1}}
+    )
+    replica.on_runner_message(
+        runner_of(replica, 2), {"event": "serving", "targets": {"alias/production": 2, "version/2": 2}}
+    )
     assert [(v.state, v.aliases) for v in replica.versions()] == [
         (ServingState.AVAILABLE, ("old", "production")),
         (ServingState.LOADING, ()),
     ]
-    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "version/1"]})
+    replica.on_runner_message(runner_of(replica), {"event": "serving", "targets": {"alias/old": 1, "version/1": 1}})
     assert [(v.state, v.aliases) for v in replica.versions()] == [
         (ServingState.AVAILABLE, ("old",)),
         (ServingState.AVAILABLE, ("production",)),
@@ -145,15 +157,17 @@ def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_
 def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_only(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = slot_of(replica)
-    replica.on_runner_message(first, _READY)
-    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_runner_message(runner_of(replica), _READY)
+    replica.on_runner_message(
+        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
+    )
     replica.on_wanted(Wanted({"m": {"production": 2}}))
     replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
     replica.on_forked("m", 2, 8)
-    second = next(slot for slot in replica.slots() if slot.version == 2)
-    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
-    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    replica.on_runner_message(runner_of(replica, 2), _READY | {"version": 2, "runner_id": "r/m/2/8"})
+    replica.on_runner_message(
+        runner_of(replica, 2), {"event": "serving", "targets": {"alias/production": 2, "version/2": 2}}
+    )
     assert replica.versions()[1].state is ServingState.LOADING
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
@@ -162,19 +176,18 @@ def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_onl
 
 
 def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:
-    slot = slot_of(replica)
-    replica.on_runner_message(slot, _READY)
-    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_runner_message(runner_of(replica), _READY)
+    replica.on_runner_message(
+        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
+    )
     replica.on_wanted(Wanted({"m": {"production": 1, "canary": 1}}))
     assert state_of(replica) is ServingState.AVAILABLE
 
 
 def test_a_version_that_is_warm_and_not_wanted_any_more_leaves_in_order(replica: Replica) -> None:
-    slot = slot_of(replica)
-    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(runner_of(replica), _READY)
     replica.on_wanted(Wanted({"m": {}}))
     assert state_of(replica) is ServingState.UNLOADING
-    assert slot.runner is not None
-    assert slot.runner.is_leaving
+    assert runner_of(replica).is_leaving
     replica.on_runner_ended(7, 0)
     assert state_of(replica) is ServingState.END

@@ -1,106 +1,22 @@
 """A replica that serves folders: order and number of loads and unloads, retries, the newest version, labels."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from services.serving.options.model_options import ModelOptions
-from services.serving.replica.replica import Replica, ReplicaActions, ReplicaLimits
-from services.serving.replica.version_slot import VersionSlot
-from services.serving.replica.versions_wanted import Wanted, kept_versions, labels_of_folders
-from services.serving.wire.channel import JsonChannel
+from services.serving.replica.versions_wanted import kept_versions, labels_of_folders
+from services.serving.tests.support.played_replica import Played, playing
 from services.serving.wire.keys import NEWEST_ALIAS
 from services.serving.wire.replica_state import ServingState
 
 _NEWEST = f"alias/{NEWEST_ALIAS}"
 
 
-class Played:
-    """A replica whose files are there at once and whose runners do what the test says."""
-
-    def __init__(self, limits: ReplicaLimits) -> None:
-        self.forked: list[int] = []
-        self._ends: list[socket.socket] = []
-        self.replica = Replica(
-            limits,
-            ReplicaActions(
-                fetch=lambda model, version: None,
-                fork=self._fork,
-                kill=lambda pid: None,
-                hurry=lambda pid: None,
-                recover=lambda model, targets, runner_id: None,
-                unloaded=lambda model, version: None,
-            ),
-        )
-
-    def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
-        self.forked.append(slot.version)
-        ours, theirs = socket.socketpair()
-        self._ends += [ours, theirs]
-        return JsonChannel(ours)
-
-    def close(self) -> None:
-        for end in self._ends:
-            end.close()
-
-    def want(self, *versions: int, **labels: int) -> None:
-        self.replica.on_wanted(Wanted({"m": labels}, versions={"m": versions}))
-        for slot in self.replica.slots():
-            if slot.is_fetching:
-                self.replica.on_fetched("m", slot.version, Path("nowhere"), ModelOptions())
-        for version in self.forked:
-            runner = self.slot(version).runner
-            if runner is not None and not runner.pid:
-                self.replica.on_forked("m", version, version)
-
-    def slot(self, version: int) -> VersionSlot:
-        return next(slot for slot in self.replica.slots() if slot.version == version)
-
-    def load(self, version: int) -> None:
-        """Its runner is warm, and everybody reads what he was told to."""
-        ready = {
-            "event": "ready", "runner_id": f"r/m/{version}", "signatures": {}, "engine": "session", "notes": [],
-            "load_priority": "normal", "load_seconds": 0.1, "engine_reasons": {},
-        }  # fmt: skip
-        self.replica.on_runner_message(self.slot(version), ready)
-        self.obey()
-
-    def obey(self) -> None:
-        """All runners read what they were told to, until nothing changes any more."""
-        before: object = None
-        while before != (before := [slot.targets_read() for slot in self.replica.slots()]):
-            for slot in self.replica.slots():
-                if slot.runner is not None and slot.runner.is_ready:
-                    self.replica.on_runner_message(slot, {"event": "serving", "targets": slot.runner.assigned})
-
-    def reads(self, version: int) -> set[str]:
-        return set(self.slot(version).targets_read())
-
-    def states(self) -> dict[int, ServingState]:
-        return {slot.version: slot.state for slot in self.replica.slots()}
-
-
 @pytest.fixture
 def play() -> Iterator[Callable[..., Played]]:
-    played: list[Played] = []
-
-    def begin(
-        *, parallel_loads: int = 9, parallel_unloads: int = 0, load_attempts: int = 1, retry: float | None = None
-    ) -> Played:
-        limits = ReplicaLimits(
-            parallel_loads=parallel_loads, load_timeout_seconds=100.0, load_attempts=load_attempts,
-            idle_load_seconds=100.0, run_timeout_seconds=100.0, parallel_unloads=parallel_unloads,
-            load_retry_seconds=retry,
-        )  # fmt: skip
-        played.append(Played(limits))
-        return played[-1]
-
-    yield begin
-    for item in played:
-        item.close()
+    with playing() as begin:
+        yield begin
 
 
 @pytest.mark.parametrize(("limit", "begun"), [(1, [7]), (2, [7, 5]), (9, [7, 5, 3])])

@@ -22,7 +22,9 @@ _BURST = 20
 class Load:
     """Asks, without a pause, in bursts of requests of one to three rows; a burst follows the answers of the last."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, *, thousands: float = 1.0) -> None:
+        """thousands: what a version adds to the sum, by its number."""
+        self._per_version = 1000 * thousands
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._asker = Asker(redis_url, "m", name="load")
         self._stopping = threading.Event()
@@ -55,7 +57,7 @@ class Load:
         version = reply.version
         if version not in self.versions[-1:]:
             self.versions.append(version)
-        expected = [float(np.float32(3 * value) + np.float32(1000 * version))] * rows
+        expected = [float(np.float32(3 * value) + np.float32(self._per_version * version))] * rows
         outputs = [read_tensor(tensor).tolist() for tensor in reply.outputs]
         if outputs != [expected]:
             self.wrong.append(f"{value}: expected {expected} from version {version}, got {reply}")

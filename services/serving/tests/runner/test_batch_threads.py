@@ -46,15 +46,13 @@ class ThreadedRunner:
         options = BatchingOptions(max_batch_size=2, num_batch_threads=count, enable_large_batch_splitting=True)
         self.batcher = Batcher(model, version=1, options=options)
         self._queue = RunnerQueue(url, model="m", runner_id="r")
-        threads = BatchThreads(
-            count, self.batcher, self.assignment, make_queue=lambda: RunnerQueue(url, model="m", runner_id="r")
-        )
+        threads = BatchThreads(count, self.assignment, make_queue=lambda: RunnerQueue(url, model="m", runner_id="r"))
         threads.start()
         self._threads = threads
-        self._runner = Runner(self._queue, self.batcher, self.assignment, linger_seconds=0.0, threads=threads)
+        self._runner = Runner(self._queue, {1: self.batcher}, self.assignment, linger_seconds=0.0, threads=threads)
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.assignment.want((DEFAULT_TARGET,))
+        self.assignment.want({DEFAULT_TARGET: 1})
         self._thread.start()
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.replica.zygote_client import ZygoteProcess
 from services.serving.wire.channel import ChannelClosed, JsonChannel
-from services.serving.wire.keys import DEFAULT_TARGET
+from services.serving.wire.keys import DEFAULT_TARGET, alias_target
 from testing.processes import is_running
 from testing.waiting import DEADLINE_SECONDS
 
@@ -61,7 +61,7 @@ class Zygote:
         spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, engines_dir=kept)
         channel = self.process.fork(spec.to_mapping())
         pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
-        return RunnerProcess(self, channel, pid)
+        return RunnerProcess(self, channel, pid, version)
 
     def ended(self) -> dict[str, Any]:
         return next_message(self.process.channel, "ended", self.backlog)
@@ -71,8 +71,9 @@ class Zygote:
 
 
 class RunnerProcess:
-    def __init__(self, zygote: Zygote, channel: JsonChannel, pid: int) -> None:
+    def __init__(self, zygote: Zygote, channel: JsonChannel, pid: int, version: int) -> None:
         self.zygote = zygote
+        self.version = version
         self.channel = channel
         self.pid = pid
         self.backlog: list[dict[str, Any]] = []
@@ -80,15 +81,27 @@ class RunnerProcess:
     def message(self, event: str) -> dict[str, Any]:
         return next_message(self.channel, event, self.backlog)
 
-    def serve(self, *targets: str) -> "RunnerProcess":
-        """Waits until the runner is ready, and then until it reads these queues."""
+    def serve(self, *targets: str, **routes: int) -> "RunnerProcess":
+        """Waits until the runner is ready, and then until it reads these queues, with its first version.
+
+        Args:
+            routes: aliases that another version answers.
+        """
         if not hasattr(self, "ready"):
             self.ready: Mapping[str, Any] = self.message("ready")
-        wanted = list(targets or (DEFAULT_TARGET,))
+        wanted = dict.fromkeys(targets, self.version) | {alias_target(alias): each for alias, each in routes.items()}
+        wanted = wanted or {DEFAULT_TARGET: self.version}
         self.channel.send({"targets": wanted})
         while self.message("serving")["targets"] != wanted:  # a runner that is ready first says that it reads none
             continue
         return self
+
+    def load(self, version: int, directory: Path, *, event: str = "ready") -> dict[str, Any]:
+        """Has it take another version's variables; returns what it says of that."""
+        self.channel.send({"load": {"version": version, "directory": str(directory)}})
+        answer = self.message(event)
+        assert answer["version"] == version
+        return answer
 
     @contextmanager
     def heard(self) -> Iterator[None]:

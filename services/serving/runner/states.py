@@ -1,0 +1,245 @@
+"""The versions that one runner answers with: those of one program, each with variables of its own.
+
+A version's variables go into a spare copy of the program's, in a thread of their own that gives way while TensorFlow is
+at work; the versions that answer go on meanwhile. The spare copy answers the version's warm-up requests. From then on
+the manager may have the version answer a queue, between two batches. What was let go last becomes the next spare copy,
+so that going back to it costs nothing until another version comes. Where there are many, most share a copy (places.py).
+
+A crash in here ends the runner, and with it every version that it holds: the manager has them loaded again.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.process import scheduling
+from common.process.memory import give_back_free_memory
+from common.process.scheduling import LoadPriority
+from services.serving.batching.input_contract import InputContract
+from services.serving.batching.merge import Batcher, Model
+from services.serving.engines.platforms.loading import LoadedModel, TakesStates
+from services.serving.engines.warm_up import dependent_signatures, warm_up
+from services.serving.options.model_options import ModelOptions
+from services.serving.runner.places import Parked, Place, SharedSession
+from services.serving.wire.channel import ChannelClosed, Message
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays, RequestFailed
+
+logger = logging.getLogger(__name__)
+_DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
+_STATE_FOLDER = "variables"
+_OWN_SESSIONS = 3
+"""Versions of a program that answer with a session each, where there are more; the others share one."""
+_Files = tuple[tuple[str, int, int, int], ...]
+Say = Callable[[Message], None]
+"""Sends a message to the manager; raises ChannelClosed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A version that has answered its warm-up requests."""
+
+    version: int
+    place: Place
+    batcher: Batcher
+    notes: tuple[str, ...]
+    files: _Files
+
+
+class States:
+    """`load` and `drop` return at once; what comes of them is said to the manager: {"event": "ready", "version", ...}
+    or {"event": "failed", "version", "code", "message"}, and {"event": "dropped", "version"}."""
+
+    def __init__(
+        self, first: Held, *, contract: InputContract, options: ModelOptions, priority: LoadPriority, say: Say
+    ) -> None:
+        """first: the version with which the program was loaded."""
+        self._origin = first.place.model
+        self._contract = contract
+        self._options = options
+        self._priority = priority
+        self._say = say
+        self._held = {first.version: first}
+        self._spare: TakesStates | None = None
+        self._let_go: Held | None = None
+        """The version whose variables the spare copy has."""
+        self._shared: SharedSession | None = None
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.batchers: dict[int, Batcher] = {first.version: first.batcher}
+        """By version; read by other threads."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="states", daemon=True).start()
+
+    def load(self, version: int, directory: Path) -> None:
+        """Has the variables of a version of this program taken from its folder."""
+        self._orders.put(lambda: self._load(version, directory))
+
+    def drop(self, version: int) -> None:
+        """Lets go of a version that no queue is read for any more."""
+        self._orders.put(lambda: self._drop(version))
+
+    def reports(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What was done with each version."""
+        for version, batcher in tuple(self.batchers.items()):
+            yield version, batcher.report()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._orders.get()()
+        except ChannelClosed:
+            logger.info("the manager is gone")
+
+    def _load(self, version: int, directory: Path) -> None:
+        started, cpu_started = time.monotonic(), time.thread_time()
+        try:
+            held = self._taken(version, directory)
+        except RequestFailed as error:
+            self._say({"event": "failed", "version": version, "code": error.code, "message": error.message})
+            return
+        except Exception as error:  # the versions that answer must not end with this one
+            logger.exception("a version's variables could not be taken")
+            message = f"cannot load {directory.name}: {type(error).__name__}: {error}"
+            self._say({"event": "failed", "version": version, "code": Code.INTERNAL, "message": message})
+            return
+        self._held[version] = held
+        self.batchers[version] = held.batcher
+        self._say(
+            {"event": "ready", "version": version, "loaded": "state"}
+            | described(held, priority=self._priority, since=started, cpu_seconds=time.thread_time() - cpu_started)
+        )
+
+    def _taken(self, version: int, directory: Path) -> Held:
+        before, self._let_go = self._let_go, None
+        files = files_of_state(directory)
+        if before is not None and (before.version, before.files) == (version, files):
+            self._spare = None
+            return before
+        self._spare = self._spare or self._room(directory) or self._copy_of_program()
+        with scheduling.stepped_back(self._priority):
+            self._spare.take(directory)
+        held = held_of(
+            self._spare, version=version, directory=directory, options=self._options, contract=self._contract,
+            asked=_Gentle(self._spare, self._priority),
+        )  # fmt: skip
+        self._spare = None
+        return held
+
+    def _room(self, directory: Path) -> TakesStates | None:
+        """Where enough versions have sessions of their own, that of the version asked least: it joins the shared one.
+        None: there are few, or it cannot."""
+        own = [held for held in self._held.values() if isinstance(held.place.model, TakesStates)]
+        if len(own) < _OWN_SESSIONS:
+            return None
+        least = min(own, key=lambda held: int(held.batcher.report()["requests"]))
+        model = least.place.model
+        assert isinstance(model, TakesStates)
+        values = model.values()
+        if values is None:
+            return None
+        if self._shared is None:
+            shared = self._copy_of_program()
+            shared.take(directory)  # fills its tables
+            self._shared = SharedSession(shared)
+        is_free = least.place.move(Parked(self._shared, values, model))
+        return model if is_free else None
+
+    def _copy_of_program(self) -> TakesStates:
+        assert isinstance(self._origin, TakesStates)
+        try:
+            with scheduling.stepped_back(self._priority):
+                made = self._origin.beside()
+        finally:
+            scheduling.return_to_normal(self._priority)  # threads that TensorFlow has started meanwhile
+        made.signatures = self._origin.signatures
+        return made
+
+    def _drop(self, version: int) -> None:
+        """The spare copy is the one let go last; the one before it gives its memory back."""
+        held = self._held.pop(version, None)
+        if held is not None:
+            del self.batchers[version]
+            surplus = self._leave_shared(held.place.model) if isinstance(held.place.model, Parked) else None
+            if isinstance(held.place.model, TakesStates):
+                surplus, self._spare, self._let_go = self._spare, held.place.model, held
+            if surplus is not None:
+                surplus.close()
+                give_back_free_memory()
+        self._say({"event": "dropped", "version": version})
+
+    def _leave_shared(self, parked: Parked) -> TakesStates | None:
+        """The shared copy, where this was the last version in it."""
+        assert self._shared is not None
+        if any(isinstance(held.place.model, Parked) for held in self._held.values()):
+            self._shared.forget(parked)
+            return None
+        shared, self._shared = self._shared, None
+        return shared.model
+
+
+class _Gentle:
+    """A model that gives way while it computes."""
+
+    def __init__(self, model: Model, priority: LoadPriority) -> None:
+        self._model, self._priority = model, priority
+        self.signatures = model.signatures
+        self.callable_signatures = model.callable_signatures
+
+    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        with scheduling.stepped_back(self._priority):
+            return self._model.run(signature, inputs, output_filter)
+
+
+def held_of(
+    model: LoadedModel,
+    *,
+    version: int,
+    directory: Path,
+    options: ModelOptions,
+    contract: InputContract,
+    asked: Model | None = None,
+) -> Held:
+    """Has a model that is loaded answer the version's warm-up requests.
+
+    Args:
+        asked: what answers them, in the model's place.
+
+    Raises:
+        RequestFailed: the version's own requests cannot be read, or one of them fails.
+    """
+    asked = asked or model
+    notes = warm_up(asked, directory, options)
+    dependent = dependent_signatures(asked, directory, options)
+    place = Place(model)
+    batcher = Batcher(place, version=version, options=options.batching, contract=contract, alone=dependent)
+    notes += [_DEPENDENT.format(name, output) for name, output in dependent.items()]
+    return Held(version, place, batcher, tuple(notes), files_of_state(directory))
+
+
+def described(held: Held, *, priority: LoadPriority, since: float, cpu_seconds: float) -> dict[str, Any]:
+    """What the manager is told of a version that is ready. since: monotonic seconds."""
+    model = held.place.model
+    return {
+        "signatures": {key: asdict(signature) for key, signature in model.signatures.items()},
+        "engine": model.kind,
+        "engine_reasons": dict(model.reasons),
+        "load_priority": priority,
+        "load_seconds": time.monotonic() - since,
+        "load_cpu_seconds": cpu_seconds,
+        "notes": list(held.notes),
+    }
+
+
+def files_of_state(directory: Path) -> _Files:
+    """Which files a version's variables are in. A version never changes; files that are put in the place of damaged
+    ones, or by an operator, are others."""
+    found = [(path.name, path.stat()) for path in sorted((directory / _STATE_FOLDER).glob("*"))]
+    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)

@@ -32,7 +32,7 @@ def bench(
         typer.Option(help="Requests a second, whether answers come or not; none: as answers come.", min=0.1),
     ] = None,
 ) -> None:
-    """Send predictions to a server as fast as it answers, or at a fixed rate, and print what came back."""
+    """Send predictions to a server as fast as it answers, or at a fixed rate, and print rates and latencies."""
     from headrace.commands.load import LoadPlan, run_load
 
     session: Session = context.obj

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[np.generic]]
 
-app = typer.Typer(help="What a version's next round starts from.", no_args_is_help=True)
+app = typer.Typer(help="The weights and state from which the next round starts.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
 _WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")
 _MEANING = "checkpoint/identity.json"
@@ -97,7 +97,7 @@ def export(
     to: Annotated[Path, typer.Option("--to", metavar="PREFIX", help="Writes PREFIX.index and PREFIX.data-*.")],
     projector: Annotated[
         str,
-        typer.Option(metavar="TABLE", help="Write one embedding table for TensorBoard's projector into the folder TO."),
+        typer.Option(metavar="TABLE", help="Write an embedding table for TensorBoard's projector into the folder TO."),
     ] = "",
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="PATTERN", help="Tensors by path, as in model/hidden_*.")

@@ -52,11 +52,11 @@ def ingest(
         str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
     ] = None,
     readers: Annotated[
-        int, typer.Option(min=1, max=64, help="So many files are read at once; the order stays that of their names.")
+        int, typer.Option(min=1, max=64, help="Files that are read at once; their order stays that of their names.")
     ] = 1,
     state: Annotated[
         Path | None,
-        typer.Option(help="Notes here what was taken; the same command again goes on after it, also in a grown file."),
+        typer.Option(help="A file for the place reached; the same command goes on there, also in a grown file."),
     ] = None,
 ) -> None:
     """Append files of events to a stream; each batch is in the log when it counts."""

@@ -27,13 +27,13 @@ def fit(
             "--format", help="csv, ndjson, parquet, tfrecord or an installed source; by the file's name without."
         ),
     ] = None,
-    readers: Annotated[int, typer.Option(min=1, max=64, help="So many files are read at once.")] = 1,
+    readers: Annotated[int, typer.Option(min=1, max=64, help="Files that are read at once.")] = 1,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 3600.0,
 ) -> None:
     """Train a definition on the events of given files, once, and leave the export in a folder.
 
     It is the round that a platform would train over the same events, with all passes that the definition asks for:
-    each event once in a pass, each pass in an order of its own. Nothing is registered.
+    each event once in a pass, each pass in another order. Nothing is registered.
     """
     from headrace.files.definition_folder import read_folder
     from headrace.files.samples import write_sample

@@ -39,14 +39,14 @@ def lr_find(
     data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
     lowest: Annotated[float, typer.Option("--from", min=1e-12, help="The rate of the first step.")] = 1e-6,
     highest: Annotated[float, typer.Option("--to", min=1e-12, help="The rate of the last step.")] = 1.0,
-    steps: Annotated[int, typer.Option(min=20, max=10_000, help="So many, each with a rate of its own.")] = 200,
+    steps: Annotated[int, typer.Option(min=20, max=10_000, help="Steps of the run, each with another rate.")] = 200,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that the run may take.")] = 3600.0,
 ) -> None:
-    """Let the learning rate rise from step to step in one short run, and say which one to take.
+    """Let the learning rate rise from step to step in a short run, and name the rate to take.
 
-    The optimizer is the definition's, and so are batches, losses and features. The loss falls once the rate is large
-    enough and rises when it is too large; said is a tenth of the rate at which nine tenths of the fall are reached.
-    Nothing is registered, and the definition stays as it is.
+    The optimizer is the definition's, and so are batches, losses and features. The loss falls once the rate is
+    large enough and rises when it is too large; the printed rate is a tenth of the rate at which nine tenths of the
+    fall are reached. Nothing is registered, and the definition stays as it is.
     """
     from headrace.files.definition_folder import read_folder
     from headrace.files.samples import write_sample

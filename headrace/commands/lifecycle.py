@@ -16,7 +16,7 @@ IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
 
 
 def pause(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
-    """Plan no rounds of a model until `resume`; one that runs goes on to its end."""
+    """Plan no rounds of a model until `resume`; a running round goes on to its end."""
     session: Session = context.obj
     with session.client() as client:
         after = client.pause(model, reason=reason)
@@ -34,10 +34,12 @@ def resume(context: typer.Context, model: ModelName, reason: Reason = "") -> Non
 def pin(
     context: typer.Context,
     model: ModelName,
-    version: Annotated[int, typer.Argument(min=0, help="What production is, to be sure; 0: whatever it is.")] = 0,
+    version: Annotated[
+        int, typer.Argument(min=0, help="Refuse where production is another version; 0: do not look.")
+    ] = 0,
     reason: Reason = "",
 ) -> None:
-    """Keep production at the version it is; what passes the gate is held until `unpin`."""
+    """Keep production at its version; versions that pass the gate are held until `unpin`."""
     session: Session = context.obj
     with session.client() as client:
         after = client.pin(model, version, reason=reason)
@@ -45,7 +47,7 @@ def pin(
 
 
 def unpin(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
-    """Promote what passes the gate again, from the next version on."""
+    """Promote versions that pass the gate again, from the next version on."""
     session: Session = context.obj
     with session.client() as client:
         after = client.unpin(model, reason=reason)

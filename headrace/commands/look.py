@@ -28,7 +28,7 @@ def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")],
 ) -> None:
-    """Show a model, or one of its versions with its lineage, metrics, verdict and files."""
+    """Show a model, or a version with its lineage, metrics, verdict and files."""
     session: Session = context.obj
     name, version = reference(name)
     with session.client() as client:
@@ -68,7 +68,7 @@ def diff(
 
 
 def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
-    """Say what stops a model: its last failure, where, which events it was about, and what to do."""
+    """Show why a model does not go on: the last failure, its place and events, and the remedy."""
     session: Session = context.obj
     with session.client() as client:
         found = client.why(model)
@@ -132,7 +132,7 @@ def rounds(
     limit: Limit = 20,
     reason: Reason = "",
 ) -> None:
-    """List the rounds of a model or of all, or end one that is planned or running."""
+    """List the rounds of a model or of all, or end a round that is planned or running."""
     session: Session = context.obj
     words = words or []
     if len(words) in (2, 3) and words[0] == "fail":
@@ -165,7 +165,7 @@ def history(
     action: Annotated[str, typer.Option(help="Only this action, such as promote.")] = "",
     limit: Limit = 50,
 ) -> None:
-    """Show who did what, when and why: applied, promoted, rolled back, paused, deleted, ..."""
+    """Show the changes and their authors, times and reasons: applied, promoted, rolled back, paused, deleted, ..."""
     session: Session = context.obj
     with session.client() as client:
         found = client.history(model=model, stream=stream, by=by, action=action, limit=limit)

@@ -122,9 +122,9 @@ def engines(
     ] = None,
     signature: Annotated[str, typer.Option(help="Default: serving_default, or the first.")] = "",
 ) -> None:
-    """Compare threads, oneDNN, XLA and engines on a version, on this machine, and say what to set.
+    """Compare threads, oneDNN, XLA and engines on a version, on this machine, and name the fastest settings.
 
-    Each runs in a process of its own, on rows of the version's warm-up requests, in turns with the others; its answers
+    Each runs in its process, on rows of the version's warm-up requests, in turns with the others; its answers
     are compared with TensorFlow's. TensorFlow has to be installed here.
     """
     session: Session = context.obj

@@ -15,7 +15,9 @@ from headrace.commands.session import Session
 
 def export(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="A version, or the one in production.")],
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL[@VERSION]", help="A version; without @VERSION that in production.")
+    ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="TensorFlow Serving's model_base_path; DIR/VERSION is new.")],
 ) -> None:
     """Write a version's SavedModel as DIR/VERSION, whole or not at all, as TensorFlow Serving reads it."""

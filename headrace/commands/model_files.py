@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from common.saved_model.graph import GraphProto
     from common.saved_model.variables import Variable
 
-app = typer.Typer(help="What is in a version's SavedModel.", no_args_is_help=True)
+app = typer.Typer(help="Look into a version's SavedModel, or take it elsewhere.", no_args_is_help=True)
 Name = Annotated[
     str,
-    typer.Argument(metavar="MODEL[@VERSION]", help="A version, the one in production, or a folder of this machine."),
+    typer.Argument(
+        metavar="MODEL[@VERSION]", help="A version (without @VERSION that in production), or a folder of this machine."
+    ),
 ]
 FOLDER = "saved_model/"
 _SHOWN_NODES = 200
@@ -117,7 +119,7 @@ def show(
 
 @app.command()
 def signatures(context: typer.Context, name: Name) -> None:
-    """List what a client may call: inputs and outputs with their types and shapes."""
+    """List the signatures: inputs and outputs with their types and shapes."""
     from common.saved_model.contract import to_mapping
     from common.saved_model.graph import signatures_of
 
@@ -198,7 +200,7 @@ def ops(context: typer.Context, name: Name) -> None:
 
 @app.command()
 def cost(context: typer.Context, name: Name) -> None:
-    """Say what a prediction costs: parameters by layer, bytes, floating-point operations for one row, and latency.
+    """Show the costs of a prediction: parameters by layer, bytes, floating-point operations for a row, and latency.
 
     The operations are counted by TensorFlow's profiler, and calls of 1, 16 and 256 rows measured on this machine, so
     TensorFlow has to be installed here.

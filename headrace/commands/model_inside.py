@@ -54,7 +54,7 @@ def optimize(
     to: Annotated[Path, typer.Option(metavar="DIR", help="Where the graph and its report are written; new.")],
     passes: Annotated[str, typer.Option(help="Of Grappler, in their order.")] = _PASSES,
 ) -> None:
-    """Write a version's graph with its weights as constants, rewritten by passes, and say what that changed.
+    """Write a version's graph with its weights as constants, rewritten by passes, and show the changes.
 
     It answers the warm-up request within 0.00001 of the version, or is not written.
     """
@@ -93,7 +93,7 @@ def tflite(
     ] = None,
     litert: Format = "tflite",
 ) -> None:
-    """List the operations and tensors of a .tflite file or of a version's, and what an accelerator lacks of them."""
+    """List the operations and tensors of a .tflite file or of a version's, and those that an accelerator lacks."""
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         model = _model(session, name, litert, Path(folder))

@@ -42,9 +42,9 @@ def apply(
         typer.Option(metavar="LAYERS", help="Layers or tables that start anew: `hidden_1,deep`, or `all`."),
     ] = None,
     allow_signature_change: AllowSignatureChange = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and store none.")] = False,
 ) -> None:
-    """Register a stream and a model definition, both or neither, and say what changes; again, it changes nothing."""
+    """Register a stream and a model definition, both or neither, and show the changes. Again, it changes nothing."""
     session: Session = context.obj
     layers = [layer.strip() for layer in (restart or "").split(",") if layer.strip()]
     if restart is not None and not layers:
@@ -59,7 +59,7 @@ def apply(
 
 def _print_applied(applied: Applied, *, dry_run: bool) -> None:
     if dry_run:
-        typer.echo("nothing is stored; this is what would be:")
+        typer.echo("nothing is stored; these would be the changes:")
     if applied.stream is not None:
         stream = applied.stream
         count = len(Schema.from_json(stream.schema_json).features)
@@ -89,7 +89,7 @@ def train(
         typer.Option(
             "--from",
             metavar="OFFSET",
-            help="Leave out what is before this offset of partition 0, or of each partition: 0:120,1:98.",
+            help="Leave out the events before this offset of partition 0, or of each partition: 0:120,1:98.",
         ),
     ] = "",
     from_scratch: Annotated[
@@ -97,7 +97,7 @@ def train(
     ] = False,
     allow_signature_change: AllowSignatureChange = False,
 ) -> None:
-    """Plan a training round now, whatever the triggers say."""
+    """Plan a training round now, without waiting for the triggers."""
     session: Session = context.obj
     if from_offset and from_scratch:
         raise InvalidInput("train takes --from or --from-scratch, not both")
@@ -133,7 +133,7 @@ def _position(text: str) -> dict[int, int]:
 
 
 def list_models(context: typer.Context) -> None:
-    """List the models, what is live, on how many replicas, and what failed last."""
+    """List the models: the live version, its replicas, and the last failure."""
     session: Session = context.obj
     with session.client() as client:
         models = client.models()
@@ -164,7 +164,7 @@ def list_versions(
         float, typer.Option(min=0.1, help="Seconds between two questions to the registry, with --watch.")
     ] = 2.0,
 ) -> None:
-    """List the versions of a model: what each was trained on, how it was judged, which is live."""
+    """List the versions of a model: their events, metrics and verdicts, and which is live."""
     session: Session = context.obj
     if watch:
         from headrace.commands.version_watch import watch_versions

@@ -65,7 +65,7 @@ def down(context: typer.Context) -> None:
 
 
 def status(context: typer.Context) -> None:
-    """Show what runs, whether it is ready, and what each model waits for. Exit status 1: something is not well."""
+    """Show the processes, whether each is ready, and the next round of each model. Exit status 1: a fault."""
     session: Session = context.obj
     state = session.launcher().state()
     memory = state.memory_mb()
@@ -98,9 +98,7 @@ def status(context: typer.Context) -> None:
 
 def ui(
     context: typer.Context,
-    open_browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open it in a browser where there is one.")
-    ] = True,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
 ) -> None:
     """Open the dashboard, and print its address."""
     session: Session = context.obj
@@ -120,7 +118,7 @@ def _can_show() -> bool:
 
 def logs(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="One process; all without.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The process; without it all.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of each.", min=0)] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, until Ctrl-C.")] = False,
 ) -> None:

@@ -19,7 +19,7 @@ def predictions_log(
             help="Where SERVING_REQUEST_LOG points: segments:, kafka: or tfrecord:; none: the platform's event log."
         ),
     ] = "",
-    limit: Annotated[int | None, typer.Option(help="At most so many, from the oldest on.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Most predictions to print, from the oldest on.", min=1)] = None,
 ) -> None:
     """Print logged predictions, one JSON object per line."""
     from headrace.client.prediction_log import read_prediction_log

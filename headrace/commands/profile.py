@@ -26,7 +26,7 @@ def profile(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="Its newest traced version without a number.")],
     steps: Annotated[
-        int, typer.Option(help="Trace so many steps of the model's next round, and end.", min=0, max=100)
+        int, typer.Option(help="Number of steps of the model's next round to trace; then end.", min=0, max=100)
     ] = 0,
     first_step: Annotated[int, typer.Option(help="With --steps: the first to trace, counted from 0.", min=0)] = 10,
     view: Annotated[str, typer.Option(help="Rows: node, scope (layers and what is in them) or op.")] = "node",

@@ -43,7 +43,7 @@ def push(
 ) -> None:
     """Register a SavedModel or .keras file made elsewhere as the model's next version.
 
-    Its layout, tags, signatures and operations are checked, and it is loaded in a process of its own. No alias moves:
+    Its layout, tags, signatures and operations are checked, and a separate process loads it. No alias moves:
     `headrace promote` takes it, or the gate where it is judged. No round starts from it, and it cannot be rebuilt. With
     --run the script gets DIR as its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered
     folders the last is taken.

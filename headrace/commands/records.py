@@ -25,7 +25,9 @@ _SHARD_BYTES = 100_000_000
 def cat(
     file: Annotated[str, typer.Argument(metavar="FILE", help="TFRecord, also packed by gzip or zlib; a path or URL.")],
     limit: Annotated[int, typer.Option(min=1, help="Print this many records.")] = 2**31,
-    raw: Annotated[bool, typer.Option("--raw", help="Print each record's bytes in base64, whatever it holds.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print each record's bytes in base64 without decoding it.")
+    ] = False,
 ) -> None:
     """Print the tf.train.Examples or SequenceExamples of a file, a JSON object a line.
 

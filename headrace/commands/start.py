@@ -148,7 +148,7 @@ def features(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     row: Annotated[str, typer.Option("--row", help="One event as JSON; labels may be left out.")],
 ) -> None:
-    """Show the ids and numbers that a definition's features make of one event, without a platform."""
+    """Show the ids and numbers that a definition's features make of an event, without a platform."""
     from headrace.files.definition_folder import read_folder
     from headrace.local.check import check_events, show_features, work_folder
 

@@ -30,18 +30,18 @@ def stats(
         str,
         typer.Option(
             metavar="OTHER",
-            help="Compare with another stream or version, or with what serving was asked: requests:URL of its log.",
+            help="Compare with another stream or version, or with requests to serving: requests:URL of its log.",
         ),
     ] = "",
     transformed: Annotated[
-        bool, typer.Option("--transformed", help="Of a version: what its features make of the values, not the values.")
+        bool, typer.Option("--transformed", help="Of a version: the transformed values of its features.")
     ] = False,
-    last: Annotated[int, typer.Option(help="Of a stream or a log: so many events.", min=1, max=20_000)] = 10_000,
+    last: Annotated[int, typer.Option(help="Of a stream or a log: the number of events.", min=1, max=20_000)] = 10_000,
     fail_at: Annotated[
         str, typer.Option(metavar="DRIFT", help="With --against: exit status 1 at some or large drift of a field.")
     ] = "",
 ) -> None:
-    """Show counts, missing, mean, quantiles and words of each field; with --against, what has changed."""
+    """Show counts, missing, mean, quantiles and words of each field; with --against, the changes."""
     session: Session = context.obj
     if fail_at and (fail_at not in _DRIFTS[1:] or not against):
         raise InvalidInput("--fail-at is some or large, and says nothing without --against")

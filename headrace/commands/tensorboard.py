@@ -19,12 +19,12 @@ _STOP_SECONDS = 15.0
 
 def tensorboard(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="One model; all without.")] = "",
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="The model; without it all.")] = "",
     port: Annotated[int, typer.Option(help="Where it listens, on this machine alone.", min=1, max=65535)] = 6006,
     logdir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the event files here; a temporary folder without.")
     ] = None,
-    inspect: Annotated[bool, typer.Option("--inspect", help="Sum up what is in the event files, and end.")] = False,
+    inspect: Annotated[bool, typer.Option("--inspect", help="Sum up the event files, and end.")] = False,
 ) -> None:
     """Show losses, metrics, histograms and curves in TensorBoard, also while a round trains, until Ctrl-C."""
     session: Session = context.obj

@@ -20,9 +20,7 @@ def trace(
     context: typer.Context,
     request: Annotated[
         str,
-        typer.Argument(
-            metavar="REQUEST", help="What answers have as x-request-id, a trace id, a round's id, or MODEL@VERSION."
-        ),
+        typer.Argument(metavar="REQUEST", help="An answer's x-request-id, a trace id, a round's id, or MODEL@VERSION."),
     ],
 ) -> None:
     """Show where a traced request or round went and how long each part took (TRACE_SAMPLE starts tracing)."""

@@ -26,7 +26,7 @@ def upgrade(
         Path, typer.Option("--to", metavar="DIR", help="Where the new files are written, by the same names.")
     ],
 ) -> None:
-    """Rewrite scripts of TensorFlow 1 for TensorFlow 2 with its converter tf_upgrade_v2, and say what was changed.
+    """Rewrite scripts of TensorFlow 1 for TensorFlow 2 with its converter tf_upgrade_v2, and show the changes.
 
     What the converter cannot rewrite (tf.contrib) refuses all of them, and nothing is written. Needs TensorFlow here.
     """

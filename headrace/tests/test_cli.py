@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+import typer.main
 from typer.testing import CliRunner, Result
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
@@ -358,7 +359,8 @@ def test_logs_show_the_end_of_each_log(run: Run, tmp_path: Path) -> None:
     (tmp_path / "logs" / "trainer.log").write_text("a round\n")
     assert run("logs", "ingest", "--lines", "2").stdout == "line 48\nline 49\n"
     assert "trainer | a round" in run("logs").stdout
-    assert "there is ingest, trainer" in run("logs", "nobody").stderr
+    assert "there are ingest, trainer" in run("logs", "nobody").stderr
+    assert "did you mean trainer?" in run("logs", "traner").stderr
 
 
 def test_the_help_loads_nothing_heavy() -> None:
@@ -384,6 +386,20 @@ def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
     ]  # fmt: skip
     assert "Commands" not in titles, "every command belongs to a group"
     assert titles[1] == "Begin here"
+
+
+def test_help_is_read_once() -> None:
+    """A noun stands where these words would make a reader look back."""
+    riddles = re.compile(
+        r"\b(whoever|whichever|whatever|so many|so much|said|told|of its own|of their own)\b", re.IGNORECASE
+    )
+    commands: list[Any] = [typer.main.get_command(app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+    texts = [
+        text or "" for command in commands for text in (command.help, *(getattr(p, "help", "") for p in command.params))
+    ]
+    assert [text for text in texts if riddles.search(text)] == []
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,13 @@ RUN touch README.md LICENSE \
  && rm -rf /venv/lib/python3*/site-packages/tensorflow/include \
  && /venv/bin/pip uninstall --quiet --yes pip
 
+# The registry's pages show the documents; no other image has them.
+FROM ${BASE} AS documents
+ARG SERVICE
+WORKDIR /documents
+COPY docs docs
+RUN test "$SERVICE" = registry || rm -rf docs/*
+
 FROM ${BASE} AS service
 ARG SERVICE
 ARG HTTP_PORT
@@ -35,6 +42,7 @@ COPY common common
 COPY protos protos
 COPY services/__init__.py services/
 COPY services/${SERVICE} services/${SERVICE}
+COPY --from=documents /documents/docs docs
 RUN /venv/bin/python -m compileall -q .
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
     SERVICE=${SERVICE} HTTP_PORT=${HTTP_PORT}

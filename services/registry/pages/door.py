@@ -21,6 +21,7 @@ from services.registry.catalog import Catalog
 from services.registry.pages import (
     actions,
     comparison,
+    documents,
     history,
     model,
     overview,
@@ -38,7 +39,10 @@ from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import live_parts, make_environment
 
 _STATIC = Path(__file__).parent / "static"
-_MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+    ".png": "image/png",
+}  # fmt: skip
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -82,6 +86,7 @@ PAGES = (
     Page("/rounds", "rounds.html", rounds.page, frozenset({"model", "before"})),
     Page("/serving", "serving.html", serving.page),
     Page("/history", "history.html", history.page, frozenset(history.KNOWN)),
+    Page("/documents/{document:path}", "document.html", documents.page),
 )
 
 
@@ -97,11 +102,13 @@ class _Door:
         self._catalog, self._neighbours = catalog, neighbours
         self._sessions = Sessions(secret)
         self._environment = make_environment()
+        self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")
         self._streams: dict[object, None] = {}
         """Streams of changes that are open, the oldest first."""
 
     def add_to(self, app: FastAPI) -> None:
-        routes: list[Route] = []
+        pictures = documents.known(*documents.PICTURES)
+        routes = [Route(f"/documents/{name}", _file(path)) for name, path in pictures.items()]
         for page in PAGES:
             routes.append(Route(page.path, self._answering(self._page(page)), methods=["GET"]))
             routes.append(Route("/live" + page.path.rstrip("/"), self._live(page), methods=["GET"]))

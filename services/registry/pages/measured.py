@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.definition.class_words import Words, class_word, words_of
 from common.definition.model import parse_definition
 from common.errors import HeadraceError
 from common.registry.catalog import Version
@@ -28,8 +29,6 @@ _DRAWN = {"roc": (0, 1), "pr": (0, 1), "calibration": (0, 1), "predicted": (0, 1
 _EVEN = "with both equal"
 _OF_CLASSES = ("classes", "labels")
 """Tables whose rows begin with the number of a class."""
-Words = Mapping[str, Sequence[str]]
-"""By head the words of its classes, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,13 @@ class Table:
     above: str = ""
 
 
-def words_of(catalog: Catalog, version: Version) -> Words:
+def class_words(catalog: Catalog, version: Version) -> Words:
     """Of the heads whose label is a word."""
     schema = Schema.from_json(catalog.get_stream(version.stream, version.schema_version).schema_json)
-    known = {label.name: label.vocabulary for label in schema.labels if label.vocabulary}
-    if not known:
-        return {}
     try:
-        heads = parse_definition(catalog.get_definition(version.definition_digest)).heads
+        return words_of(parse_definition(catalog.get_definition(version.definition_digest)).heads, schema)
     except HeadraceError:  # Of a release that allowed what this one refuses.
-        return known
-    return {head.name: known[head.label] for head in heads if head.label in known}
+        return {}
 
 
 def curves_of(version: Version) -> dict[str, dict[str, Any]]:
@@ -110,17 +105,11 @@ def _curves(version: Version, words: Words) -> Iterator[tuple[str, Table]]:
             for name, found in drawn.items():
                 title = _title(name, head, side)
                 if name == "confusion":
-                    classes = [_class(one, of_head) for one in found["classes"]]
+                    classes = [class_word(one, of_head) for one in found["classes"]]
                     rows = [[label, *counts] for label, counts in zip(classes, found["counts"], strict=True)]
                     yield title, Table(("label", *classes), rows, above="predicted")
                 elif name in _HEADINGS:
                     rows = found[:_MOST_ROWS]
                     if name in _OF_CLASSES:
-                        rows = [[_class(row[0], of_head), *row[1:]] for row in rows]
+                        rows = [[class_word(row[0], of_head), *row[1:]] for row in rows]
                     yield title, Table(_HEADINGS[name], rows)
-
-
-def _class(number: object, words: Sequence[str]) -> str:
-    """Its word where it has one: "others" is what it is, and a class beyond the words is its number."""
-    is_known = isinstance(number, int) and 0 <= number < len(words)
-    return words[int(str(number))] if is_known else str(number)

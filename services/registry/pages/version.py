@@ -9,7 +9,7 @@ from common.registry.catalog import PRODUCTION, PUSHED
 from common.registry.jobs import Job, JobKind
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
-from services.registry.pages.measured import curves_of, tables_of, words_of
+from services.registry.pages.measured import class_words, curves_of, tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.rounds import in_order
@@ -45,7 +45,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "metric": main_metric(version),
         "metrics": _table(parts),
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
-        "tables": tables_of(version, words_of(catalog, version)),
+        "tables": tables_of(version, class_words(catalog, version)),
         "curves": curves_of(version),
         "timings": charts.shares(dict(in_order(version.timings))),
         "loss": loss_curve(catalog, version.files),

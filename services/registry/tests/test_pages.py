@@ -40,7 +40,7 @@ EVERY_PAGE = (
     "/models/m/versions?sort=metric.auc", "/streams", "/streams/s", "/rounds",
     "/rounds?model=m", "/serving", "/history", "/history?action=promote", "/models/m/do/rollback", "/models/m/do/train",
     "/models/m/versions/1/do/promote", "/streams/s/do/replay",
-    "/models/m/versions/1/do/rebuild", "/models/m/do/profile",
+    "/models/m/versions/1/do/rebuild", "/models/m/do/profile", "/documents/guide/dashboard.md",
 )  # fmt: skip
 
 

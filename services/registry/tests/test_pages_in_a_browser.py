@@ -22,7 +22,7 @@ from testing.saved_models import saved_model
 
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
          "/models/m/do/rollback", "/models/nobody", "/models/m/versions",
-         "/models/m/compare?left=1&right=2")  # fmt: skip
+         "/models/m/compare?left=1&right=2", "/documents/guide/dashboard.md")  # fmt: skip
 FOCUS = """(wanted) => {
   if (document.activeElement !== wanted) return null;
   const box = wanted.getBoundingClientRect(), style = getComputedStyle(wanted);

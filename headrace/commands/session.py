@@ -73,7 +73,7 @@ class StatusLine:
             room = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"\r\x1b[K{sentence[:room]}")
             sys.stderr.flush()
-        elif part != self._part:
+        elif sentence and part != self._part:
             sys.stderr.write(f"{sentence}\n")
             sys.stderr.flush()
         self._part = part

@@ -5,6 +5,7 @@ and aliases have a history.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ from headrace.client.platform import Client
 from headrace.commands.session import Session, StatusLine
 
 _ROUNDS_LOOKED_AT = 100
+_DIGITS = re.compile(r"\d")
 _OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
 
@@ -87,11 +89,14 @@ def look_at(client: Client, model: str) -> Look:
 
 def _way(client: Client, model: str) -> Way:
     """The open round with its stage, progress and place in the queue; without one, what the next round waits for."""
-    open_rounds = [found for found in client.rounds(limit=_ROUNDS_LOOKED_AT) if found.state in _OPEN]
+    rounds = client.rounds(limit=_ROUNDS_LOOKED_AT)
+    open_rounds = [found for found in rounds if found.state in _OPEN]
     own = next((found for found in open_rounds if found.plan.model == model), None)
     if own is None:
         waiting_for = str(client.why(model).get("waiting_for") or "")
-        return Way(f"no round is open: {waiting_for}" if waiting_for else "", "waits")
+        if not waiting_for or any(found.round_id in waiting_for.split() for found in rounds):
+            return Way()  # Nobody has reported since the round's end.
+        return Way(f"no round is open: {waiting_for}", _DIGITS.sub("", waiting_for))
     before = sum(found.planned_at < own.planned_at for found in open_rounds)
     queue = f", {counted(before, 'round')} before it" if before and own.state is RoundState.PLANNED else ""
     hindrance = hindrance_of(own)

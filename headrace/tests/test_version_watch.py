@@ -1,7 +1,7 @@
 """`headrace versions MODEL --watch`: a line for each change, and no end before Ctrl-C."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,14 +30,15 @@ def look(*versions: Version, moves: tuple[dict[str, Any], ...] = ()) -> Look:
 
 
 def will_show(
-    server: Server, versions: list[dict[str, Any]], moves: list[dict[str, Any]], *rounds: dict[str, Any]
-) -> None:
+    server: Server, versions: list[dict[str, Any]], moves: list[dict[str, Any]], *rounds: dict[str, Any],
+    waiting_for: str = "7 of 10 new examples", ended: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
     """For one look: the history, the versions, the rounds, and where none is open what the next waits for."""
     server.will_answer(200, {"changes": moves})
     server.will_answer(200, {"versions": versions})
-    server.will_answer(200, {"rounds": list(rounds)})
+    server.will_answer(200, {"rounds": [*rounds, *ended]})
     if not rounds:
-        server.will_answer(200, {"waiting_for": "7 of 10 new examples"})
+        server.will_answer(200, {"waiting_for": waiting_for})
 
 
 def open_round(state: str, *, model: str = "m", planned_at: float = 1.0, **progress: object) -> dict[str, Any]:
@@ -78,6 +79,8 @@ def test_how_far_the_next_version_is_is_told_by_stage_progress_and_queue(run: Ru
     will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=10))
     will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=20))
     will_show(server, [VERSION], [], open_round("running", stage="export", examples_done=30))
+    will_show(server, [VERSION], [], waiting_for="the end of round r (running)", ended=[open_round("done")])
+    will_show(server, [VERSION], [], waiting_for="there is no new example", ended=[open_round("done")])
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "the test is over"}})
     told = run("versions", "m", "--watch", "--interval", "0.1").stderr.splitlines()[1:-1]
     assert told == [
@@ -85,6 +88,7 @@ def test_how_far_the_next_version_is_is_told_by_stage_progress_and_queue(run: Ru
         "round 3 waits for a trainer, 1 round before it",
         "round 3 train: 10 of 30 events",
         "round 3 export: 30 of 30 events",
+        "no round is open: there is no new example",
     ]
 
 

@@ -59,6 +59,9 @@ class TrainerSettings(ServiceSettings):
     export_trial_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """A fresh process may take so long to load a round's export and to answer its warm-up requests; then the round
     fails. Seconds without a core do not count."""
+    export_trial_every: int = Field(default=20, ge=1, le=1_000_000)
+    """A fresh process tries the first two versions of a program, and of the later ones, which share its files and have
+    only variables of their own, one in so many; 1: every version."""
     export_conversion_seconds: float = Field(default=900.0, gt=0, le=86_400)
     """The converters of `export: {formats}` may take so long, all together. Seconds without a core do not count."""
 

@@ -57,6 +57,7 @@ class Assignments:
             exchange=self._settings.exchange,
             readers=self._settings.readers,
             trial_seconds=self._settings.export_trial_seconds,
+            trial_every=self._settings.export_trial_every,
             conversion_seconds=self._settings.export_conversion_seconds,
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,

@@ -20,7 +20,7 @@ in variables/. A module's lookup tables travel with the graph.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from pathlib import Path
@@ -56,7 +56,7 @@ WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 
 
 def export(model: Model, directory: Path) -> Any:
-    """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet.
+    """Writes saved_model.pb, variables/ and what goes with them into `directory`, which must not hold them yet.
 
     Returns:
         What answers raw features, as a concrete function.
@@ -181,22 +181,20 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     Raises:
         DefinitionFailedError: the model cannot answer one of them.
     """
-    parts = [[examples[0]], list(examples), *([example] for example in examples[1:])]
-    requests, answers = [], []
+    answers = []
     together: Arrays = {}
     alone: list[Arrays] = []
     by_methods: dict[str, dict[str, tf.Tensor]] = {}
-    for part in parts[: len(parts) if len(examples) > 1 else 1]:
+    signatures = model.signatures()
+    for part in _parts(examples):
         raw = parse(part, model.schema.columns).raw
-        for name, signature in model.signatures().items():
+        for name, signature in signatures.items():
             inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
             with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
                 answered = signature.answer(decoded(raw, signature.inputs))
                 outputs = {output: value.numpy() for output, value in answered.items()}
-            requests.append(_predict_request(name, inputs))
             answers.append(_predict_response(outputs))
             if name == RAW_SIGNATURE:
-                requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))
                 answers.append(_predict_response(outputs))
                 if len(part) == 1:
                     alone.append(outputs)
@@ -204,20 +202,42 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
                     together = outputs
                     served = {output: tf.constant(value) for output, value in outputs.items()}
                     by_methods = by_method.answers_by_examples(_of_first_head(model, served), _class_words(model))
-    for method, answered in by_methods.items():
-        requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
-        answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))
-    return Trial(requests, answers, together, alone)
+    answers += [
+        _predict_response({name: output.numpy() for name, output in answered.items()})
+        for answered in by_methods.values()
+    ]
+    return Trial(requests_of(model, examples, by_methods), answers, together, alone)
 
 
-def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
+def requests_of(model: Model, examples: Sequence[bytes], names: Container[str]) -> list[warmup_pb2.PredictionLog]:
+    """Those of a trial, without asking the model. `names`: of the export's signatures."""
+    requests = []
+    signatures = model.signatures()
+    for part in _parts(examples):
+        raw = parse(part, model.schema.columns).raw
+        for name, signature in signatures.items():
+            inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
+            requests.append(_predict_request(name, inputs))
+            if name == RAW_SIGNATURE:
+                requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))
+    methods = [method for method in (by_method.CLASSIFICATION, by_method.REGRESSION) if method in names]
+    together = {by_method.INPUTS: np.array(list(examples), object)}
+    return requests + [_predict_request(method, together) for method in methods]
+
+
+def _parts(examples: Sequence[bytes]) -> list[list[bytes]]:
+    parts = [[examples[0]], list(examples), *([example] for example in examples[1:])]
+    return parts[: len(parts) if len(examples) > 1 else 1]
+
+
+def write_warmup_requests(model: Model, directory: Path, requests: Sequence[warmup_pb2.PredictionLog]) -> None:
     """Writes TensorFlow Serving's warm-up file beside an export: as many requests as the definition allows.
 
     The same examples give the same bytes.
     """
-    requests = trial.requests[: model.definition.export.warmup_requests]
-    if requests:
-        _write_records(directory / WARMUP_PATH, requests)
+    wanted = requests[: model.definition.export.warmup_requests]
+    if wanted:
+        _write_records(directory / WARMUP_PATH, wanted)
 
 
 def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) -> dict[str, str]:

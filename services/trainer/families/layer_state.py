@@ -61,6 +61,12 @@ def capture(network: keras.Model) -> Arrays:
     return arrays
 
 
+def constants(network: keras.Model) -> Arrays:
+    """What a graph of the network holds as constants although a round has learned it: of every layer that adapts."""
+    normal = [one for one in adaptable(network).values() if isinstance(one, keras.layers.Normalization)]
+    return capture(network) | {one.path: np.asarray(one.value.numpy()) for layer in normal for one in layer.variables}
+
+
 def restore(network: keras.Model, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
     """Puts back what is there, after the variables are; returns the names of adaptable layers of which nothing is."""
     missing = []

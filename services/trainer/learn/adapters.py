@@ -103,6 +103,14 @@ def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeanin
     return meaning_of_estimator(model.definition, model.schema, statistics)
 
 
+def constants_of(model: Model) -> Arrays | None:
+    """What exports of it hold as constants although rounds learn it; None where that is the model itself (trees)."""
+    if isinstance(model, TreesModel):
+        return None
+    assert isinstance(model, BuiltModel)
+    return layer_state.constants(model.network)
+
+
 def takes_whole_range(definition: Definition) -> bool:
     """Whether the family learns from all examples of a round at once: its range is then one block, in memory."""
     return definition.trees is not None

@@ -50,6 +50,8 @@ class RoundAssignment:
     trial_seconds: float = 300.0
     conversion_seconds: float = 900.0
     """Limits of the export's trial and of the converters to other formats; seconds without a core do not count."""
+    trial_every: int = 20
+    """Of versions whose program is known, one in so many is tried as a first one is."""
     profile_first: int = 0
     profile_steps: int = 0
     """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""

@@ -115,7 +115,7 @@ class RoundWork:
         fresh = self._around.fresh
         assert fresh is not None, "a worker exports nothing"
         with self._stage("export"):
-            output, formats = publishing.write_files(self._assignment, trained, measured, fresh)
+            output, told = publishing.write_files(self._assignment, trained, measured, fresh)
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):
@@ -127,7 +127,7 @@ class RoundWork:
                 trained,
                 measured,
                 files=files,
-                formats=formats,
+                told=told,
                 seconds=self._seconds,
                 log=self._log,
             )

@@ -23,18 +23,17 @@ from common.registry.catalog import FileEntry, RoundPlan, Version, VersionDraft
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
 from services.trainer.data.dataset import places_of
-from services.trainer.export import saved_model as export
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
 from services.trainer.families.port import Model
-from services.trainer.families.reasons import blame_definition
 from services.trainer.families.user_module import package_folder
 from services.trainer.learn import adapters, checkpoint, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.exporting import Export
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
@@ -90,22 +89,21 @@ def write_files(
     assignment: RoundAssignment, trained: Trained, measured: Measured, fresh: FreshProcess
 ) -> tuple[Path, dict[str, Any]]:
     """The folder with the version's files: saved_model/, checkpoint/, tensorboard/, exports/; and what the lineage
-    says of the formats in the last one.
+    says of the program in the first one (`program`) and of the formats in the last one (`formats`).
 
     Raises:
         DefinitionFailedError: the export cannot be written, or does not answer as the model does.
     """
-    model, work_dir = trained.model, Path(assignment.work_dir)
-    output = work_dir / "output"
+    output = Path(assignment.work_dir) / "output"
     shutil.rmtree(output, ignore_errors=True)
-    saved_model = output / "saved_model"
-    with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
-        answering = export.export(model, saved_model)
-    own_operations.add_to(saved_model, _libraries(assignment, trained.definition))
-    if measured.sample:
-        trial = export.trial_of(model, measured.sample)
-        measured.warnings.update(export.check(saved_model, trial, fresh, work_dir))
-        export.write_warmup_requests(model, saved_model, trial)
+
+    def add(output: Path, answering: Any) -> None:
+        own_operations.add_to(output / "saved_model", _libraries(assignment, trained.definition))
+        if trained.definition.training.summaries.graph:
+            graphs.write(output / "tensorboard", answering, wall_time=assignment.round.planned_at)
+
+    exported = Export(assignment, trained.model, measured.sample, fresh, add).write(output)
+    measured.warnings.update(exported.warnings)
     formats = _formats(assignment, trained, measured, output)
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
     measured.statistics.write(output)
@@ -129,11 +127,9 @@ def write_files(
         ),
     )
     asked = trained.definition.training.summaries
-    if asked.graph:
-        graphs.write(output / "tensorboard", answering, wall_time=assignment.round.planned_at)
     if asked.projector:
         projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)
-    return output, formats
+    return output, {"program": exported.told, **({"formats": formats} if formats else {})}
 
 
 def _libraries(assignment: RoundAssignment, definition: Definition) -> dict[str, bytes]:
@@ -189,11 +185,11 @@ def draft_of(
     measured: Measured,
     *,
     files: tuple[FileEntry, ...],
-    formats: Mapping[str, Any],
+    told: Mapping[str, Any],
     seconds: Mapping[str, float],
     log: EventLog,
 ) -> VersionDraft:
-    """`formats`: as write_files gave them; `seconds`: by stage; `log`: where the samples of unusable events lie."""
+    """`told`: as write_files gave it; `seconds`: by stage; `log`: where the samples of unusable events lie."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics={**measured.metrics, **({"training": trained.last_pass} if trained.last_pass else {})},
@@ -212,7 +208,7 @@ def draft_of(
         | ({"calibration": dict(trained.calibration)} if trained.calibration else {})
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
-        | ({"formats": dict(formats)} if formats else {})
+        | dict(told)
         | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {})
         | ({"bottleneck": cut_at.report()} if (cut_at := adapters.bottleneck_of(trained.model)) else {})
         | ({"placement": placed} if (placed := adapters.placement_of(trained.model)) else {})

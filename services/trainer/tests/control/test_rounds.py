@@ -209,11 +209,12 @@ def test_a_setting_that_was_renamed_is_refused_with_its_new_name(monkeypatch: py
 
 def test_the_limits_of_an_export_are_the_settings(tmp_path: Path) -> None:
     settings = TrainerSettings(
-        data_dir=tmp_path, event_log="segments:/nowhere", export_trial_seconds=7.0, export_conversion_seconds=8.0
-    )
+        data_dir=tmp_path, event_log="segments:/nowhere", export_trial_seconds=7.0, export_conversion_seconds=8.0,
+        export_trial_every=9,
+    )  # fmt: skip
     plan: Any = SimpleNamespace(model="m", configuration={"intra_op_threads": 1, "inter_op_threads": 1})
     given = Assignments(settings).of(Lease(Round("m-1", plan, 0.0, RoundState.RUNNING), 1, 0.0, None))
-    assert (given.trial_seconds, given.conversion_seconds) == (7.0, 8.0)
+    assert (given.trial_seconds, given.conversion_seconds, given.trial_every) == (7.0, 8.0, 9)
 
 
 @pytest.mark.covers("loop-recovery")

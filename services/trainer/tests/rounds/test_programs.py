@@ -1,6 +1,8 @@
 """A version's program follows from its definition and code: what a round learns or fits is state."""
 
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +98,82 @@ def saved_model_of(platform: Platform, version: int) -> Path:
     return platform.directory / "cache" / "model" / str(version) / "saved_model"
 
 
+def train(platform: Platform, sections: dict[str, Any], *, parent_version: int) -> None:
+    """A round with a seed of its own over what is in the log since the parent."""
+    lease = platform.lease(definition(**sections), block_examples=80, parent_version=parent_version)
+    plan = replace(lease.round.plan, seed=100 + parent_version)
+    outcome = platform.train(replace(lease, round=replace(lease.round, plan=plan)))
+    assert isinstance(outcome, Done), outcome
+
+
+def trained(directory: Path, sections: dict[str, Any], *, rounds: int = 3) -> Platform:
+    platform = Platform(directory, {**SCHEMA, "labels": []} if sections is TOWERS else SCHEMA)
+    for number in range(rounds):
+        platform.append(drifting_events(240, seed=number))
+        train(platform, sections, parent_version=number)
+    return platform
+
+
+def told_of(platform: Platform) -> list[dict[str, Any]]:
+    return [version.environment["program"] for version in platform.registry.versions]
+
+
 @pytest.mark.parametrize("sections", DEFINITIONS.values(), ids=DEFINITIONS)
 def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections: dict[str, Any]) -> None:
-    platform = Platform(tmp_path, {**SCHEMA, "labels": []} if sections is TOWERS else SCHEMA)
-    for number in range(3):
-        platform.append(drifting_events(240, seed=number))
-        lease = platform.lease(definition(**sections), block_examples=80, parent_version=number)
-        outcome = platform.train(lease)
-        assert isinstance(outcome, Done), outcome
-    found = [digests_of(saved_model_of(platform, version)) for version in (1, 2, 3)]
-    differing = {path for one in found for path in one if {two.get(path) for two in found} != {one[path]}}
+    """Whether the program was kept, or is exported again: not one byte of any file is another."""
+    platform = trained(tmp_path, sections)
+    shutil.rmtree(tmp_path / "cache" / ".programs")
+    train(platform, sections, parent_version=2)
+    told = [(one["exported"], one["tried"]) for one in told_of(platform)]
+    assert told == [(True, True), (False, True), (False, False), (True, True)]
+    first, second, third, again = (digests_of(saved_model_of(platform, version)) for version in (1, 2, 3, 4))
+    assert third == again, "the third round once more, with an export of its own"
+    differing = {path for path in first if len({first[path], second[path], third[path]}) > 1}
     assert {path for path in differing if not is_state(path)} == set()
-    assert len({program_digest(one) for one in found}) == 1
-    data = {path for path in differing if path.startswith("variables/")}
-    assert data, "each round has learned"
+    assert {path for path in differing if path.startswith("variables/")}, "each round has learned"
+    assert {one["digest"] for one in told_of(platform)} == {program_digest(one) for one in (first, second, third)}
+
+
+DRAWN = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    drawn = float(np.random.normal())
+    hidden = keras.layers.Lambda(lambda one: one[:, None] * drawn)(x)
+    return keras.Model(x, keras.layers.Dense(1)(hidden))
+"""
+
+
+def test_a_program_whose_code_draws_constants_in_each_round_is_exported_for_each_version(tmp_path: Path) -> None:
+    platform = trained(tmp_path, {**OF_ONE_S_OWN, "module": "net.py", "net_py": DRAWN})
+    told = told_of(platform)
+    assert [one["exported"] for one in told] == [True, True, True]
+    assert len({one["digest"] for one in told}) == 3
+
+
+def test_a_kept_program_that_was_damaged_is_exported_again(tmp_path: Path) -> None:
+    platform = trained(tmp_path, DEFINITIONS["model_fn"], rounds=2)
+    (kept,) = (tmp_path / "cache" / ".programs").iterdir()
+    path = kept / "files" / "saved_model" / "saved_model.pb"
+    path.write_bytes(path.read_bytes()[:-1])
+    platform.append(drifting_events(240, seed=2))
+    train(platform, DEFINITIONS["model_fn"], parent_version=2)
+    assert [one["exported"] for one in told_of(platform)] == [True, False, True]
+
+
+def test_a_vocabulary_that_outgrows_its_room_has_another_program(tmp_path: Path) -> None:
+    sections = {
+        "features": {"code": {"type": "vocabulary", "max_words": 9000, "oov": "drop"}},
+        "estimator": "linear_classifier",
+        "parameters": {},
+        "training": {"batch_size": 1000},
+    }
+    schema = {"features": [{"name": "code", "dtype": "int64"}], "labels": SCHEMA["labels"][:1]}
+    platform = Platform(tmp_path, schema)
+    for number, count in enumerate((10, 10, 6000)):
+        platform.append([serialized({"code": code, "late": code % 2}) for code in range(count)])
+        train(platform, sections, parent_version=number)
+    assert [one["exported"] for one in told_of(platform)] == [True, False, True]

@@ -83,12 +83,12 @@ def read_document(document: Document, served: Signatures, limits: Limits) -> Rea
 
 def examples_body(body: Message, served: Signatures, limits: Limits, method: str) -> Reading:
     """A REST call of classify or regress. Raises RequestFailed."""
-    return read_example_document(Document(body, limits), served, limits, method)
+    document = Document(body, limits)
+    return reading_of(read_examples(document.fields, limits), document, served, method)
 
 
-def read_example_document(document: Document, served: Signatures, limits: Limits, method: str) -> Reading:
-    """Raises RequestFailed."""
-    examples = read_examples(document.fields, limits)
+def reading_of(examples: list[bytes], document: Document, served: Signatures, method: str) -> Reading:
+    """`examples`: the document's. Raises RequestFailed: the signature is not what is served."""
     name = name_for(method, served, document.fields.get("signature_name", ""))
     request = request_for(name, signature_for(method, served, name), examples)
     return Reading(request, len(examples), sharing=len(examples) if "context" in document.fields else 0)

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import orjson
 
 from protos import queue_pb2
+from services.serving.doors.classify_json import read_examples
 from services.serving.doors.large_messages import LARGE_BYTES, LargeMessages
 from services.serving.doors.readings import (
     Reading,
@@ -22,7 +23,7 @@ from services.serving.doors.readings import (
     predict_body,
     predict_json,
     read_document,
-    read_example_document,
+    reading_of,
     result_json,
 )
 from services.serving.front import request_counts
@@ -139,10 +140,12 @@ class RestPredict:
             if len(body) > LARGE_BYTES:
                 return self._begin(self._run_large(entry, path, body, on_answer, timeout_seconds), on_answer)
             document = Document(body, self._front.limits)
-            route = self._route(path)
-            if path.method:
-                reading = read_example_document(document, route, self._front.limits, path.method)
+            if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
+                examples = read_examples(document.fields, self._front.limits)
+                route = self._route(path)
+                reading = reading_of(examples, document, route, path.method)
             else:
+                route = self._route(path)
                 reading = read_document(document, route, self._front.limits)
             finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
             return partial(self._front.forget, self._submit(entry, path, route, reading, finish, timeout_seconds))

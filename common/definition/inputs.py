@@ -1,7 +1,7 @@
 """What a version says of its inputs: the trainer writes it beside an export, whoever serves the version keeps to it.
 
     {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
-                         "padding": {"tags": "\\uffff"}}}
+                         "padding": {"tags": "\\uffff"}, "words": {"class_id": ["early", "late"]}}}
 
 It is JSON under INPUTS_PATH; NaN, which fills up lists of floats, is null there. The features are those of the stream's
 schema (common/schema.py) as it was when the version was trained. They say which inputs may be left out, what they are
@@ -29,14 +29,18 @@ class SignatureInputs:
     Attributes:
         padding: of inputs of any length, the value that the graph takes for "nothing there"; lists of different lengths
             may share a call when they are filled up with it. An input that is not named must not be filled up.
+        words: of outputs that are a class's number, or the probability of the second of two, the label's words in their
+            order; an output that the version does not have is passed over.
     """
 
     features: tuple[Feature, ...]
     padding: Mapping[str, Scalar] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"features": [feature.to_mapping() for feature in self.features], "padding": self.json_padding}
+        words = {"words": {name: list(known) for name, known in self.words.items()}} if self.words else {}
+        return {"features": [feature.to_mapping() for feature in self.features], "padding": self.json_padding, **words}
 
     @property
     def json_padding(self) -> dict[str, Any]:
@@ -48,6 +52,7 @@ class SignatureInputs:
         """Raises InvalidInput with the fault in words."""
         fields = Fields(f"inputs of signature {signature}", mapping)
         features, padding = fields.take("features"), fields.take("padding", {})
+        words = _words_of(signature, fields.take("words", {}))
         fields.finish()
         if not isinstance(features, list) or not isinstance(padding, dict):
             raise InvalidInput(f"inputs of signature {signature}: features must be a list, padding a mapping")
@@ -59,7 +64,18 @@ class SignatureInputs:
         for name in padding:
             if name not in lengths:
                 raise InvalidInput(f"inputs of signature {signature}: padding names {name}, which has no free length")
-        return cls(features, padding)
+        return cls(features, padding, words)
+
+
+def _words_of(signature: str, given: object) -> dict[str, tuple[str, ...]]:
+    """Raises InvalidInput."""
+    is_good = isinstance(given, dict) and all(
+        isinstance(known, list) and len(known) > 1 and all(isinstance(word, str) for word in known)
+        for known in given.values()
+    )
+    if not is_good or not isinstance(given, dict):
+        raise InvalidInput(f"inputs of signature {signature}: words must name two words or more for each output")
+    return {str(name): tuple(known) for name, known in given.items()}
 
 
 def is_nan(value: object) -> bool:

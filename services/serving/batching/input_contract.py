@@ -19,6 +19,7 @@ from common.errors import InvalidInput
 from common.examples.naming import name_of_alias
 from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
 from common.schema import PADDING, Feature, Scalar
+from services.serving.batching.class_words import ClassWords
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled
 from services.serving.wire.replica_state import Signature
@@ -39,6 +40,7 @@ class InputContract:
 
     def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
         self._inputs = dict(inputs or {})
+        self.class_words = ClassWords({name: one.words for name, one in self._inputs.items() if one.words})
         self._checks: dict[str, tuple[Callable[[Arrays], None], ...]] = {
             name: (
                 *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),

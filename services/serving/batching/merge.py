@@ -118,7 +118,8 @@ class Batcher:
         self._options = options
         self._contract = contract or InputContract()
         self._clock, self._epoch_clock = clock, epoch_clock
-        self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
+        self._words = self._contract.class_words
+        self._signatures = self._words.told({name: model.signatures[name] for name in model.callable_signatures()})
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
         self._mergeable -= set(alone)
         if not options.is_enabled:
@@ -141,6 +142,10 @@ class Batcher:
     def take_size(self) -> int:
         """Requests to take from a queue at once."""
         return self.batch_size if self._options.is_enabled else _UNBATCHED_TAKE
+
+    def signatures(self, of_model: Mapping[str, Signature]) -> dict[str, Signature]:
+        """As clients see them."""
+        return self._words.told(of_model)
 
     def report(self) -> dict[str, Any]:
         """What was done since the start, for the manager. JSON-ready."""
@@ -377,7 +382,13 @@ class Batcher:
         """Runs some rows for the error that they make. Raises RequestFailed."""
         for first in range(start, stop, _MOST_ROWS):
             inputs = rows_of(prediction, first, min(first + _MOST_ROWS, stop)).inputs
-            self._model.run(prediction.signature, inputs, prediction.output_filter)
+            self._run_model(prediction, inputs)
+
+    def _run_model(self, like: Prediction, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Raises RequestFailed."""
+        asked = self._words.asked_of_model(like.signature, like.output_filter)
+        outputs = self._model.run(like.signature, inputs, asked)
+        return self._words.with_words(like.signature, outputs, like.output_filter)
 
     def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
         """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or
@@ -420,7 +431,7 @@ class Batcher:
     ) -> dict[str, np.ndarray]:
         self._contract.check(like.signature, inputs)
         began = self._clock()
-        outputs = self._model.run(like.signature, inputs, like.output_filter)
+        outputs = self._run_model(like, inputs)
         seconds = self._clock() - began
         self.work.called(like.signature, rows=rows, padding_rows=padding_rows, seconds=seconds)
         if self._limit is not None and like.signature in self._mergeable:

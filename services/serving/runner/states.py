@@ -228,7 +228,7 @@ def described(held: Held, *, priority: LoadPriority, since: float, cpu_seconds: 
     """What the manager is told of a version that is ready. since: monotonic seconds."""
     model = held.place.model
     return {
-        "signatures": {key: asdict(signature) for key, signature in model.signatures.items()},
+        "signatures": {key: asdict(signature) for key, signature in held.batcher.signatures(model.signatures).items()},
         "engine": model.kind,
         "engine_reasons": dict(model.reasons),
         "load_priority": priority,

@@ -130,6 +130,16 @@ def _class_words(model: Model) -> Sequence[str]:
     return model.heads[0].label.vocabulary if model.heads else ()
 
 
+def _words_by_output(model: Model) -> dict[str, tuple[str, ...]]:
+    """The words of each head's classes, by the output that says which."""
+    outputs = {"multiclass": "class_id", "binary": "probability"}
+    return {
+        outputs[head.task] if len(model.heads) == 1 else f"{head.name}/{outputs[head.task]}": head.label.vocabulary
+        for head in model.heads
+        if head.task in outputs and head.label.vocabulary
+    }
+
+
 def _of_first_head(model: Model, served: Mapping[str, Any]) -> dict[str, Any]:
     """What it serves, without its name; of a model without heads nothing."""
     if len(model.heads) == 1:
@@ -143,6 +153,7 @@ def _write_inputs(model: Model, directory: Path) -> None:
         name: SignatureInputs(
             one.inputs,
             {feature.name: model.padding[feature.name] for feature in one.inputs if feature.name in model.padding},
+            _words_by_output(model) if name == RAW_SIGNATURE else {},
         ).to_mapping()
         for name, one in model.signatures().items()
     }

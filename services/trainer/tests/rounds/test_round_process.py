@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.definition.inputs import INPUTS_PATH
 from common.definition.serving import OPTIONS_PATH
 from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut
@@ -31,6 +32,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     kinds = ["low", "middle", "high"]
     words = {**SCHEMA, "labels": [{"name": "kind", "dtype": "string", "vocabulary": kinds}]}
     digests: list[str] = []
+    told: list[object] = []
     for schema, of in ((SCHEMA, lambda kind: kind), (words, lambda kind: kinds[kind])):
         platform = Platform(tmp_path / str(len(digests)), schema)
         random = np.random.default_rng(1)
@@ -40,7 +42,11 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
         done = platform.train(platform.lease(definition(**sections)))
         assert isinstance(done, Done)
         digests.append(platform.registry.versions[0].weights_digest)
+        inputs = {entry.path: entry for entry in platform.registry.versions[0].files}[f"saved_model/{INPUTS_PATH}"]
+        written = json.loads((platform.directory / "registry" / inputs.digest).read_bytes())
+        told.append({name: one.get("words") for name, one in written.items()})
     assert digests[0] == digests[1]
+    assert told == [{"serving_default": None}, {"serving_default": {"class_id": kinds}}]
 
 
 @pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl", "api-device")

@@ -39,6 +39,16 @@ def test_no_sentence_writes_its_plural_beside_a_count() -> None:
     assert wrong == []
 
 
+def test_no_page_writes_its_plural_beside_a_count() -> None:
+    wrong = []
+    for path in sorted((_ROOT / "services/registry/pages/templates").glob("*.html")):
+        for found in re.finditer(r"(?P<said>[^{}]*)\{\{(?P<value>[^{}]*)\}\}(?=(?P<after> \w+))", path.read_text()):
+            is_count = re.search(r"\| *(count|length)\b", found["value"])
+            if is_count and _NOUNS.match(found["after"]) and not _PLURAL_WHATEVER_THE_COUNT.search(found["said"]):
+                wrong.append(f"{path.name}: {found[0].strip()}")
+    assert wrong == []
+
+
 def _has_plural(node: ast.JoinedStr) -> bool:
     """Whether a noun in the plural follows a whole number that is neither a constant nor a rate."""
     said = ""

@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
+from common.counted import counted
+
 _FOLDER = Path(__file__).parent / "templates"
 _LIVE = "live_"
 """A block of this prefix is sent again when what it shows has changed."""
@@ -35,7 +37,7 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
-        "change": change, "latency": latency,
+        "change": change, "latency": latency, "counted": counted,
     }  # fmt: skip
     environment.globals["verdicts"] = VERDICTS
     # Macros of a template's top are out of reach when one of its blocks is rendered alone.

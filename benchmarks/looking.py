@@ -43,7 +43,7 @@ def _of_statistics(name: str, arrays: Arrays) -> dict[str, Cell]:
         one_pass = platform_pass(built(name, arrays, Path(directory)), arrays, count)
 
         def look() -> None:
-            RoundStatistics(schema).add([raw], absent={})
+            RoundStatistics(schema).add(raw, absent={})
 
         one_pass()
         pairs = [(_cpu_seconds(one_pass), _cpu_seconds(look)) for _ in range(_REPEATS)]

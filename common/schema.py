@@ -124,7 +124,7 @@ class Feature:
     Attributes:
         shape: () for a scalar, (n, m, ...) for a fixed shape (values in C order), (None,) for any length, (None, m,
             ...) for any number of steps of that shape, (None, None) for a list of lists.
-        required: an event without it is refused; otherwise `default` is filled in (a scalar repeated over the
+        required: an event without it is refused; otherwise readers take `default` (a scalar repeated over the
             shape; an empty list where the length is free; no bytes, which decode to zeros, for a tensor or an image).
         minimum, maximum: inclusive bounds of every value (numbers only).
         vocabulary: the words allowed (strings only); empty means any.

@@ -74,7 +74,7 @@ class FeatureCodec:
         self.entry_key = delimited(b"\x0a", feature.name.encode())
         self._convert: Callable[[Any], Any] = CONVERTERS[feature.dtype]
         self.reads_words = feature.yes_no
-        self.default_entry = self._default_entry()
+        self.default_values = self._default_values()
 
     def entry(self, values: Values) -> bytes:
         """The map entry with these values: tag, length, name and list."""
@@ -144,14 +144,9 @@ class FeatureCodec:
         numbers = numbers_of_words(values)
         return (kind, values) if numbers is None else (KIND_OF[self.feature.dtype], numbers)
 
-    def _default_entry(self) -> bytes | None:
-        """What stands for an absent feature: nothing for a label that may be missing, None where it must be there."""
-        if self.feature.required:
-            return None
-        return b"" if self.feature.may_be_missing else self.entry(self._default_values())
-
     def _default_values(self) -> Values:
-        if self.count is None or self.feature.may_be_missing:
+        """What readers take for an absent feature. Raises InvalidInput where it is none."""
+        if self.count is None or self.feature.required or self.feature.may_be_missing:
             return []
         if self.feature.dtype == "bytes":
             return [str(self.feature.default).encode()] * self.count
@@ -206,9 +201,9 @@ class ExampleCodec:
         return bool(self._with_shape_field or self._nested or self._weights)
 
     def encode(self, event: object) -> bytes:
-        """A serialized Example with every feature of the schema, in the schema's order.
+        """A serialized Example with the features of the event, in the schema's order.
 
-        An optional feature that is missing or null gets its default.
+        An optional feature that is missing or null is absent there, too: readers fill in the default.
 
         Raises:
             InvalidInput: with every fault of the event in one sentence.
@@ -226,10 +221,8 @@ class ExampleCodec:
         for column in self.columns:
             value = event.get(column.name)
             if value is None:
-                if column.default_entry is None:
+                if column.feature.required:
                     faults.append(f"{column.name} is missing" if column.name not in event else f"{column.name} is null")
-                    continue
-                entries.append(column.default_entry)
                 continue
             try:
                 found[column.name] = column.values_of(value)
@@ -247,16 +240,13 @@ class ExampleCodec:
         return dict(under_names(event, self.name_of)) if self.name_of else event
 
     def check(self, data: bytes) -> bytes:
-        """The same for a serialized Example or SequenceExample: the Example with the same values, defaults filled in.
+        """The same for a serialized Example or SequenceExample: the Example with the same values.
 
         Raises:
             InvalidInput: it is no Example, or with every fault in one sentence.
         """
         values = self._parsed(data)
-        entries = [
-            column.entry(values[column.name]) if column.name in values else column.default_entry or b""
-            for column in self.columns
-        ]
+        entries = [column.entry(values[column.name]) for column in self.columns if column.name in values]
         return delimited(b"\x0a", b"".join(entries))
 
     def decode(self, data: bytes) -> dict[str, Values]:
@@ -268,8 +258,22 @@ class ExampleCodec:
         values = self._parsed(data)
         for column in self.columns:
             if column.name not in values:
-                values[column.name] = column._default_values()
+                values[column.name] = column.default_values
         return values
+
+    def with_defaults(self, data: bytes) -> bytes:
+        """The checked Example as it was written until November 2026: with the defaults of what is absent.
+
+        Raises:
+            InvalidInput: as `check`.
+        """
+        values = self._parsed(data)
+        entries = [
+            column.entry(values.get(column.name, column.default_values))
+            for column in self.columns
+            if column.name in values or not column.feature.may_be_missing
+        ]
+        return delimited(b"\x0a", b"".join(entries))
 
     def key_of(self, data: bytes) -> bytes:
         """The event key of a checked Example: a string's bytes, an int64's varint; b"" without a key."""

@@ -10,6 +10,7 @@ TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "n
 """Words for 1 and 0, in lower case."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _SHOWN_CHARACTERS = 40
+_SMALLEST_NORMAL = 2.0**-126
 _EXACT_FLOATS = 2**53
 """Up to here a float64 holds every integer."""
 
@@ -17,6 +18,16 @@ _EXACT_FLOATS = 2**53
 def to_float32(number: float) -> float:
     """The nearest float32, as a Python float; raises OverflowError where that is infinite."""
     return float(struct.unpack("<f", struct.pack("<f", number))[0])
+
+
+def shortest(number: float) -> float:
+    """A float32 as the number of fewest digits that reads back as it: 1.9, where it is 1.899999976158142."""
+    fewest = 6 if abs(number) >= _SMALLEST_NORMAL else 1  # a float32 holds every number of six digits
+    for digits in range(fewest, 9):
+        found = float(f"{number:.{digits}g}")
+        if struct.pack("<f", found) == struct.pack("<f", number):
+            return found
+    return float(f"{number:.9g}")
 
 
 def shown(value: object) -> str:

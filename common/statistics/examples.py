@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from common.examples.values import shortest
 from common.schema import Schema
 from common.statistics.sketches import FieldStatistics
 from protos.example_pb2 import Example
@@ -34,14 +35,20 @@ def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldSta
 
 
 def as_row(example: bytes, schema: Schema | None = None) -> dict[str, Any]:
-    """{name: value}, a list where there is not one value; texts that are no UTF-8 with replacements, and what is bytes
-    by the schema as {"b64": ...}, as ingest takes it."""
+    """{name: value} of what the event has, a list where there is not one value.
+
+    Floats have the digits that a float32 needs, texts that are no UTF-8 have replacements, and what is bytes by the
+    schema is {"b64": ...}, as ingest takes it.
+    """
     found: dict[str, Any] = {}
     features = (*schema.features, *schema.labels) if schema else ()
     encoded = {feature.name for feature in features if feature.dtype == "bytes"}
     for name, feature in sorted(Example.FromString(example).features.feature.items()):
         write = _as_base64 if name in encoded else _as_text
-        values = [write(value) if isinstance(value, bytes) else value for value in _values(feature) or ()]
+        values = [
+            write(value) if isinstance(value, bytes) else shortest(value) if isinstance(value, float) else value
+            for value in _values(feature) or ()
+        ]
         found[name] = values[0] if len(values) == 1 else values
     return found
 

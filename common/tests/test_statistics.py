@@ -1,11 +1,14 @@
 """Sketches that merge, and the distances between them: against numpy on the same values."""
 
 import json
+import math
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from common.schema import Schema
 from common.statistics.distances import compare, sentences
@@ -80,6 +83,18 @@ def test_bytes_are_no_words_and_are_shown_as_ingest_takes_them() -> None:
     serialized = example.SerializeToString()
     assert sorted(to_document(of_examples([serialized], schema))["fields"]) == ["late", "word"]
     assert as_row(serialized, schema) == {"raw": {"b64": "iVBOR/8="}, "word": "\ufffda"}
+
+
+@given(st.floats(width=32))
+@example(1.9)
+@example(1e-45)
+@example(3.4028234663852886e38)
+@example(math.nan)
+def test_a_float_of_an_event_is_shown_with_the_digits_that_it_was_sent_with(number: float) -> None:
+    event = Example()
+    event.features.feature["x"].float_list.value.append(number)
+    shown = as_row(event.SerializeToString())["x"]
+    assert str(shown) == str(float(str(np.float32(number))))
 
 
 @pytest.mark.covers("eco-tfdv")

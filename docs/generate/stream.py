@@ -43,7 +43,7 @@ _MEANING = {
     "name": "of the feature, in events and requests.",
     "dtype": "what its values are.",
     "shape": "`[784]` holds 784 values, `[28, 28]` the same in C order.",
-    "required": "an event without it is refused; false: the default is filled in.",
+    "required": "an event without it is refused; false: an event may lack it, and is then read with the default.",
     "default": "one value, repeated over the shape.",
     "min": "lower bound of every value, inclusive. An event below it is refused.",
     "max": "upper bound of every value, inclusive. An event above it is refused.",

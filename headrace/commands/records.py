@@ -10,6 +10,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput, NotFound, Unavailable
+from common.examples.values import shortest
 from common.schema import Schema
 from common.storage import place_of
 from headrace.commands.session import LOCAL, Session
@@ -115,6 +116,8 @@ def _values(feature: "Feature") -> list[Any]:
     if kind is None:
         return []
     values = list(getattr(feature, kind).value)
+    if kind == "float_list":
+        return [shortest(value) for value in values]
     return [_text(value) for value in values] if kind == "bytes_list" else values
 
 

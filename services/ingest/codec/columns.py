@@ -31,11 +31,7 @@ class ColumnarEncoder:
     def __init__(self, codec: ExampleCodec) -> None:
         self._names = [column.name for column in codec.columns]
         self._encoders = [_encoder(column) for column in codec.columns]
-        self._optional = {
-            index: column.default_entry
-            for index, column in enumerate(codec.columns)
-            if column.default_entry is not None
-        }
+        self._optional = {index for index, column in enumerate(codec.columns) if not column.feature.required}
         self._known = frozenset(self._names)
         self._under_names = codec.under_names if codec.name_of else None
         self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
@@ -43,7 +39,7 @@ class ColumnarEncoder:
         self._is_one_by_one = codec.has_links
 
     def encode(self, events: Sequence[Any]) -> list[bytes] | None:
-        """Serialized Examples with every feature of the schema in its order, or None: look at them one by one."""
+        """Serialized Examples as ExampleCodec.encode gives them, or None: look at them one by one."""
         if self._is_one_by_one:
             return None
         try:
@@ -79,12 +75,11 @@ class ColumnarEncoder:
         return [self._column(index, [event.get(name) for event in events]) for index, name in enumerate(self._names)]
 
     def _column(self, index: int, values: list[Any]) -> list[bytes]:
-        default = self._optional.get(index)
-        if default is None or None not in values:
+        if index not in self._optional or None not in values:
             return self._encoders[index](values)
         given = [value for value in values if value is not None]
         entries = iter(self._encoders[index](given) if given else [])
-        return [default if value is None else next(entries) for value in values]
+        return [b"" if value is None else next(entries) for value in values]
 
     def _join(self, columns: list[list[bytes]]) -> list[bytes]:
         bodies = list(map(b"".join, zip(*columns, strict=True)))

@@ -12,7 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.schema import PADDING, Feature
 from services.trainer.features.filling import MOST_BYTES, STRING_BYTES, checked, reason, rows_beyond
@@ -141,14 +143,18 @@ def _first_filled(first: tf.Tensor, second: tf.Tensor, feature: Feature) -> tf.T
     return chosen
 
 
-def absent_counts(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[str, int]:
-    """In how many of the examples, which parse, an optional feature of fixed shape is absent; 0 where in none."""
-    optional = [feature for feature in features if not feature.required and not feature.is_variable_length]
+def absent_rows(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[str, NDArray[np.bool_]]:
+    """In which of the examples, which parse, a feature is absent that then has its default: bool [n] by feature."""
+    optional = [
+        feature
+        for feature in features
+        if not (feature.required or feature.is_variable_length or feature.may_be_missing)
+    ]
     if not optional or not examples:
-        return {feature.name: 0 for feature in optional}
+        return {feature.name: np.zeros(len(examples), np.bool_) for feature in optional}
     spec = {feature.name: tf.io.RaggedFeature(DTYPES[feature.dtype]) for feature in optional}
     found = tf.io.parse_example(tf.constant(list(examples), tf.string), spec)
-    return {name: int(tf.math.count_nonzero(tf.equal(values.row_lengths(), 0))) for name, values in found.items()}
+    return {name: values.row_lengths().numpy() == 0 for name, values in found.items()}
 
 
 def _faults(examples: Sequence[bytes], spec: Mapping[str, object]) -> dict[int, str]:

@@ -22,7 +22,7 @@ from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.decoding import Decoder
-from services.trainer.features.parsing import absent_counts, lengths_of, parse
+from services.trainer.features.parsing import absent_rows, lengths_of, parse
 from services.trainer.rounds.equality import equal_keys
 from services.trainer.rounds.splitting import Split
 
@@ -49,7 +49,7 @@ class ParsedBlock:
     calibrating: those of the held-out ones by which heads are calibrated.
     equal: as equality.py gives them.
     refused: (serialized, reason) of the others.
-    absent: in how many of `examples` an optional feature is absent, so that its default stands in, by feature.
+    absent: in which of `examples` an optional feature is absent, so that its default stands in: bool, by feature.
     """
 
     index: int
@@ -59,7 +59,7 @@ class ParsedBlock:
     held_out: NDArray[np.bool_]
     calibrating: NDArray[np.bool_]
     refused: list[tuple[bytes, str]]
-    absent: Mapping[str, int]
+    absent: Mapping[str, NDArray[np.bool_]]
     crcs: NDArray[np.uint32]
     equal: Keys
 
@@ -91,7 +91,7 @@ class PreparedBlock:
     unusable: list[tuple[bytes, str]]
     outside: Mapping[str, int]
     present: Mapping[str, int]
-    absent: Mapping[str, int]
+    absent: Mapping[str, NDArray[np.bool_]]
     example_count: int
     calibrating: TrainingSet
     crcs: NDArray[np.uint32]
@@ -211,7 +211,7 @@ class RoundData:
             raw,
             *self.split.masks(block, kept, raw, equal),
             [(block.examples[row], reason) for row, reason in sorted(refused)],
-            absent_counts(examples, self.schema.features),
+            absent_rows(examples, (*self.schema.features, *self.schema.labels)),
             block.crcs[kept],
             equal,
         )

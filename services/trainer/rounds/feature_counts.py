@@ -29,7 +29,7 @@ class FeatureCounts:
     def add(self, block: PreparedBlock) -> None:
         self._outside.update(block.outside)
         self._present.update(block.present)
-        self._absent.update(block.absent)
+        self._absent.update({name: int(rows.sum()) for name, rows in block.absent.items()})
         self._scales.add(block.trained_raw)
         self._examples += block.example_count
 

@@ -97,7 +97,9 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
         inputs.schema,
         inputs.definition,
-        Split.of(assignment.plan.configuration, inputs.definition.evaluation, seed=inputs.definition.seed),
+        Split.of(
+            assignment.plan.configuration, inputs.definition.evaluation, inputs.schema, seed=inputs.definition.seed
+        ),
         assignment.readers,
     )
 

@@ -93,8 +93,11 @@ def measure(
     for block in data.prepared(model):
         check_stop()
         if model.definition.training.summaries.statistics:
-            statistics.add((block.trained_raw, block.held_out_raw), absent=block.absent)
-            for part in (block.trained, block.held_out):
+            for part, raw, rows in (
+                (block.trained, block.trained_raw, block.trained_rows),
+                (block.held_out, block.held_out_raw, block.held_out_rows),
+            ):
+                statistics.add(raw, absent={name: absent[rows] for name, absent in block.absent.items()})
                 statistics.add_columns(_made(model.definition, part.columns))
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         labels.add_outputs(outputs)

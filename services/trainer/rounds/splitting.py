@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.evaluation import Evaluation
+from common.eventlog.tfrecord import cut, frame
+from common.examples.codec import ExampleCodec
 from common.registry.catalog import JsonMap
+from common.schema import Schema
 from services.trainer.data.dataset import Block
 from services.trainer.data.holdout import Keys, group_keys, holdout_mask
 from services.trainer.features.parsing import Raw
@@ -24,16 +27,20 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """`by`: the feature of a group."""
+    """Attributes:
+    by: the feature of a group.
+    filling: makes of an event of somebody else's topic the bytes that it had under the rule of content.
+    """
 
     rule: str
     by: str
     seed: int
     holdout_fraction: float
     calibration_fraction: float
+    filling: ExampleCodec | None = None
 
     @classmethod
-    def of(cls, configuration: JsonMap, evaluation: Evaluation, *, seed: int) -> "Split":
+    def of(cls, configuration: JsonMap, evaluation: Evaluation, schema: Schema, *, seed: int) -> "Split":
         """
         Args:
             configuration: of the round's plan.
@@ -42,7 +49,8 @@ class Split:
         planned: Mapping[str, Any] = configuration.get("evaluation", {})
         by = str(planned.get("split_by", planned.get("holdout_by", "")))
         rule = str(planned.get("split", "group" if by else "content"))
-        return cls(rule, by, seed, evaluation.holdout_fraction, evaluation.calibration_fraction)
+        filling = ExampleCodec(schema) if rule == "content" and schema.source else None
+        return cls(rule, by, seed, evaluation.holdout_fraction, evaluation.calibration_fraction, filling)
 
     def masks(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> tuple[Mask, Mask]:
         """Which of the block's examples `kept` are held out, and which of these heads are calibrated by.
@@ -60,4 +68,9 @@ class Split:
             return group_keys(raw[self.by].numpy())
         if self.rule == "equal":
             return equal
-        return (block.crcs.astype(np.uint64) if self.rule == "content" else block.keys)[kept]
+        if self.rule == "position":
+            return block.keys[kept]
+        crcs = block.crcs[kept]
+        if self.filling:
+            crcs = cut(frame([self.filling.with_defaults(block.examples[row]) for row in kept]))[1]
+        return crcs.astype(np.uint64)

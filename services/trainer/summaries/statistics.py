@@ -1,7 +1,7 @@
 """Statistics of a round's examples, by field: the version's file statistics/round.json."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
 
 
 class RoundStatistics:
-    """Fed with the examples of a round block by block, trained and held out. Defaults stand in for absent optional
-    values, as the model sees them; how often they did is `missing`."""
+    """Fed with the examples of a round block by block, trained and held out. An absent optional value is missing; the
+    default that stands in for it is none of the values."""
 
     def __init__(self, schema: Schema) -> None:
         self._features = {
@@ -62,26 +62,26 @@ class RoundStatistics:
             elif one.examples:
                 self._transformed[name] = one
 
-    def add(self, parts: Sequence[Mapping[str, tf.Tensor]], *, absent: Mapping[str, int]) -> None:
+    def add(self, raw: Mapping[str, tf.Tensor], *, absent: Mapping[str, NDArray[np.bool_]]) -> None:
         """Args:
-        parts: features and labels as parsed, of a block's examples.
-        absent: of all of them, in how many an optional feature is absent.
+        raw: features and labels as parsed, of some examples.
+        absent: in which of them an optional feature is absent, bool, by feature.
         """
         for name, feature in self._features.items():
             one = self._fields.setdefault(name, FieldStatistics(feature.dtype == "string"))
-            if not (feature.is_variable_length or feature.may_be_missing):
-                one.missing += absent.get(name, 0)
-            for raw in parts:
-                if name in raw and len(raw[name]):
-                    self._add_part(one, feature, raw[name])
+            if name in raw and len(raw[name]):
+                self._add(one, feature, raw[name], absent.get(name))
 
     @staticmethod
-    def _add_part(one: FieldStatistics, feature: Feature, values: tf.Tensor) -> None:
-        missing, flat = 0, values.numpy().ravel()
+    def _add(one: FieldStatistics, feature: Feature, values: tf.Tensor, absent: NDArray[np.bool_] | None) -> None:
+        found = values.numpy()
+        missing, flat = 0, found.ravel()
         if feature.is_variable_length or feature.may_be_missing:
             filled = is_padding(values).numpy()
             missing = int(_by_example(filled).all(axis=1).sum())
             flat = flat[~filled.ravel()]
+        elif absent is not None:
+            missing, flat = int(absent.sum()), found[~absent].ravel()
         one.add_examples(len(values), missing=missing)
         if one.is_text:
             one.add_words(flat.tolist())

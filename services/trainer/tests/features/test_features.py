@@ -13,7 +13,7 @@ from common.definition.features import parse_features
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
-from services.trainer.features.parsing import absent_counts, parse
+from services.trainer.features.parsing import absent_rows, parse
 from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import (
     Boundaries,
@@ -313,9 +313,11 @@ def test_indicators_count_how_often_an_example_has_an_id() -> None:
 def test_absent_optional_features_get_the_schemas_default() -> None:
     raw = parse([example(), example(extra=1.0, extra_pair=[1, 2], extra_word="w")], SCHEMA.features).raw
     assert raw["extra"].numpy().tolist() == [0.5, 1.0]
-    counted = absent_counts([example(), example(extra=0.5), example(extra_word="")], SCHEMA.features)
-    assert counted == {"extra": 2, "extra_pair": 3, "extra_word": 2}, "a default that was sent is none"
-    assert absent_counts([], SCHEMA.features) == {"extra": 0, "extra_pair": 0, "extra_word": 0}
+    found = absent_rows([example(), example(extra=0.5), example(extra_word="")], SCHEMA.columns)
+    assert {name: rows.tolist() for name, rows in found.items()} == {
+        "extra": [True, False, True], "extra_pair": [True] * 3, "extra_word": [True, True, False],
+    }, "a default that was sent is not absent"  # fmt: skip
+    assert [len(rows) for rows in absent_rows([], SCHEMA.columns).values()] == [0, 0, 0]
     assert raw["extra_pair"].numpy().tolist() == [[7, 7], [1, 2]]
     assert raw["extra_word"].numpy().tolist() == [b"none", b"w"]
 

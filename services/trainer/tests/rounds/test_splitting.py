@@ -8,11 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.evaluation import Evaluation
+from common.eventlog.tfrecord import cut, frame
+from common.examples.codec import ExampleCodec
 from common.registry.catalog import Version
+from common.schema import Schema
+from services.trainer.data.dataset import Block
 from services.trainer.data.holdout import holdout_mask
 from services.trainer.protocol.messages import Done
 from services.trainer.rounds.blocks import ParsedBlock
 from services.trainer.rounds.inputs import data_of, fetch_inputs
+from services.trainer.rounds.splitting import Split
 from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt, serialized
 
 SCHEMA: Mapping[str, Any] = {
@@ -150,3 +156,18 @@ def test_a_version_of_the_rule_before_is_rebuilt_by_it(tmp_path: Path, planned: 
         assert version.events_held_out != int(block.held_out.sum())
     now = platform.registry.lease(definition=files, ranges=lease.round.plan.ranges, block_examples=4000)
     assert rebuilt(platform, now, 1).differences, "by its position it is another version"
+
+
+def test_the_rule_before_reads_events_of_another_topic_with_their_defaults() -> None:
+    """So they were mapped, and their bytes chose the side."""
+    extra = {"name": "extra", "dtype": "float32", "required": False, "default": 0.5}
+    source = {"kafka": {"topic": "theirs", "format": "json"}}
+    schema = Schema.from_mapping({"features": [*SCHEMA["features"], extra], "source": source})
+    codec = ExampleCodec(schema)
+    rows: list[dict[str, Any]] = [{"word": "a", "tags": [], "at": at} for at in range(300)]
+    absent, filled = (cut(frame([codec.encode(more | row) for row in rows])) for more in ({}, {"extra": 0.5}))
+    block = Block(*absent, np.zeros(300, np.uint64), {}, 0.0, {})
+    split = Split.of({"evaluation": {}}, Evaluation(0.25), schema, seed=4)
+    out, _ = split.masks(block, range(300), {}, block.keys)
+    assert out.tolist() == holdout_mask(filled[1].astype(np.uint64), seed=4, fraction=0.25).tolist()
+    assert out.tolist() != holdout_mask(absent[1].astype(np.uint64), seed=4, fraction=0.25).tolist()

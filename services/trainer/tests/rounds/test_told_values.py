@@ -1,11 +1,14 @@
 """What a version tells of the values that it has learned from: defaults, outliers, words without an id."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.eventlog.tfrecord import frame
+from common.examples.codec import ExampleCodec
+from common.schema import Schema
 from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done
@@ -43,6 +46,26 @@ def test_a_version_says_how_often_a_default_stood_in(platform: Platform) -> None
     assert isinstance(platform.train(platform.lease(files)), Done)
     metrics = platform.registry.versions[0].metrics
     assert (metrics["defaults_filled"], metrics["default_share"]) == ({"extra": 30}, {"extra": 0.75})
+
+
+@pytest.mark.covers("feat-missing", "eco-tfdv")
+def test_an_absent_value_is_missing_to_the_end_and_teaches_what_its_default_teaches(tmp_path: Path) -> None:
+    """As ingest writes events; it wrote the default, so that nobody could tell any more."""
+    random = np.random.default_rng(7)
+    rows = [event(random) | ({"extra": 1.0 + n} if n % 4 == 0 else {}) for n in range(40)]
+    codec, files, found = ExampleCodec(Schema.from_mapping(SCHEMA)), definition(), []
+    digests = set[str]()
+    for name, default in (("absent", {}), ("sent", {"extra": 0.5})):
+        platform = Platform(tmp_path / name)
+        platform.append([codec.encode(default | row) for row in rows])
+        assert isinstance(platform.train(platform.lease(files)), Done)
+        told = json.loads((platform.directory / "cache/model/1/statistics/round.json").read_text())["fields"]["extra"]
+        version = platform.registry.versions[0]
+        found.append((version.metrics["defaults_filled"]["extra"], told["missing"], told["examples"]))
+        assert told["mean"] == pytest.approx(19.0 if name == "absent" else 19.0 / 4 + 0.5 * 3 / 4)
+        digests.add(version.weights_digest)
+    assert found == [(30, 30, 40), (0, 0, 40)]
+    assert len(digests) == 1
 
 
 def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgotten(platform: Platform) -> None:

@@ -16,8 +16,15 @@ def progress_of(found: Round) -> str:
         return ""
     done, rate = int(progress.get("examples_done") or 0), float(progress.get("examples_per_second") or 0.0)
     count = found.plan.example_count
-    far = f": {done:,}{f' of {count:,}' if done <= count else ''} events" if done else ""
-    return f"{progress.get('stage') or 'leased'}{far}{f', {rate:,.0f} a second' if rate and far else ''}"
+    far = f": {done:,} of {count:,} events" if done else ""
+    return f"{stage_of(progress)}{far}{f', {rate:,.0f} a second' if rate and far else ''}"
+
+
+def stage_of(progress: Mapping[str, Any]) -> str:
+    """The stage of a round or rebuild, with the pass where it makes several: "train, pass 2 of 10"."""
+    passes = int(progress.get("passes") or 0)
+    of_pass = f", pass {progress.get('pass_number')} of {passes}" if passes > 1 else ""
+    return f"{progress.get('stage') or 'leased'}{of_pass}"
 
 
 def hindrance_of(found: Round) -> str:

@@ -10,7 +10,8 @@ from headrace.client.connection import Door
 
 _POLL_SECONDS = 0.25
 OnWait = Callable[[Mapping[str, Any]], None]
-"""Gets the trainer's answer at every look before the end: "state", "trainer", "stage", "examples_done"."""
+"""Gets the trainer's answer at every look before the end: "state", "trainer", "stage", "examples_done", "pass_number",
+"passes"."""
 
 
 @dataclass(frozen=True)

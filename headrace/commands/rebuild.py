@@ -8,6 +8,7 @@ import typer
 
 from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
+from common.registry.round_words import stage_of
 from headrace.client.platform import Client
 from headrace.client.rebuilds import Rebuild
 from headrace.commands.session import Session, StatusLine
@@ -44,7 +45,8 @@ def rebuild(
 def _far(answer: Mapping[str, Any], client: Client) -> str:
     if answer["state"] != "waiting":
         done = f", {counted(answer['examples_done'], 'example')} so far" if answer.get("examples_done") else ""
-        return f"is trained again by {answer.get('trainer')}: {answer.get('stage') or 'it begins'}{done}"
+        stage = stage_of(answer) if answer.get("stage") else "it begins"
+        return f"is trained again by {answer.get('trainer')}: {stage}{done}"
     return f"waits for a trainer that is free{_trainers(client)}"
 
 

@@ -26,14 +26,15 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
     server.will_answer(202, WAITING)
     server.will_answer(200, WAITING)
     server.will_answer(200, {"instances": [{"service": "trainer", "instance_id": "t", "does": does}]})
-    server.will_answer(200, WAITING | {"state": "running", "trainer": "t", "stage": "train", "examples_done": 7})
+    server.will_answer(200, WAITING | {"state": "running", "trainer": "t", "stage": "train", "examples_done": 7}
+        | {"pass_number": 2, "passes": 3})  # fmt: skip
     server.will_answer(200, DONE)
     result = run("rebuild", "m@2")
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
     assert server.requests[0].body == b"", "the trainer refuses a body where it reads none"
     assert result.stderr.splitlines() == [
         "m@2 waits for a trainer that is free: t runs other-000007 (train)",
-        "m@2 is trained again by t: train, 7 examples so far",
+        "m@2 is trained again by t: train, pass 2 of 3, 7 examples so far",
     ]
     assert result.stdout.splitlines() == [
         "registered  " + "a" * 64,

@@ -76,8 +76,8 @@ def test_each_change_is_a_line_as_it_happens(run: Run, server: Server, as_json: 
 def test_how_far_the_next_version_is_is_told_by_stage_progress_and_queue(run: Run, server: Server) -> None:
     will_show(server, [VERSION], [])
     will_show(server, [VERSION], [], open_round("planned", planned_at=2.0), open_round("running", model="other"))
-    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=10))
-    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=20))
+    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=10, pass_number=2, passes=3))
+    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=20, pass_number=2, passes=3))
     will_show(server, [VERSION], [], open_round("running", stage="export", examples_done=30))
     will_show(server, [VERSION], [], waiting_for="the end of round r (running)", ended=[open_round("done")])
     will_show(server, [VERSION], [], waiting_for="there is no new example", ended=[open_round("done")])
@@ -86,7 +86,7 @@ def test_how_far_the_next_version_is_is_told_by_stage_progress_and_queue(run: Ru
     assert told == [
         "no round is open: 7 of 10 new examples",
         "round 3 waits for a trainer, 1 round before it",
-        "round 3 train: 10 of 30 events",
+        "round 3 train, pass 2 of 3: 10 of 30 events",
         "round 3 export: 30 of 30 events",
         "no round is open: there is no new example",
     ]

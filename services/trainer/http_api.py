@@ -185,6 +185,8 @@ def rebuild_as_json(job: Job) -> dict[str, Any]:
         "reason": told.get("reason", ""),
         "stage": told.get("stage", ""),
         "examples_done": told.get("examples_done", 0),
+        "pass_number": told.get("pass_number", 0),
+        "passes": told.get("passes", 0),
         "expected_digest": told.get("expected_digest", ""),
         "rebuilt_digest": told.get("rebuilt_digest", ""),
         "equal": told.get("equal"),

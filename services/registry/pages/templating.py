@@ -10,6 +10,7 @@ from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from common.counted import counted
+from common.registry.round_words import stage_of
 
 _FOLDER = Path(__file__).parent / "templates"
 _LIVE = "live_"
@@ -37,7 +38,7 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
-        "change": change, "latency": latency, "counted": counted,
+        "change": change, "latency": latency, "counted": counted, "stage": stage_of,
     }  # fmt: skip
     environment.globals["verdicts"] = VERDICTS
     # Macros of a template's top are out of reach when one of its blocks is rendered alone.

@@ -87,6 +87,8 @@ class _Progress(TypedDict, total=False):
     began_at: _Number
     deaths: int
     examples_done: int
+    pass_number: int
+    passes: int
     examples_per_second: _Number
     activity: str
     cpu_seconds: _Number

@@ -43,6 +43,8 @@ class Helping:
             "workers": self.assignment.workers,
             "stage": self.progress.stage,
             "examples_done": self.progress.examples_done,
+            "pass_number": self.progress.pass_number,
+            "passes": self.progress.passes,
         }
 
     def see_through(

@@ -25,6 +25,7 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
+_TOLD_OF_PROGRESS = ("stage", "examples_done", "pass_number", "passes")
 _STOPPED = "the trainer was stopped"
 _TAKEN = "another trainer has it"
 _KINDS = (JobKind.REBUILD, JobKind.MEASURE)
@@ -143,7 +144,7 @@ class Rebuilds:
                     killed_because = f"it took longer than {limit}, with {clock.cpu_seconds:.1f} CPU seconds"
                 elif not child.has_ended and time.monotonic() > said_at + self._settings.lease_ttl_seconds / 4:
                     said_at = time.monotonic()
-                    far = {"stage": progress.stage, "examples_done": progress.examples_done}
+                    far = {name: getattr(progress, name) for name in _TOLD_OF_PROGRESS}
                     killed_because = "" if self._tell(JobState.RUNNING, far) else _TAKEN
                 if killed_because:
                     zygote.signal(child, signal.SIGKILL)

@@ -44,6 +44,7 @@ class Progress:
 
     stage: str
     examples_done: int = 0
+    """Of the range, trained on in this pass; in stages after training, in a whole pass."""
     loss: float | None = None
     resume_points: int = 0
     """Saved by this attempt."""
@@ -60,6 +61,9 @@ class Progress:
     """Of a round with parameter servers, as parameters/coordinator.py counts."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """What each of the chief's holds, as rounds/devices.py says."""
+    pass_number: int = 0
+    passes: int = 0
+    """Which pass over the range it is, from 1, and of how many; 0 where it does not train."""
 
 
 @dataclass(frozen=True)

@@ -331,7 +331,7 @@ class RoundWork:
         self._report(
             Progress(
                 "train",
-                done,
+                max(0, done - pass_index * pace.examples),
                 float(losses.mean()) if len(losses) else None,
                 self._points.saved_count,
                 step=training.step,
@@ -340,6 +340,8 @@ class RoundWork:
                 members=tuple(self._members(age_seconds=2.0)),
                 asynchronous=self._team.coordinator.figures() if self._team.coordinator else {},
                 devices=memory_of_devices(),
+                pass_number=pass_index + 1,
+                passes=training.passes,
             )
         )
 
@@ -391,7 +393,8 @@ class RoundWork:
     def _stage(self, name: str) -> Iterator[None]:
         self._check_stop(name)
         if name in ("download", "read", "build", "train", "evaluate", "export", "upload", "register"):
-            self._report(Progress(name, self.place.examples_done, None, self._points.saved_count))
+            done = self._pace.examples if self._pace else 0
+            self._report(Progress(name, done, None, self._points.saved_count))
         began = time.monotonic()
         try:
             yield

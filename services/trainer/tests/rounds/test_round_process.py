@@ -16,7 +16,7 @@ from protos import example_pb2, warmup_pb2
 from services.trainer.data.holdout import holdout_mask, position_keys
 from services.trainer.export.saved_model import WARMUP_PATH
 from services.trainer.learn import checkpoint
-from services.trainer.protocol.messages import Done
+from services.trainer.protocol.messages import Done, Progress, Stopped
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     SCHEMA,
@@ -173,6 +173,25 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
     assert "x" in reasons[bad[1]]
     assert "late" in reasons[bad[3]]
     assert "code" in reasons[bad[4]]
+
+
+@pytest.mark.covers("loop-monitored")
+def test_progress_counts_the_events_of_a_pass_and_names_the_pass_also_after_a_stop(platform: Platform) -> None:
+    """It counted each event once for every pass."""
+    platform.append(events(100))
+    training = {"batch_size": 8, "passes": 3, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+    lease = platform.lease(definition(training=training))
+    assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(5)), Stopped)
+    assert isinstance(platform.train(platform.registry.taken_up(lease)), Done)
+    trained = platform.registry.versions[0].events_trained
+    told = [(one.pass_number, one.examples_done) for one in platform.trained_blocks()]
+    firsts = [done for number, done in told if number == 1]
+    assert firsts == sorted(firsts)
+    assert firsts[-1] == trained
+    assert told == [(number, done) for number in (1, 2, 3) for done in firsts]
+    assert {one.passes for one in platform.trained_blocks()} == {3}
+    after = [m for m in platform.messages if isinstance(m, Progress) and m.stage in ("evaluate", "export", "register")]
+    assert {one.examples_done for one in after} == {trained}
 
 
 def test_a_range_without_a_usable_example_is_refused(platform: Platform) -> None:

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.model import parse_definition
 from common.registry.client import manifest_of
 from common.saved_model.program import is_state, program_digest
+from common.schema import Schema
+from services.trainer.export import saved_model as export
+from services.trainer.export.state import state_of
+from services.trainer.families.port import Model
+from services.trainer.learn import adapters, checkpoint
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
 
@@ -132,6 +138,36 @@ def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections:
     assert {path for path in differing if not is_state(path)} == set()
     assert {path for path in differing if path.startswith("variables/")}, "each round has learned"
     assert {one["digest"] for one in told_of(platform)} == {program_digest(one) for one in (first, second, third)}
+
+
+@pytest.mark.parametrize("sections", [ESTIMATOR, TOWERS], ids=["an estimator", "two towers"])
+def test_a_model_takes_the_state_of_another_version_without_being_built_anew(
+    tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    platform = trained(tmp_path, sections, rounds=2)
+    schema, asked = Schema.from_mapping(platform.schema), parse_definition(definition(**sections))
+    examples = drifting_events(6, seed=1)
+
+    def taken(model: Model, version: int) -> Model:
+        stored = checkpoint.read(tmp_path / "cache" / "model" / str(version))
+        assert model.restate(stored.statistics)
+        adapters.restore_frozen(model, stored.arrays, stored.state["averages"])
+        return model
+
+    def built(version: int) -> Model:
+        stored = checkpoint.read(tmp_path / "cache" / "model" / str(version))
+        return adapters.build(asked, schema, stored.statistics, None, seed=version)
+
+    kept = taken(built(1), 1)
+    before = export.trial_of(kept, examples).answers
+    for version in (2, 1):
+        anew = taken(built(version), version)
+        assert export.trial_of(taken(kept, version), examples).answers == export.trial_of(anew, examples).answers
+        assert {name: one.numpy().tolist() for name, one in state_of(kept).items()} == {
+            name: one.numpy().tolist() for name, one in state_of(anew).items()
+        }
+    assert export.trial_of(kept, examples).answers == before
+    assert export.trial_of(taken(kept, 2), examples).answers != before
 
 
 DRAWN = """

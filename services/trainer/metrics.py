@@ -23,6 +23,12 @@ ROUND_STARVED_SECONDS = Counter(
     "Wall seconds in which a round wanted a core, or the disk, and did not have it",
     ["model"],
 )
+ROUND_STARTS = Counter(
+    "headrace_trainer_round_starts",
+    "Registered rounds by how they began: warm, with what their process had kept, or cold, and why",
+    ["model", "start", "because"],
+)
+WARM_PROCESSES = Gauge("headrace_trainer_warm_processes", "Processes that wait for the next round of their model")
 EXAMPLES_TRAINED = Counter("headrace_trainer_examples_trained", "Examples in registered versions", ["model"])
 LAG_EXAMPLES = Gauge(
     "headrace_trainer_lag_examples", "Examples in the log that no accepted version and no skip covers", ["model"]

@@ -53,6 +53,14 @@ class TrainerSettings(ServiceSettings):
     """A round that for so long reports nothing new and uses no core is stalled: rounds of other models run beside it.
     One that wants a core for so long and gets less than a tenth of one is starved: no other round is begun beside it.
     Status, `headrace rounds` and the pages show both."""
+    warm_processes: int = Field(default=2, ge=0, le=64)
+    """Processes that wait for the next round of their model, with its traced steps; they take the memory of a round.
+    Of more models, the one that has waited longest is ended. 0: each round has a process of its own. The weights are
+    the same."""
+    warm_rounds: int = Field(default=500, ge=1)
+    """A process is ended after so many rounds."""
+    warm_growth_mib: int = Field(default=512, ge=1)
+    """A process is ended when it has so much more memory than after its first round."""
     rounds_at_once: int = Field(default=0, ge=0, le=64)
     """Most rounds whose processes live at once on this trainer: one that computes, and those that are stalled. 0: by
     the cores that this process may use, 2 to 4."""

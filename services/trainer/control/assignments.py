@@ -61,6 +61,7 @@ class Assignments:
             conversion_seconds=self._settings.export_conversion_seconds,
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,
+            may_stay=self._settings.warm_processes > 0,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

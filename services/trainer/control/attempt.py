@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,10 +16,20 @@ from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.control.round_trace import RoundTrace
-from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Raised, Shrunk, Stopped
+from services.trainer.protocol.messages import (
+    Done,
+    Failed,
+    FailureKind,
+    Message,
+    Progress,
+    Raised,
+    Shrunk,
+    Stopped,
+    Waits,
+)
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -78,6 +88,8 @@ class Ending:
     """Where it is SHRUNK: how many are left."""
     traces: tuple[str, ...] = ()
     """Where it is DONE: traceparents of what was learned."""
+    process: Mapping[str, Any] = field(default_factory=dict)
+    """Where it is DONE: as in the message."""
 
 
 class Company(Protocol):
@@ -99,7 +111,7 @@ class Attempt:
         assignment: RoundAssignment,
         *,
         registry: RegistryClient,
-        zygote: ZygoteClient,
+        zygote: RunsRounds,
         settings: TrainerSettings,
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
@@ -123,7 +135,7 @@ class Attempt:
         self._next_kill_at = 0.0
         self._end_grace_seconds = end_grace_seconds
         self._child: RoundChild | None = None
-        self._asked_to_stop = False
+        self._asked_to_stop = self._is_signalled = False
         self._started_at = self._heard_at = time.monotonic()
         self._clock = OwnClock(lambda: Usage(0.0, wants=False), self._started_at)
         self._own_when_heard = 0.0
@@ -163,7 +175,7 @@ class Attempt:
             self._zygote.signal(child, signal.SIGKILL)  # nobody would renew its lease
             self._zygote.forget(child)
             raise
-        if not child.has_ended:
+        if not child.has_ended and not child.waits:
             return None
         self._zygote.forget(child)
         return self._settle(child, asked_to_stop=self._asked_to_stop)
@@ -197,7 +209,10 @@ class Attempt:
 
     def _look(self, child: RoundChild, stop: Stop, timeout_seconds: float) -> None:
         for message in self._zygote.wait(child, timeout_seconds):
-            self._hear(message)
+            if isinstance(message, Waits):
+                self._let_wait(child)
+            else:
+                self._hear(message)
         now = time.monotonic()
         self._count_own_time(now)
         if stop.is_requested() and not self._asked_to_stop:
@@ -208,7 +223,7 @@ class Attempt:
             self._look_at_company(child, self._company, now)
         if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
             self._next_kill_at = now + LOOK_SECONDS
-            self._zygote.signal(child, signal.SIGKILL)
+            self._signal(child, signal.SIGKILL)
         if now >= self._renew_at and not child.has_ended and self._is_open():
             self._renew(child)
 
@@ -245,7 +260,7 @@ class Attempt:
         self._regroup_because = lost or change
         if lost:
             self._kill_at = now
-            self._zygote.signal(child, signal.SIGKILL)
+            self._signal(child, signal.SIGKILL)
         elif change:
             self._ask_to_stop(child)
 
@@ -265,8 +280,19 @@ class Attempt:
         self._last_word = message
         self._kill_by(self._end_grace_seconds)
 
+    def _let_wait(self, child: RoundChild) -> None:
+        """One that was asked to stop would stop its next round."""
+        if self._is_signalled:
+            self._signal(child, signal.SIGKILL)
+        else:
+            child.waits = True
+
+    def _signal(self, child: RoundChild, number: int) -> None:
+        self._is_signalled = True
+        self._zygote.signal(child, number)
+
     def _ask_to_stop(self, child: RoundChild) -> None:
-        self._zygote.signal(child, signal.SIGTERM)
+        self._signal(child, signal.SIGTERM)
         self._kill_by(self._settings.stop_grace_seconds)
 
     def _kill_by(self, grace_seconds: float) -> None:
@@ -309,7 +335,7 @@ class Attempt:
     def _lose(self, child: RoundChild, reason: str) -> None:
         self._lost_because = reason
         self._kill_at = time.monotonic()
-        self._zygote.signal(child, signal.SIGKILL)
+        self._signal(child, signal.SIGKILL)
 
     def _progress_map(self) -> dict[str, object]:
         regrouped = self.assignment.round.progress.get("regrouped")
@@ -319,7 +345,10 @@ class Attempt:
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
         word = self._last_word
         if isinstance(word, Done):
-            return Ending(Outcome.DONE, "", word.version, word.decision, word.events_trained, traces=word.traces)
+            return Ending(
+                Outcome.DONE, "", word.version, word.decision, word.events_trained,
+                traces=word.traces, process=word.process,
+            )  # fmt: skip
         if self._lost_because:
             return Ending(Outcome.LOST, self._lost_because)
         if self._overdue_because and not isinstance(word, Failed | Raised):

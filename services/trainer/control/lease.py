@@ -27,6 +27,7 @@ from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt, En
 from services.trainer.control.cluster import Cluster, TeamWatch
 from services.trainer.control.helping import Helping
 from services.trainer.control.pauses import ModelPauses
+from services.trainer.control.processes import Processes
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
@@ -83,6 +84,7 @@ class RoundLoop:
             log_format=settings.log_format,
             log_level=settings.log_level,
         )
+        self._processes = Processes(settings, self._zygote)
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
@@ -104,6 +106,7 @@ class RoundLoop:
         while self.running:
             self._tend(stop)
         self._zygote.stop()
+        self._processes.close()
 
     @property
     def attempt(self) -> Attempt | None:
@@ -146,6 +149,7 @@ class RoundLoop:
             "ready": self._zygote.is_ready,
             "starts": self._zygote.start_count,
             "import_seconds": self._zygote.import_seconds,
+            "warm": self._processes.shown(),
         }
 
     def _turn(self, stop: Stop) -> None:
@@ -203,6 +207,7 @@ class RoundLoop:
     def _zygote_is_ready(self) -> bool:
         starts = self._zygote.start_count
         ready = self._zygote.wait_until_ready(0.2)
+        self._processes.tend()
         if ready:
             self._health.satisfy("zygote")
         else:
@@ -261,7 +266,7 @@ class RoundLoop:
         attempt = Attempt(
             assignment,
             registry=self._registry,
-            zygote=self._zygote,
+            zygote=self._processes,
             settings=self._settings,
             company=company,
             trace=trace,
@@ -336,6 +341,8 @@ class RoundLoop:
         if ending.outcome is Outcome.DONE:
             metrics.ROUND_SECONDS.labels(model).observe(running.seconds)
             metrics.EXAMPLES_TRAINED.labels(model).inc(ending.events_trained)
+            is_warm, because = bool(ending.process.get("warm")), str(ending.process.get("because", ""))
+            metrics.ROUND_STARTS.labels(model, "warm" if is_warm else "cold", because).inc()
         if ending.outcome is Outcome.SHRUNK:
             self._assignments.note_workers(lease.round.round_id, ending.workers)
         if ending.outcome in _GOES_ON and self._cluster is not None and running.attempt.assignment.trainers:

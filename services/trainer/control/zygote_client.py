@@ -1,6 +1,5 @@
 """The zygote as control sees it: start it, have it fork a round's process, hear what the child says and how it ends."""
 
-import fcntl
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from common.errors import InvalidInput, Unavailable
 from common.process.children import readable, start_zygote
@@ -25,6 +25,15 @@ _STOP_TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
 
 
+class RunsRounds(Protocol):
+    """What gives a round its process; `ZygoteClient` says what each call means."""
+
+    def spawn(self, assignment: RoundAssignment) -> "RoundChild": ...
+    def wait(self, child: "RoundChild", timeout_seconds: float) -> list[Message]: ...
+    def signal(self, child: "RoundChild", number: int) -> None: ...
+    def forget(self, child: "RoundChild") -> None: ...
+
+
 @dataclass
 class RoundChild:
     """A forked round. `status` is None while it runs, then as in subprocess: -9 is "killed by signal 9"."""
@@ -37,7 +46,9 @@ class RoundChild:
     is_signal_refused: bool = False
     """A signal for it could not be handed to the zygote, and the log says so."""
     has_said_all: bool = False
-    """Its end of the pipe is closed."""
+    """Its end of the channel is closed."""
+    waits: bool = False
+    """It has done its round and would take another."""
     unread: bytes = field(default=b"", repr=False)
 
     @property
@@ -93,19 +104,26 @@ class ZygoteClient:
         """
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
-        path = Path(assignment.work_dir) / "assignment.json"
-        path.write_text(assignment.to_json())
-        reader, writer = os.pipe2(os.O_CLOEXEC)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            try:
+                socket.send_fds(self._socket, [json.dumps({"spawn": _left(assignment)}).encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise Unavailable(f"the process that forks rounds is gone: {error}") from error
+        return self._await_spawned(ours.detach())
+
+    def hand(self, child: RoundChild, assignment: RoundAssignment) -> None:
+        """Gives a child that waits its next assignment. Raises Unavailable: it has ended."""
+        self._receive(0.0)
+        if child.has_ended:
+            raise Unavailable("the process has ended")
         try:
-            socket.send_fds(self._socket, [json.dumps({"spawn": str(path)}).encode()], [writer])
+            os.write(child.report_fd, json.dumps({"assignment": _left(assignment)}).encode() + b"\n")
         except OSError as error:
-            os.close(reader)
-            raise Unavailable(f"the process that forks rounds is gone: {error}") from error
-        finally:
-            os.close(writer)
-        child = self._await_spawned(reader)
-        fcntl.fcntl(reader, fcntl.F_SETFL, os.O_NONBLOCK)
-        return child
+            raise Unavailable(f"the process cannot be reached: {error}") from error
+        child.waits = False
 
     def _await_spawned(self, reader: int) -> RoundChild:
         known = set(self._children)
@@ -202,6 +220,8 @@ class ZygoteClient:
             child.has_said_all = not data
         except BlockingIOError:
             pass
+        except ConnectionError:
+            child.has_said_all = True
         *lines, child.unread = child.unread.split(b"\n")
         messages = []
         for line in lines:
@@ -210,3 +230,10 @@ class ZygoteClient:
             except InvalidInput as error:
                 logger.warning("a round's process said something odd", extra={"error": error.message})
         return messages
+
+
+def _left(assignment: RoundAssignment) -> str:
+    """Where the assignment is left for the child, in its folder."""
+    path = Path(assignment.work_dir) / "assignment.json"
+    path.write_text(assignment.to_json())
+    return str(path)

@@ -57,6 +57,10 @@ class Bottleneck:
     _digest: str = ""
     _call: Any = field(default=None, repr=False)
 
+    def begin_again(self) -> None:
+        """For a further round: the base may have been given other weights."""
+        self.computed, self.read, self.seconds, self._digest = 0, 0, 0.0, ""
+
     def columns_of(self, given: Tensors) -> Tensors:
         """What the tail takes, from the network's inputs by name."""
         began = time.monotonic()

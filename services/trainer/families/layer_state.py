@@ -77,11 +77,25 @@ def restore(network: keras.Model, arrays: Mapping[str, NDArray[Any]]) -> tuple[s
             layer.finalize_state()
             if not all(f"model/{variable.path}" in arrays for variable in layer.variables):
                 missing.append(name)
-        elif parts:
+        elif parts and not _are_equal(dict(_captured(layer)), parts):
             _restore(layer, parts)
-        else:
+        elif not parts:
             missing.append(name)
     return tuple(missing)
+
+
+def holds(network: keras.Model, arrays: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether these are what the layers have learned, so that what was traced with it stays good."""
+    own = capture(network)
+    for layer in adaptable(network).values():
+        if isinstance(layer, keras.layers.Normalization):
+            own |= {f"model/{one.path}": one.value.numpy() for one in layer.variables}
+    given = {path: array for path, array in arrays.items() if path.startswith(PREFIX) or path in own}
+    return _are_equal(own, given)
+
+
+def _are_equal(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+    return some.keys() == others.keys() and all(np.array_equal(some[path], array) for path, array in others.items())
 
 
 def _layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

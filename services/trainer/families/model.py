@@ -8,6 +8,7 @@ features of its own.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -120,6 +121,10 @@ class BuiltModel:
             layer_state.restore(self.network, before)
 
     def scorer(self) -> "Scorer":
+        return self._scorer
+
+    @cached_property
+    def _scorer(self) -> "Scorer":
         return Scorer(self)
 
     def signatures(self) -> dict[str, Signature]:
@@ -345,13 +350,13 @@ class BuiltModel:
     def own_evaluation(self) -> "ModelFnEvaluation | None":
         if not isinstance(self.network, ModelFnNetwork):
             return None
-        evaluate = self.compiled(
-            self.network.evaluated,
-            self.column_specs(),
-            self.label_specs(),
-            {head.name: tf.TensorSpec([None], tf.float32) for head in self.heads},
-        )
-        return ModelFnEvaluation(self.network, evaluate)
+        return ModelFnEvaluation(self.network, self._evaluated)
+
+    @cached_property
+    def _evaluated(self) -> Callable[..., Any]:
+        assert isinstance(self.network, ModelFnNetwork)
+        weights = {head.name: tf.TensorSpec([None], tf.float32) for head in self.heads}
+        return self.compiled(self.network.evaluated, self.column_specs(), self.label_specs(), weights)
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""

@@ -196,6 +196,13 @@ class Trainable(Protocol):
     tracer: Any
     """learn/tracing.py's StepTracer where some steps are to be traced, else None."""
 
+    def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
+        """Whether `carry` would leave nothing of what the model holds now; so that a round from this parent begins as
+        with a model built for it."""
+
+    def begin_again(self, seed: int) -> None:
+        """Before `carry`, in a further round: forgets what belongs to the rounds before."""
+
     set_aside: dict[tuple[int, int], str]
     """(block index, row of the block's trained examples) to the reason; later passes leave these out."""
 

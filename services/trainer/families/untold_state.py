@@ -120,10 +120,10 @@ def only_what_is_told(
     if path is None or tf.executing_eagerly():
         yield results
         return
-    graph, before = tf.compat.v1.get_default_graph(), _generators(makes_layers)
+    graph, before = tf.compat.v1.get_default_graph(), generators(makes_layers=makes_layers)
     first = len(graph.get_operations())
     yield results
-    if _generators(makes_layers) != before:
+    if generators(makes_layers=makes_layers) != before:
         raise DefinitionFailedError(
             f"{path}: the model draws from numpy's or Python's generator in a call, which is drawn once for a graph; "
             f"use keras.random with a keras.random.SeedGenerator of the layer. A layer that a call makes draws so too; "
@@ -143,7 +143,8 @@ def only_what_is_told(
                 raise DefinitionFailedError(with_place(said, "".join(traceback.format_list(operation.traceback))))
 
 
-def _generators(makes_layers: bool) -> tuple[Any, ...]:
+def generators(*, makes_layers: bool) -> tuple[Any, ...]:
+    """Where numpy's and Python's own are; without Python's where Keras draws the seeds of layers from it."""
     _, keys, *rest = np.random.get_state(legacy=True)
     return (np.asarray(keys).tobytes(), *rest, None if makes_layers else random.getstate())
 

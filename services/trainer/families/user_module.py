@@ -29,7 +29,7 @@ _FUNCTIONS = ("build_model", "model_fn", "metrics", "adapt", "loss")
 class UserModule:
     """`build_model` or `model_fn`; the others go with build_model, `hooks` (by name) with both.
 
-    `made`: variables that were made while it was imported.
+    `made`: variables that were made while it was imported; `modules`: the definition's files, by name within it.
     """
 
     build_model: Callable[[Schema, Mapping[str, Any]], keras.Model] | None
@@ -40,6 +40,7 @@ class UserModule:
     model_fn: Callable[..., Any] | None = None
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     made: untold_state.Made = ()
+    modules: Mapping[str, types.ModuleType] = field(default_factory=dict)
 
 
 def package_folder(directory: Path, digest: str) -> Path:
@@ -99,6 +100,11 @@ def load_module(
         model_fn=model_fn,
         hooks=hooks,
         made=tuple(made),
+        modules={
+            name.removeprefix(f"{package}."): one
+            for name, one in sorted(sys.modules.items())
+            if name.startswith(f"{package}.")
+        },
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import keras
+
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
@@ -15,6 +17,7 @@ from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.building import build as build_network
 from services.trainer.families.estimators.batch_tables import batch_tables
 from services.trainer.families.model import BuiltModel
+from services.trainer.families.model_fn import ModelFnNetwork
 from services.trainer.families.module_meaning import meaning_of as meaning_of_module
 from services.trainer.families.port import Arrays, Model, Trainable
 from services.trainer.families.retrieval import build_retrieval
@@ -79,6 +82,20 @@ def for_contributors(definition: Definition, point: Checkpoint) -> Checkpoint:
 
 def bottleneck_of(model: Model | None) -> Bottleneck | None:
     return model.bottleneck if isinstance(model, BuiltModel) else None
+
+
+def network_of(model: Model) -> keras.Model | None:
+    return model.network if isinstance(model, BuiltModel) else None
+
+
+def holds_layers(model: Model, arrays: Arrays) -> bool:
+    """Whether its preprocessing layers have learned what these arrays say."""
+    return not isinstance(model, BuiltModel) or layer_state.holds(model.network, arrays)
+
+
+def makes_layers(model: Model) -> bool:
+    """Whether tracing makes layers, which draw their seeds."""
+    return isinstance(network_of(model), ModelFnNetwork)
 
 
 def placement_of(model: Model) -> dict[str, Any]:

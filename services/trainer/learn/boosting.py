@@ -41,6 +41,13 @@ class Boosting:
         self._bounds = determinism.batch_bounds(model.parameters.trees_per_round, _STEPS_PER_PASS)
         self._examples: tuple[TrainingSet, Any] | None = None
 
+    def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
+        return not carrying.starts_anew(f"{_OWNER}/booster")
+
+    def begin_again(self, seed: int) -> None:
+        self._seed, self.set_aside, self._examples, self.tracer = seed, {}, None, None
+        self.added = np.zeros(0, np.float32)
+
     @property
     def passes(self) -> int:
         return len(self._bounds) - 1

@@ -137,6 +137,19 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     return WarmStart(len(values), tuple(new), tuple(dropped), restarted, tuple(in_place))
 
 
+def is_whole(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying) -> bool:
+    """Whether `restore` gives every variable all of its stored values, at their places."""
+    variables = whole_tables(variables)
+    stored = {path: array for path, array in arrays.items() if not path.startswith(_APART)}
+    owners = _owners(variables)
+    return variables.keys() == stored.keys() and all(
+        _is_of_kind(one, stored[path])
+        and not carrying.starts_anew(owners[path])
+        and carrying.before.get(owners[path]) == carrying.after.get(owners[path])
+        for path, one in variables.items()
+    )
+
+
 def _owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
     """{path: the path, without kind, of the model's variable that it is or is a slot of}; its own for all others.
 

@@ -60,6 +60,18 @@ class Training:
         self._fault: Fault | None = None
         self._rate_of: Any = None
         self.tracer: StepTracer | None = None
+        self._first_rates = self._rates()
+
+    def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
+        return checkpoint.is_whole(self.variables, parent, carrying) and layer_state.holds(self.model.network, parent)
+
+    def begin_again(self, seed: int) -> None:
+        self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None
+        self._keep([])
+        self.rows_left = 0
+        self._hooks.begin(self._optimizers[0])
+        for variable, value in self._first_rates:
+            variable.assign(value)
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
@@ -166,11 +178,15 @@ class Training:
     @contextmanager
     def _own_rates(self) -> Iterator[None]:
         """Constant learning rates stay those of the module whatever is restored: a parent may have had another."""
-        kept = [one for one in self.variables.items() if one[0].endswith("/learning_rate")]
-        values = [variable.value.read_value() for _, variable in kept]
+        kept = self._rates()
         yield
-        for (_, variable), value in zip(kept, values, strict=True):
+        for variable, value in kept:
             variable.assign(value)
+
+    def _rates(self) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """With what they are now."""
+        found = [one for path, one in self.variables.items() if path.endswith("/learning_rate")]
+        return [(variable, variable.value.read_value()) for variable in found]
 
     def averages(self) -> dict[str, str]:
         """Where an optimizer keeps moving averages (EMA): path of the variable to path of its average."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from common.definition.identity import MAX_PARAMETERS
@@ -63,6 +64,10 @@ class RoundAssignment:
     """Of the attempt's span, where it is traced; no part of the plan."""
     evaluator: str = "chief"
     """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
+    may_stay: bool = False
+    """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
+    process_dir: str = ""
+    """Absolute, where it is not `work_dir`: of the process, gone with it: the definition's files, temporary files."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""
@@ -74,6 +79,11 @@ class RoundAssignment:
     @property
     def round(self) -> Round:
         return self.lease.round
+
+    @property
+    def code_dir(self) -> Path:
+        """Below which the definition's files are written, for as long as its module is used."""
+        return Path(self.process_dir or self.work_dir)
 
     @property
     def plan(self) -> RoundPlan:

@@ -5,6 +5,7 @@ ended it. Signal 9 leaves no time for a place.
 import faulthandler
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -29,14 +30,26 @@ class CrashReport:
     lines: tuple[str, ...] = ()
 
 
-def leave(work_dir: Path) -> None:
-    """Called in the round's process before anything of the user's runs. What an attempt before has left is gone."""
+def leave(work_dir: Path) -> Callable[[], None]:
+    """Called in the round's process before anything of the user's runs. What an attempt before has left is gone.
+
+    Returns what ends it, for a process that goes on to another round.
+    """
     (work_dir / _LOG).unlink(missing_ok=True)
     handler = RotatingFileHandler(work_dir / _LOG, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     root = logging.getLogger()
     handler.setFormatter(next((other.formatter for other in root.handlers), None))
     root.addHandler(handler)
-    faulthandler.enable((work_dir / _FAULT).open("w"))  # which holds on to the file
+    fault = (work_dir / _FAULT).open("w")
+    faulthandler.enable(fault)
+
+    def end() -> None:
+        faulthandler.disable()
+        fault.close()
+        root.removeHandler(handler)
+        handler.close()
+
+    return end
 
 
 def read(work_dir: Path) -> CrashReport:

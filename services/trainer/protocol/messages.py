@@ -4,6 +4,10 @@ Control (control/attempt.py) has the zygote fork a child that calls
 
     run_round(assignment, report, stop_requested)          # RunRound, below; implemented by rounds/process.py
 
+What it returns runs the next round, of an equal model, definition and schema, in the same process; None: the process
+ends. While there is something, the child says Waits, and control gives the lease's next assignment (forking.py), or
+ends the process.
+
 Between blocks of examples, and before each stage, the child asks `stop_requested()`; once it is true (the trainer is
 being stopped) the child saves a resume point, reports Stopped and returns. Every ending is one of these:
 
@@ -74,6 +78,8 @@ class Done:
     events_trained: int = 0
     traces: tuple[str, ...] = ()
     """Traceparents of events of the range that are traced."""
+    process: Mapping[str, Any] = field(default_factory=dict)
+    """Whether the round began with what the process had kept (rounds/kept.py)."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +161,15 @@ class Raised:
     message: str
 
 
-Message = Progress | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
+@dataclass(frozen=True)
+class Waits:
+    """Sent by the zygote's wrapper after a round's last word: the process would take another."""
+
+
+Message = Progress | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
 _MESSAGES: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
+    kind.__name__.lower(): kind
+    for kind in (Progress, Waits, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
 }
 
 
@@ -167,7 +179,7 @@ class RunRound(Protocol):
         assignment: RoundAssignment,
         report: Callable[[Message], None],
         stop_requested: Callable[[], bool],
-    ) -> None: ...
+    ) -> "RunRound | None": ...
 
 
 def encode_message(message: Message) -> bytes:

@@ -12,6 +12,7 @@ from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
+from common.registry.catalog import RoundPlan, Version
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer.data.dataset import Reading
@@ -30,6 +31,14 @@ _REGISTRY_TIMEOUT_SECONDS = 30.0
 """A registry that restarts within this time costs a round nothing but the wait."""
 
 
+Key = tuple[str, int]
+"""What a model is built from beside statistics and seed: digest of the definition, version of the schema."""
+
+
+def key_of(one: RoundPlan | Version) -> Key:
+    return one.definition_digest, one.schema_version
+
+
 @dataclass(frozen=True)
 class Parent:
     """The version that the round continues from, with the definition and schema it was trained under."""
@@ -38,6 +47,7 @@ class Parent:
     schema: Schema
     module: UserModule | None
     checkpoint: Checkpoint
+    key: "Key" = ("", 0)
 
     @property
     def statistics(self) -> Statistics:
@@ -56,8 +66,12 @@ class Parent:
     def built(self) -> Model:
         """A frozen copy to score with."""
         model = adapters.build(self.definition, self.schema, self.statistics, self.module, seed=0)
-        adapters.restore_frozen(model, self.checkpoint.arrays, self.checkpoint.state.get("averages", {}))
+        self.give_to(model)
         return model
+
+    def give_to(self, model: Model) -> None:
+        """Has a model of the same definition, with this one's statistics, answer as it."""
+        adapters.restore_frozen(model, self.checkpoint.arrays, self.checkpoint.state.get("averages", {}))
 
 
 @dataclass(frozen=True)
@@ -147,13 +161,20 @@ def version_of(
     registry: RegistryClient, model: str, number: int, assignment: RoundAssignment, work_dir: Path
 ) -> tuple[Parent, str]:
     """The version and the digest of its weights."""
+    version, stored = stored_version(registry, model, number, assignment)
+    definition, module = fetch_definition(registry, version.definition_digest, work_dir)
+    schema = _schema(registry, version.stream, version.schema_version)
+    return Parent(definition, schema, module, stored, key_of(version)), version.weights_digest
+
+
+def stored_version(
+    registry: RegistryClient, model: str, number: int, assignment: RoundAssignment
+) -> tuple[Version, Checkpoint]:
+    """With its checkpoint, from the cache where it is there."""
     version = registry.get_version(model, number)
     directory = Path(assignment.cache_dir) / model / str(number)
     registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
-    stored = checkpoint.read(directory)
-    definition, module = fetch_definition(registry, version.definition_digest, work_dir)
-    schema = _schema(registry, version.stream, version.schema_version)
-    return Parent(definition, schema, module, stored), version.weights_digest
+    return version, checkpoint.read(directory)
 
 
 def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from services.trainer.rounds.devices import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
+from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.program import Begun, Program
@@ -67,6 +68,7 @@ class Surroundings:
         fresh: in which exports are tried; None for a worker, which exports nothing.
         team: the processes that compute the round together.
         evaluator: scores on the way.
+    kept: of rounds before, where the process may take several.
     """
 
     registry: RegistryClient
@@ -74,6 +76,7 @@ class Surroundings:
     fresh: FreshProcess | None
     team: Team = ALONE
     evaluator: Evaluator = BY_CHIEF
+    kept: Kept | None = None
 
 
 class RoundWork:
@@ -112,6 +115,10 @@ class RoundWork:
     def run(self) -> Done:
         trained = self.trained()
         measured = self.measured(trained)
+        kept = self._around.kept
+        if kept:
+            kept.check()
+            trained = replace(trained, process=kept.told())
         fresh = self._around.fresh
         assert fresh is not None, "a worker exports nothing"
         with self._stage("export"):
@@ -132,9 +139,12 @@ class RoundWork:
                 log=self._log,
             )
             version = self._registry.register_version(self._assignment.lease, draft)
+        if kept:
+            kept.made(version.version, trained.final)
         publishing.after_registration(self._assignment, self._log, version, output, measured)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
-        return Done(version.version, str(version.verdict.decision), measured.trained_count, learned)
+        process = trained.process
+        return Done(version.version, str(version.verdict.decision), measured.trained_count, learned, process)
 
     def measured(self, trained: Trained) -> Measured:
         """On the events of the range."""
@@ -158,8 +168,10 @@ class RoundWork:
         """From the plan, or the lease's resume point, to the final weights."""
         self._input = teamwork.divided(self._log, self._team, self._assignment)
         with self._stage("download"):
-            inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
+            kept = self._around.kept
+            warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
+            inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
         data = data_of(self._assignment, inputs, self._input or self._log)
         known = inputs.parent or inputs.source_version
         self._carried = known.statistics_for(inputs.definition) if known else {}
@@ -167,7 +179,7 @@ class RoundWork:
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
             self._tell_apart("read", data, (0.0, 0.0))
         with self._stage("build"):
-            self._pace = self._begin(inputs, data, resumed)
+            self._pace = self._begin(inputs, data, resumed, is_warm=warm is not None)
         assert self._program is not None, "it is built"
         training = self._program.training
         if self._team.coordinator:
@@ -213,21 +225,21 @@ class RoundWork:
             left_out=self._pace.left_out,
             members=self._members(),
             calibration=calibrated,
+            process={},
         )
 
-    def _begin(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None) -> RoundPace:
+    def _begin(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None, *, is_warm: bool) -> RoundPace:
         """The program with the weights that training starts from."""
-        known = inputs.parent or inputs.source_version
-        before = resumed.checkpoint.arrays if resumed else known.checkpoint.arrays if known else {}
-        self._program = program.build(
-            inputs,
-            self._statistics,
-            before,
-            lambda model: (block.trained.columns for block in data.prepared(model)),
-            assignment=self._assignment,
-            registry=self._registry,
-            team=self._team,
-        )
+        kept = self._around.kept
+        if kept and is_warm:
+            self._program = kept.program_for(inputs, self._assignment, self._registry, self._statistics)
+        if self._program is None:
+            inputs = fetch_inputs(self._assignment, self._registry, self._assignment.code_dir) if is_warm else inputs
+            self._program = self._built(inputs, data, resumed)
+            if kept:
+                kept.keep(self._program, inputs, self._plan)
+        if kept:
+            kept.begin()
         training = self._program.training
         self._begun = program.begin(self._program, inputs, self._statistics)
         pace = self._paced(training, data)
@@ -237,6 +249,18 @@ class RoundWork:
             training.begin_round()
         teamwork.check_begins_alike(self._team, training.captured())
         return pace
+
+    def _built(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None) -> Program:
+        known = inputs.parent or inputs.source_version
+        return program.build(
+            inputs,
+            self._statistics,
+            resumed.checkpoint.arrays if resumed else known.checkpoint.arrays if known else {},
+            lambda model: (block.trained.columns for block in data.prepared(model)),
+            assignment=self._assignment,
+            registry=self._registry,
+            team=self._team,
+        )
 
     def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
         return self._input.counts_of_all(age_seconds=age_seconds) if self._input and self._team.is_chief else []

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
@@ -13,11 +13,12 @@ from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Shrunk, Stopped
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, RunRound, Shrunk, Stopped
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
-from services.trainer.rounds.evaluating import Evaluator
+from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, registry_of
+from services.trainer.rounds.kept import Kept, NotAsFreshError
 from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError, Surroundings
 from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import Team, WorkerLostError
@@ -27,31 +28,90 @@ _WATCH_SECONDS = 2.0
 that word (teamwork.py)."""
 
 
-def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> RunRound | None:
     """As services/trainer/protocol/messages.py says: ends with Done, Failed or Stopped, or raises one of the six."""
     if assignment.rank:
         if assignment.is_asynchronous:
             parameter_servers.help_along(assignment, report)
         else:
             teamwork.help_along(assignment, report, _help)
-        return
-    fresh = FreshProcess.fork(trial_seconds=assignment.trial_seconds)  # first: nothing of TensorFlow runs yet
-    evaluator = Evaluator.of(assignment)
-    with (
-        closing(fresh),
-        closing(evaluator),
-        parameter_servers.led_by_this(assignment) as coordinator,
-        teamwork.led_by_this(assignment, report, _help) as alone,
-    ):
-        team = replace(alone, coordinator=coordinator)
+        return None
+    with ExitStack() as means:
+        trial_seconds = assignment.trial_seconds
+        fresh = means.enter_context(
+            closing(FreshProcess.fork(trial_seconds=trial_seconds))  # first: nothing of TensorFlow runs yet
+        )
+        evaluator = means.enter_context(closing(Evaluator.of(assignment)))
+        coordinator = means.enter_context(parameter_servers.led_by_this(assignment))
+        alone = means.enter_context(teamwork.led_by_this(assignment, report, _help))
+        kept = Kept(_leaves_because(assignment, evaluator))
+        process = _Process(fresh, evaluator, replace(alone, coordinator=coordinator), kept)
+        process.run(assignment, report, stop_requested)
+        return process.following(means.pop_all()) if process.stays else None
+
+
+@dataclass
+class _Process:
+    """What a round's process has from its first round on."""
+
+    fresh: FreshProcess
+    evaluator: Evaluator
+    team: Team
+    kept: Kept
+    stays: bool = False
+
+    def run(self, assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
+        """One round; the process stays where it has ended with a version and everything can be used again."""
+        self.stays = False
         registry = registry_of(assignment, traceparent=assignment.traceparent)
         with closing(registry), closing(log_of(assignment, registry)) as log:
             if assignment.candidate:
                 report(judging.figures_of(assignment, registry=registry, log=log))
                 return
-            around = Surroundings(registry, log, fresh, team, evaluator)
-            doing = rebuild if assignment.rebuild_of else conduct
-            report(doing(assignment, report, stop_requested, around))
+            around = Surroundings(registry, log, self.fresh, self.team, self.evaluator)
+            if assignment.rebuild_of:
+                report(rebuild(assignment, report, stop_requested, around))
+                return
+            word = conduct(assignment, report, stop_requested, replace(around, kept=self.kept))
+            self.stays = isinstance(word, Done) and not self.kept.leaves_because
+        report(word)
+
+    def following(self, means: ExitStack) -> RunRound:
+        """What runs the next round; `means` end with the last one."""
+
+        def run(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> RunRound | None:
+            with ExitStack() as ending:
+                ending.push(means)
+                self.run(assignment, report, stop_requested)
+                if self.stays:
+                    ending.pop_all()
+                    return run
+            return None
+
+        return run
+
+
+def _leaves_because(assignment: RoundAssignment, evaluator: Evaluator) -> str:
+    """Why the process takes one round only; empty where it may take more."""
+    training = dict(assignment.plan.configuration.get("training", {}))
+    return next(
+        (
+            reason
+            for reason, is_so in {
+                "TRAINER_WARM_PROCESSES is 0": not assignment.may_stay,
+                "several trainers or processes compute its rounds": assignment.workers > 1
+                or bool(assignment.addresses),
+                "parameter servers compute its rounds": assignment.is_asynchronous,
+                "its batches are cut into shards": assignment.shards > 1 or training.get("local_steps", 1) > 1,
+                "another process evaluates on the way": evaluator is not BY_CHIEF,
+                "it computes on GPUs, whose memory a waiting process would keep": bool(
+                    tf.config.list_physical_devices("GPU")
+                ),
+            }.items()
+            if is_so
+        ),
+        "",
+    )
 
 
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
@@ -72,6 +132,10 @@ def conduct(
     work = RoundWork(assignment, report, stop_requested, around)
     try:
         return work.run()
+    except NotAsFreshError as error:
+        assert around.kept, "only a kept program is not fresh"
+        around.kept.drop(str(error))
+        return conduct(assignment, report, stop_requested, around)
     except StopRequestedError:
         return Stopped(work.place.examples_done)
     except WorkerLostError as error:

@@ -17,7 +17,7 @@ from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters, warm_start
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.first_build import first_build
-from services.trainer.rounds.inputs import RoundInputs, fetch_definition
+from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of
 from services.trainer.shards.team import Team
 
 _FEATURES = ".bottleneck"
@@ -26,15 +26,49 @@ Blocks = Callable[[Model], Iterator[Columns]]
 """The columns of the round's trained examples, for a model."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Program:
     """Attributes:
     parent: what the candidate is compared with; None for a model's first round.
+    has_parent_alike: it was built from the same definition and schema.
+    module: whose functions the model calls; None for an estimator.
     """
 
     model: Model
     training: Trainable
     parent: Model | None
+    has_parent_alike: bool = False
+    module: UserModule | None = None
+
+    def take_up(self, parent: Parent, statistics: Statistics, *, seed: int) -> str:
+        """In a further round, before `begin`: forgets the rounds before. Empty; or why the program has to be built
+        anew, and nothing has changed.
+
+        Args:
+            parent: of the same definition and schema.
+        """
+        meaning = adapters.meaning_of(self.model, statistics)
+        carrying = parent.carrying_to(self.model.definition, meaning)
+        if not self.training.may_begin_again(parent.checkpoint.arrays, carrying):
+            return "its parent's variables are others, or their rows mean something else"
+        if not self.model.restate(statistics):
+            return "what its features were fitted to has outgrown its room"
+        self.training.begin_again(seed)
+        if cut_at := adapters.bottleneck_of(self.model):
+            cut_at.begin_again()
+        return ""
+
+    def take_parent(self, parent: Parent) -> bool:
+        """Has `parent` answer as this one, which is of the same definition and schema; False where it cannot."""
+        arrays = parent.checkpoint.arrays
+        if self.parent is None or not self.has_parent_alike or not adapters.holds_layers(self.parent, arrays):
+            return False
+        if not self.parent.restate(parent.statistics):
+            return False
+        if cut_at := adapters.bottleneck_of(self.parent):
+            cut_at.begin_again()
+        parent.give_to(self.parent)
+        return True
 
 
 @dataclass(frozen=True)
@@ -70,11 +104,13 @@ def build(
     """
     parent = inputs.parent.built() if inputs.parent else None
     is_first = inputs.module is not None and not before and team.is_chief and not assignment.rebuild_of
-    model = _model(inputs, statistics, assignment, registry, is_first=is_first)
+    model, module = _model(inputs, statistics, assignment, registry, is_first=is_first)
     for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
         one.directory = Path(assignment.cache_dir) / _FEATURES
     model.fit(before, lambda: blocks(model))
-    return Program(model, adapters.trainable_of(model, seed=assignment.plan.seed, team=team), parent)
+    training = adapters.trainable_of(model, seed=assignment.plan.seed, team=team)
+    is_alike = inputs.parent is not None and inputs.parent.key == key_of(assignment.plan)
+    return Program(model, training, parent, has_parent_alike=is_alike, module=module)
 
 
 def begin(program: Program, inputs: RoundInputs, statistics: Statistics) -> Begun:
@@ -101,14 +137,19 @@ def _model(
     registry: RegistryClient,
     *,
     is_first: bool,
-) -> Model:
+) -> tuple[Model, UserModule | None]:
+    """With the module that it is built from."""
+    imported = [inputs.module]
+
     def build(module: UserModule | None) -> Model:
         with at_most(assignment.max_parameters):
             return adapters.build(inputs.definition, inputs.schema, statistics, module, seed=assignment.plan.seed)
 
     def import_again() -> UserModule | None:
-        return fetch_definition(registry, assignment.plan.definition_digest, Path(assignment.work_dir))[1]
+        imported.append(fetch_definition(registry, assignment.plan.definition_digest, assignment.code_dir)[1])
+        return imported[-1]
 
     if is_first and inputs.module:
-        return first_build(build, inputs.module, import_again)
-    return build(inputs.module)
+        model = first_build(build, inputs.module, import_again)
+        return model, imported[-1]
+    return build(inputs.module), inputs.module

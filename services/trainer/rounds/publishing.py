@@ -61,6 +61,7 @@ class Trained:
         course: how many steps, what ended them, how fast (pace.py, rates.py).
         left_out: of the range.
         calibration: by head, as calibrating.py tells it.
+        process: whether it was warm (kept.py).
     members: what each of several has read (data/divided_log.py).
     """
 
@@ -83,6 +84,7 @@ class Trained:
     left_out: LeftOut | None
     members: Sequence[Mapping[str, Any]]
     calibration: Mapping[str, Any]
+    process: Mapping[str, Any]
 
 
 def write_files(
@@ -134,7 +136,7 @@ def write_files(
 
 def _libraries(assignment: RoundAssignment, definition: Definition) -> dict[str, bytes]:
     """By name, as the definition was written out for its module."""
-    folder = package_folder(Path(assignment.work_dir) / DEFINITIONS, assignment.plan.definition_digest)
+    folder = package_folder(assignment.code_dir / DEFINITIONS, assignment.plan.definition_digest)
     return {name: (folder / name).read_bytes() for name in definition.operations}
 
 
@@ -205,6 +207,7 @@ def draft_of(
         environment=environment_of(assignment)
         | {"training": _course_of(trained, measured)}
         | ({"members": list(trained.members)} if trained.members else {})
+        | ({"process": dict(trained.process)} if trained.process else {})
         | ({"calibration": dict(trained.calibration)} if trained.calibration else {})
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})

@@ -142,4 +142,4 @@ def _of_worker(assignment: RoundAssignment, rank: int) -> RoundAssignment:
     """The same round, with a folder of its own."""
     work_dir = Path(assignment.work_dir) / f"worker-{rank}"
     work_dir.mkdir(exist_ok=True)
-    return replace(assignment, work_dir=str(work_dir))
+    return replace(assignment, work_dir=str(work_dir), process_dir="")

@@ -36,7 +36,7 @@ from common.process.logs import configure_logs
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
-from services.trainer.protocol.messages import Message, Raised, RunRound, encode_message
+from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +94,7 @@ def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> N
                 break
             request = json.loads(packet)
             if "spawn" in request:
-                child = functools.partial(
-                    _child, run_round, Path(request["spawn"]), report_fd=fds[0], priority=priority
-                )
+                child = functools.partial(_child, run_round, Path(request["spawn"]), channel=fds[0], priority=priority)
                 pid = children.fork(child, closing=[control.close])
                 os.close(fds[0])
                 _send(control, {"spawned": pid})
@@ -113,32 +111,49 @@ def _weigh_less_as_a_session(nice: int) -> None:
         Path("/proc/self/autogroup").write_text(str(nice))
 
 
-def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priority: Priority) -> int:
-    """Runs the round; returns the exit status."""
+def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority: Priority) -> int:
+    """Runs the round, and those that control has for the process afterwards; returns the exit status."""
     os.nice(priority.nice)
     if priority.scheduling != "normal":
         os.sched_setscheduler(0, _POLICIES[priority.scheduling], os.sched_param(0))
         _weigh_less_as_a_session(priority.nice)
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     stop_requested = _stop_on_sigterm()
-    assignment = RoundAssignment.from_json(assignment_path.read_text())
 
     def report(message: Message) -> None:
         line = encode_message(message)
         while line:
-            line = line[os.write(report_fd, line) :]
+            line = line[os.write(channel, line) :]
 
-    try:
-        _own(Path(assignment.work_dir))
-        _keep_temporary_files(Path(assignment.work_dir) / "tmp")
-        crash_report.leave(Path(assignment.work_dir))
-        run_round(assignment, report, stop_requested)
-    except HeadraceError as error:
-        report(Raised(type(error).__name__, error.message))
-    except Exception as error:
-        report(Raised(type(error).__name__, _with_place(error)))
-        raise
-    return 0
+    orders, following = os.fdopen(os.dup(channel)), run_round
+    has_begun = False
+    while True:
+        assignment = RoundAssignment.from_json(assignment_path.read_text())
+        work_dir = Path(assignment.work_dir)
+        try:
+            lock = _own(work_dir)
+            if not has_begun:
+                _keep_temporary_files(Path(assignment.process_dir or work_dir) / "tmp")
+                has_begun = True
+            end_report = crash_report.leave(work_dir)
+            found = following(assignment, report, stop_requested)
+        except HeadraceError as error:
+            report(Raised(type(error).__name__, error.message))
+            return 0
+        except Exception as error:
+            report(Raised(type(error).__name__, _with_place(error)))
+            raise
+        if found is None or stop_requested():
+            return 0
+        following = found
+        end_report()
+        os.close(lock)
+        report(Waits())
+        gc.collect()
+        order = orders.readline()
+        if not order:
+            return 0
+        assignment_path = Path(json.loads(order)["assignment"])
 
 
 def _with_place(error: Exception) -> str:
@@ -158,8 +173,9 @@ def _stop_on_sigterm() -> Callable[[], bool]:
     return lambda: requested
 
 
-def _own(work_dir: Path) -> None:
-    """Locks the folder until this process ends: an earlier attempt may still be dying in it.
+def _own(work_dir: Path) -> int:
+    """Locks the folder until what it returns is closed, or this process ends: an earlier attempt may still be dying in
+    it.
 
     Raises:
         Unavailable: it takes its time; no fault of the round's.
@@ -169,7 +185,7 @@ def _own(work_dir: Path) -> None:
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return lock
         except BlockingIOError as error:
             if time.monotonic() > deadline:
                 raise Unavailable(f"processes of an earlier attempt are still in {work_dir}") from error

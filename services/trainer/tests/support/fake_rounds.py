@@ -23,7 +23,17 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import read_blocks
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, Shrunk, Stopped
+from services.trainer.protocol.messages import (
+    Done,
+    Failed,
+    FailureKind,
+    Message,
+    Progress,
+    Rebuilt,
+    RunRound,
+    Shrunk,
+    Stopped,
+)
 from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
@@ -31,16 +41,36 @@ Report = Callable[[Message], None]
 StopRequested = Callable[[], bool]
 
 
-def run_round(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound | None:
     behaviour = Path(os.environ[BEHAVIOUR_FILE]).read_text().strip()
     if assignment.rebuild_of and behaviour == "register":
         behaviour = "rebuild"
-    globals()[behaviour](assignment, report, stop_requested)
+    following: RunRound | None = globals()[behaviour](assignment, report, stop_requested)
+    return following
 
 
 def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     report(Progress("train", examples_done=5, loss=0.5))
     report(Done(version=1, decision="promote", events_trained=5))
+
+
+def stay(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
+    """Says its pid, and would take another round."""
+    report(Done(version=os.getpid(), decision="promote", process={"warm": False, "because": "fake"}))
+    return run_round
+
+
+def stay_when_told(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
+    """Ends well though it was asked to stop, as a round does that has just registered its version."""
+    report(Progress("train", examples_done=3))
+    while not stop_requested():
+        time.sleep(0.01)
+    return stay(assignment, report, stop_requested)
+
+
+def register_and_stay(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
+    register(assignment, report, stop_requested)
+    return run_round
 
 
 def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:

@@ -22,6 +22,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
+from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
@@ -182,6 +183,7 @@ class Platform:
         profile: tuple[int, int] = (0, 0),
         max_parameters: int = MAX_PARAMETERS,
         evaluator: Evaluator = BY_CHIEF,
+        kept: Kept | None = None,
     ) -> Done | Failed | Stopped | Shrunk:
         assignment = replace(
             self.assignment(lease, work_dir),
@@ -195,12 +197,12 @@ class Platform:
             assignment,
             self.messages.append,
             stop_requested,
-            self.around(evaluator),
+            self.around(evaluator, kept),
         )
 
-    def around(self, evaluator: Evaluator = BY_CHIEF) -> Surroundings:
+    def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
         registry: Any = self.registry  # which has the calls that a round makes
-        return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator)
+        return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:

@@ -1,0 +1,167 @@
+"""The processes that rounds run in: forked from the zygote, or one that has kept what a round of the same model needs.
+
+A process whose round has ended well may wait for the next one. So many wait at once, the one that has waited longest
+goes first; a process goes, too, after so many rounds, when it has grown, and whatever else happens to it: nothing is
+lost with it but the time to build its model again.
+"""
+
+import logging
+import shutil
+import signal
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import Unavailable
+from services.trainer import metrics
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Message
+from services.trainer.settings import TrainerSettings
+
+logger = logging.getLogger(__name__)
+_MEBIBYTE = 1024 * 1024
+Key = tuple[object, ...]
+
+
+@dataclass
+class _Process:
+    """Attributes:
+    directory: gone with it.
+    rounds: that it was given.
+    first_bytes: its own memory after the first of them.
+    """
+
+    child: RoundChild
+    key: Key
+    model: str
+    directory: Path | None
+    rounds: int = 1
+    first_bytes: int = 0
+
+
+class Processes:
+    """Of the thread that owns the zygote; `shown` may be asked from any."""
+
+    def __init__(self, settings: TrainerSettings, zygote: ZygoteClient) -> None:
+        self._settings, self._zygote = settings, zygote
+        self._busy = dict[int, _Process]()
+        self._waiting = OrderedDict[Key, _Process]()
+        self._ending = list[_Process]()
+
+    def spawn(self, assignment: RoundAssignment) -> RoundChild:
+        """Has a process begin the round. Raises Unavailable: the zygote could not fork."""
+        key = _key_of(assignment)
+        process = self._waiting.pop(key, None) if assignment.may_stay else None
+        if process is not None and self._has_taken(process, assignment):
+            process.rounds += 1
+        else:
+            process = self._forked(assignment, key)
+        self._busy[process.child.pid] = process
+        self._count()
+        return process.child
+
+    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
+        return self._zygote.wait(child, timeout_seconds)
+
+    def signal(self, child: RoundChild, number: int) -> None:
+        self._zygote.signal(child, number)
+
+    def forget(self, child: RoundChild) -> None:
+        """Its round is over: it has ended, or waits for another."""
+        process = self._busy.pop(child.pid)
+        if child.has_ended or not child.waits:
+            self._end(process)
+        elif because := self._worn(process):
+            logger.info("a warm process ends", extra={"model": process.model, "reason": because})
+            self._end(process)
+        else:
+            self._waiting[process.key] = process
+            while len(self._waiting) > self._settings.warm_processes:
+                self._end(self._waiting.popitem(last=False)[1])
+        self._count()
+
+    def tend(self) -> None:
+        """Lets go of those that have ended. Called often."""
+        for key in [key for key, process in self._waiting.items() if process.child.has_ended]:
+            self._end(self._waiting.pop(key))
+            self._count()
+        for process in [one for one in self._ending if one.child.has_ended]:
+            self._ending.remove(process)
+            self._let_go(process)
+
+    def end_all(self) -> None:
+        """Of those that wait."""
+        while self._waiting:
+            self._end(self._waiting.popitem()[1])
+        self._count()
+
+    def close(self) -> None:
+        """The zygote has been stopped, and with it every process."""
+        self.end_all()
+        self.tend()
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Those that wait."""
+        return [
+            {"pid": process.child.pid, "model": process.model, "rounds": process.rounds}
+            for process in tuple(self._waiting.values())
+        ]
+
+    def _has_taken(self, process: _Process, assignment: RoundAssignment) -> bool:
+        try:
+            self._zygote.hand(process.child, replace(assignment, process_dir=str(process.directory)))
+        except Unavailable as error:
+            logger.info("a warm process has ended", extra={"model": process.model, "error": error.message})
+            self._end(process)
+            return False
+        return True
+
+    def _forked(self, assignment: RoundAssignment, key: Key) -> _Process:
+        directory = None
+        if assignment.may_stay:
+            directory = Path(f"{assignment.work_dir}.process")
+            directory.mkdir(exist_ok=True)
+            assignment = replace(assignment, process_dir=str(directory))
+        return _Process(self._zygote.spawn(assignment), key, assignment.plan.model, directory)
+
+    def _worn(self, process: _Process) -> str:
+        """Why it takes no further round; empty where it does."""
+        bytes_now = _own_bytes(process.child.pid)
+        process.first_bytes = process.first_bytes or bytes_now
+        grown, most = bytes_now - process.first_bytes, self._settings.warm_growth_mib * _MEBIBYTE
+        if process.rounds >= self._settings.warm_rounds:
+            return f"{process.rounds} rounds (TRAINER_WARM_ROUNDS)"
+        return f"it has grown by {grown} bytes (TRAINER_WARM_GROWTH_MIB)" if grown > most else ""
+
+    def _end(self, process: _Process) -> None:
+        if process.child.has_ended:
+            self._let_go(process)
+            return
+        self._zygote.signal(process.child, signal.SIGKILL)
+        self._ending.append(process)
+
+    def _let_go(self, process: _Process) -> None:
+        self._zygote.forget(process.child)
+        if process.directory is not None:
+            shutil.rmtree(process.directory, ignore_errors=True)
+
+    def _count(self) -> None:
+        metrics.WARM_PROCESSES.set(len(self._waiting))
+
+
+def _key_of(assignment: RoundAssignment) -> Key:
+    """What a process is of: rounds of equal keys are computed alike."""
+    plan = assignment.plan
+    threads = (assignment.intra_op_threads, assignment.inter_op_threads)
+    return plan.model, plan.definition_digest, plan.schema_version, plan.code_digest, threads, assignment.devices
+
+
+def _own_bytes(pid: int) -> int:
+    """Memory that it shares with nobody; 0 once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)

@@ -310,7 +310,7 @@ def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, ca
     page.get_by_role("button", name="Version", exact=True).press("Enter")
     page.get_by_role("button", name="Version", exact=True).press("Enter")
     expect(rows.first.locator("td").first).to_have_text("1")
-    page.get_by_text("1 stretches were left out").click()
+    page.get_by_text("1 stretch left out").click()
     expect(page.get_by_role("cell", name="asked for")).to_be_visible()
     promote = page.get_by_role("link", name="Promote version 1")
     promote.focus()

@@ -109,7 +109,7 @@ def test_parameters_and_metrics_are_one_table_that_links_sort(browser: httpx.Cli
     path = "/models/m/versions"
     page = seen(browser.get(path))
     assert shown(page) == ["v4", "v3", "v2", "v1"]
-    for words in ("auc", "training.optimizer.learning_rate", "0.72", "1 parameters are the same in all", "passes 2"):
+    for words in ("auc", "training.optimizer.learning_rate", "0.72", "1 parameter the same in all", "passes 2"):
         assert words in page.text, words
     assert "left_out" not in page.text
     wanted = {
@@ -148,7 +148,7 @@ def test_thousands_of_versions_are_sorted_as_a_whole_and_read_page_by_page(
     asked.clear()
     answer = browser.get("/models/m/versions?sort=version&order=ascending&page=20")
     assert shown(seen(answer)) == [f"v{number}" for number in range(1901, 2001)]
-    assert "2000 versions, 1901 to 2000 shown." in seen(answer).text
+    assert "2,000 versions, 1901 to 2000 shown." in seen(answer).text
     assert seen(answer).all("a", href="?sort=version&order=ascending&page=19")
     assert "The next page" not in answer.text
     assert len(answer.content) < 200_000

@@ -70,8 +70,8 @@ class PreparedBlock:
 
     Attributes:
         trained_rows, held_out_rows: their rows in the parsed block, int64.
-        sample: a few usable examples, serialized, by row of the parsed block; with the shortest and the longest list of
-            each input of any length.
+        sample: a few usable examples, serialized, by row of the parsed block, a held-out one first; with the shortest
+            and the longest list of each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
         present: all values of the same features.
         absent, crcs, equal: as ParsedBlock has them.
@@ -232,7 +232,7 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
     parts = (~parsed.held_out, parsed.held_out & ~parsed.calibrating, parsed.calibrating)
     trained, held_out, calibrating = (np.flatnonzero(~refused & mask) for mask in parts)
-    sample = _sample(model, parsed.raw, np.flatnonzero(~refused))
+    sample = _sample(model, parsed.raw, np.concatenate([held_out, calibrating, trained]))
     weights = _weights(model, parsed)
     return PreparedBlock(
         index=parsed.index,
@@ -305,13 +305,13 @@ def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, mi
 
 
 def _sample(model: Answering, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
-    """Row numbers, in order."""
-    chosen = list[int]()
+    """Row numbers: the first of `usable`, the shortest and longest lists, then the others."""
+    chosen = usable[:1].tolist()
     for feature in model.inputs:
         if feature.is_variable_length and len(usable):
             lengths = lengths_of(raw[feature.name]).numpy()[usable]
             chosen += [int(usable[lengths.argmin()]), int(usable[lengths.argmax()])]
-    return sorted(list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES])
+    return list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES]
 
 
 def _size_bytes(parsed: ParsedBlock, decoded: Sequence[str]) -> int:

@@ -93,6 +93,10 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
     assert [r.model_spec.signature_name for r in requests[:2]] == ["serving_default", "serving_examples"]
     assert [r.inputs["examples"].tensor_shape.dim[0].size for r in requests[1::2]] == [1, 8, 1, 1, 1, 1, 1, 1]
     assert set(requests[1].inputs["examples"].string_val) <= set(events(100))
+    keys = position_keys([(0, record, 10) for record in range(10)])
+    held_out = holdout_mask(keys, seed=3, fraction=0.25)
+    first_of_all = events(100).index(requests[1].inputs["examples"].string_val[0])
+    assert held_out[first_of_all], "what a reader tries the version with was not trained on"
     assert (
         requests[0].inputs["word"].string_val[0]
         == example_pb2.Example.FromString(requests[1].inputs["examples"].string_val[0])

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+_MOST_LISTED = 12
+
 
 def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
     """A clause to append to a sentence, as in "; did you mean estimator?"; empty where nothing is close."""
@@ -13,10 +15,17 @@ def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
 
 
 def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence: "there is no column 'knd'; there are id, kind; did you mean kind?"; `what` names it with its kind."""
-    names = list(known)
-    listed = f"{'there are' if len(names) > 1 else 'there is'} {', '.join(names) or 'none'}"
-    return f"there is no {what}; {listed}{did_you_mean([name], names)}"
+    """A sentence: "there is no column 'knd'; there are id, kind; did you mean kind?"; `what` names it with its kind.
+
+    Of more than twelve names those that are most like it are listed, and how many others there are.
+    """
+    names = list(dict.fromkeys(known))
+    shown = names if len(names) <= _MOST_LISTED else near(name, names)
+    others = len(names) - len(shown)
+    listed = ", ".join(shown) + (f" and {others:,} more" if others else "")
+    return f"there is no {what}; {'there are' if len(names) > 1 else 'there is'} {listed or 'none'}" + did_you_mean(
+        [name], names
+    )
 
 
 def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:

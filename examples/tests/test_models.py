@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from examples import compare
 from examples.digits import replay as digit_replay
@@ -96,10 +97,16 @@ def test_k_means_puts_digits_into_clusters_that_are_nearer_than_their_mean(tmp_p
 @pytest.mark.covers("ex-nets", "rec-sequence", "mode-multi-head")
 def test_a_recurrent_network_reads_the_hours_for_two_heads_one_of_which_is_not_always_known(tmp_path: Path) -> None:
     example = Example("weather", tmp_path)
-    learned = example.learn(example.events(3000))
-    changes = [event["temperature_later"] - event["temperature"] for event in weather_replay.events(3000)]
+    events = example.events(6000)
+    learned = example.learn(events[:3000])
+    described = list(weather_replay.events(6000))
+    changes = [event["temperature_later"] - event["temperature"] for event in described[:3000]]
     assert learned.metrics["warmth/rmse"] < 0.8 * np.std(changes), "that nothing changes in three hours"
-    assert learned.metrics["rain/auc"] > 0.75
+    # Of the 3,000 events 14 are before rain, two or three of them held out: what comes later judges the head.
+    rains = [event.get("rain_later") for event in described[3000:]]
+    known = [index for index, rain in enumerate(rains) if rain is not None]
+    probability = learned.answer(events[3000:])["rain/probability"].ravel()
+    assert roc_auc_score([rains[index] for index in known], probability[known]) > 0.75
 
 
 def test_words_say_which_package_a_sentence_is_from(tmp_path: Path) -> None:
@@ -122,10 +129,9 @@ def test_served_vectors_of_one_digit_lie_closer_than_those_of_others(tmp_path: P
     vectors = example.learn(events[:1000]).answer(events[1000:])["vector"]
     digits = np.array([event["digit"] for event in digit_replay.events(1200)][1000:])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-    between, alike = vectors @ vectors.T, np.equal.outer(digits, digits)
-    assert between[alike].mean() > between[~alike].mean() + 0.15
-    np.fill_diagonal(between, -2.0)
-    assert np.mean(digits[between.argmax(axis=1)] == digits) > 0.8, "the nearest other one is of the same kind"
+    pairs = np.triu_indices(len(digits), 1)
+    between, alike = (vectors @ vectors.T)[pairs], np.equal.outer(digits, digits)[pairs]
+    assert roc_auc_score(alike, between) > 0.9, "by how close two vectors are, one tells whether their digits are equal"
 
 
 @pytest.mark.covers("rec-image", "mode-fine-tune")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common.counted import counted
 from common.errors import Unavailable
 from services.trainer import metrics
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
@@ -132,7 +133,7 @@ class Processes:
         process.first_bytes = process.first_bytes or bytes_now
         grown, most = bytes_now - process.first_bytes, self._settings.warm_growth_mib * _MEBIBYTE
         if process.rounds >= self._settings.warm_rounds:
-            return f"{process.rounds} rounds (TRAINER_WARM_ROUNDS)"
+            return f"{counted(process.rounds, 'round')} (TRAINER_WARM_ROUNDS)"
         return f"it has grown by {grown} bytes (TRAINER_WARM_GROWTH_MIB)" if grown > most else ""
 
     def _end(self, process: _Process) -> None:

@@ -105,7 +105,7 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
         (["unfold"], "there is no step 'unfold'; there are abs"),
         ([{"power": "x"}], "power takes one number, got 'x'"),
         ([{"abs": 1}], "abs takes nothing beside its name"),
-        ([{"mask": [1, 1]}], "mask has 2 values, and there are 4 columns"),
+        ([{"mask": [1, 1]}], "mask has 2 values, and the input 4 columns"),
         (["sum", {"take": [1]}], "there are columns 0 to 0"),
         (["sum", "difference"], "difference leaves 0 columns"),
         ([], "a list of 1 to 16 steps"),

@@ -402,7 +402,7 @@ def test_without_any_worker_or_server_the_attempt_ends_with_a_sentence(tmp_path:
     ("section", "sentence"),
     [
         ({"workers": 0}, "workers must be an integer from 1 to 32"),
-        ({"take": 3}, "take is 3, and there are 2 workers"),
+        ({"take": 3}, "take is 3, expected at most workers, 2"),
         ({"take": 2, "max_staleness": 1}, "leave max_staleness out, or take"),
         ({"placement": "random"}, "placement must be one of round_robin, greedy"),
         ({"servers": 2, "worker": 1}, "worker"),

@@ -1,0 +1,23 @@
+"""What a sentence lists for a word that is not known."""
+
+from common.suggestions import there_is_no
+
+
+def test_a_few_names_are_all_listed() -> None:
+    assert there_is_no("column 'knd'", "knd", ["id", "kind"]) == (
+        "there is no column 'knd'; there are id, kind; did you mean kind?"
+    )
+
+
+def test_of_many_names_the_nearest_are_listed_and_the_others_counted() -> None:
+    names = [f"points-{number}" for number in range(200)] + ["flights"]
+    assert there_is_no("stream 'flihgts'", "flihgts", names) == (
+        "there is no stream 'flihgts'; there are flights and 200 more; did you mean flights?"
+    )
+    assert there_is_no("stream 'zzz'", "zzz", names) == (
+        "there is no stream 'zzz'; there are points-0, points-1, points-2, points-3, points-4 and 196 more"
+    )
+
+
+def test_no_name_is_said_as_none() -> None:
+    assert there_is_no("stream 'a'", "a", []) == "there is no stream 'a'; there is none"

@@ -22,6 +22,8 @@ def save(size: str, count: int, directory: Path, *, programs: int = 1) -> None:
     and the others that of the first."""
     import tensorflow as tf
 
+    from services.trainer.export import state
+
     for seed in range(count):
         target = directory / str(seed)
         module = _module(size, seed)
@@ -30,14 +32,11 @@ def save(size: str, count: int, directory: Path, *, programs: int = 1) -> None:
             signature = tf.function(predict, input_signature=[tf.TensorSpec([None, INPUTS], tf.float32, name="x")])
             tf.saved_model.save(module, str(target), signatures=signature)
             continue
-        shutil.copytree(directory / "0", target)
-        prefix = str(target / "variables/variables")
-        names = [f"kernels/{index}" for index in range(len(module.kernels))] + ["table"] * hasattr(module, "table")
-        values = [*module.kernels, *([module.table] if hasattr(module, "table") else [])]
-        tf.raw_ops.SaveV2(
-            prefix=prefix, tensor_names=[f"{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names],
-            shape_and_slices=[""] * len(names), tensors=[value.read_value() for value in values],
-        )  # fmt: skip
+        shutil.copytree(directory / "0", target, ignore=shutil.ignore_patterns("variables"))
+        values = {f"kernels/{index}": kernel for index, kernel in enumerate(module.kernels)}
+        values |= {"table": module.table} if hasattr(module, "table") else {}
+        named = {f"{name}/.ATTRIBUTES/VARIABLE_VALUE": value for name, value in values.items()}
+        state.write(target, named, state.object_graph_of(directory / "0"))
 
 
 def _module(size: str, seed: int) -> Any:

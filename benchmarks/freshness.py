@@ -39,10 +39,10 @@ from headrace.local.launcher import Launcher
 from headrace.places import SERVICES
 
 _EXAMPLE_DIR = Path("examples/flights")
-_TRIGGERS = b"triggers: {min_examples: 4000, max_interval_seconds: 5, cooldown_seconds: 0.5, max_round_examples: 50000}"
+_TRIGGERS = b"triggers: {min_examples: 500, max_interval_seconds: 1, cooldown_seconds: 0, max_round_examples: 50000}"
 _GATE = b"gate: {metric: auc, max_regression: 0.05, min_value: 0.5, on_reject: retry}"
 _POSTS_PER_SECOND = 10
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.1
 _DRAIN_SECONDS = 90.0
 _TARGET_SECONDS = 2.0
 _STAGES = ("download", "read", "build", "train", "evaluate", "export", "upload")

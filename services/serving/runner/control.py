@@ -109,6 +109,9 @@ class RunnerControl:
         self._announced: set[str] = set()
         self._reported: Routes | None = None
         self._counted: dict[int, dict[str, Any]] = {}
+        self._dropped: list[int] = []
+        """Versions that the loop may still answer with: the manager drops one that another has overtaken before the
+        loop reads for it, and the loop may have begun to."""
         self._renew_at = 0.0
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -156,7 +159,7 @@ class RunnerControl:
         if "load" in message:
             self._states.load(message["load"]["version"], Path(message["load"]["directory"]))
         if "drop" in message:
-            self._states.drop(message["drop"])
+            self._dropped.append(message["drop"])
         if message.get("leave"):
             self._assignment.leave()
 
@@ -176,9 +179,12 @@ class RunnerControl:
 
     def _settle(self, targets: Routes) -> None:
         """The loop reads exactly these queues now: leave the others' serving sets and tell the manager."""
-        dropped = self._announced - set(targets)
-        if dropped and self._in_redis(lambda: self._membership.leave(dropped)):
-            self._announced -= dropped
+        given_up = self._announced - set(targets)
+        if given_up and self._in_redis(lambda: self._membership.leave(given_up)):
+            self._announced -= given_up
+        for version in set(self._dropped).difference(targets.values()):
+            self._dropped.remove(version)
+            self._states.drop(version)
         if self._reported != targets:
             self._reported = targets
             self._say({"event": "serving", "targets": dict(targets)})

@@ -162,6 +162,22 @@ def test_the_state_that_was_let_go_last_is_there_again_at_once(
     assert runner.leave() == 0
 
 
+def test_a_version_that_is_overtaken_is_dropped_once_no_queue_is_read_for_it(
+    runner: RunnerProcess, asker: Asker, same_program: Path
+) -> None:
+    """The manager drops it at once where it has not heard yet that the loop reads for it."""
+    runner.load(2, same_program / "2")
+    runner.load(3, same_program / "3")
+    runner.channel.send({"targets": {"alias/production": 2, "version/2": 2}})
+    while "version/2" not in runner.message("serving")["targets"]:
+        continue
+    runner.channel.send({"targets": {"alias/production": 3}, "to_empty": ["version/2"]})
+    runner.channel.send({"drop": 2})
+    assert runner.message("dropped")["version"] == 2
+    assert answer(asker, 5) == (3, expected(3, 5))
+    assert runner.leave() == 0
+
+
 def test_a_further_state_costs_its_variables_and_gives_them_back(
     zygote: Zygote, redis_server: RedisServer, same_program: Path
 ) -> None:

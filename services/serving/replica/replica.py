@@ -55,6 +55,9 @@ class Replica:
         self._loads = Loads(self._slots, limits, actions)
         self._is_draining = False
         self._has_settled = False
+        self._decided: dict[str, Mapping[str, int]] = {}
+        """By model: which version should answer each queue, as decided last; its runner may not have said yet that it
+        reads it."""
         self.wanted: Wanted | None = None
         """What the source said last; None before it said anything."""
 
@@ -241,7 +244,9 @@ class Replica:
             aliases = labels_of_folders(known, aspired=aspired, available=serving & kept)
             return _Owners(queue_owners(aliases, available=serving & kept, readers={}), kept)
         readers = {target: version for version in sorted(serving) for target in slots[version].targets_read()}
-        owners = queue_owners(known, available=serving, readers=readers)
+        decided = self._decided.get(model, {}).items()
+        readers |= {target: version for target, version in decided if version in serving}
+        owners = self._decided[model] = queue_owners(known, available=serving, readers=readers)
         kept = aspired | {version for version in slots if answers_for_aliases(version, owners)}
         return _Owners({target: owner for target, owner in owners.items() if owner in kept}, kept)
 

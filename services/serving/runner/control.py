@@ -5,7 +5,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,18 @@ from services.serving.wire.keys import RUNNER_RENEW_SECONDS
 logger = logging.getLogger(__name__)
 _WAKE_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
+_PLACE_SECONDS = 0.5
 Routes = Mapping[str, int]
 """{queue: the version that answers it}."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """To load a version from its directory, or, without one, to drop it."""
+
+    version: int
+    directory: Path | None = None
+    given_at: float = field(default_factory=time.monotonic)
 
 
 class Assignment:
@@ -109,9 +120,7 @@ class RunnerControl:
         self._announced: set[str] = set()
         self._reported: Routes | None = None
         self._counted: dict[int, dict[str, Any]] = {}
-        self._dropped: list[int] = []
-        """Versions that the loop may still answer with: the manager drops one that another has overtaken before the
-        loop reads for it, and the loop may have begun to."""
+        self._orders: list[_Order] = []
         self._renew_at = 0.0
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -144,8 +153,32 @@ class RunnerControl:
             self._renew(wanted)
         if wanted != self._assignment.adopted():
             self._in_redis(lambda: self._membership.wake(self._connection_id()))
+            self._pass_on(None)
             return
         self._settle(wanted)
+        self._pass_on(wanted.values())
+
+    def _pass_on(self, answering: Collection[int] | None) -> None:
+        """Gives the states their orders, in turn.
+
+        A drop waits until the loop answers with other versions: the manager drops a version that another has overtaken
+        before it hears that the loop reads for it. A load behind it waits too, for the place that it frees, but not
+        long.
+
+        Args:
+            answering: the versions that the loop answers with; None while that changes.
+        """
+        held_back = list[_Order]()
+        for order in self._orders:
+            if order.directory is None and (answering is None or order.version in answering):
+                held_back.append(order)
+            elif order.directory is None:
+                self._states.drop(order.version)
+            elif held_back and time.monotonic() < order.given_at + _PLACE_SECONDS:
+                held_back.append(order)
+            else:
+                self._states.load(order.version, order.directory)
+        self._orders = held_back
 
     def _obey(self, message: dict[str, Any]) -> None:
         targets = message.get("targets")
@@ -157,9 +190,9 @@ class RunnerControl:
             self._announced -= to_empty
             self._assignment.want(targets, to_empty=to_empty)
         if "load" in message:
-            self._states.load(message["load"]["version"], Path(message["load"]["directory"]))
+            self._orders.append(_Order(message["load"]["version"], Path(message["load"]["directory"])))
         if "drop" in message:
-            self._dropped.append(message["drop"])
+            self._orders.append(_Order(message["drop"]))
         if message.get("leave"):
             self._assignment.leave()
 
@@ -182,9 +215,6 @@ class RunnerControl:
         given_up = self._announced - set(targets)
         if given_up and self._in_redis(lambda: self._membership.leave(given_up)):
             self._announced -= given_up
-        for version in set(self._dropped).difference(targets.values()):
-            self._dropped.remove(version)
-            self._states.drop(version)
         if self._reported != targets:
             self._reported = targets
             self._say({"event": "serving", "targets": dict(targets)})

@@ -67,6 +67,26 @@ def test_versions_that_came_and_went_while_a_program_was_loaded_are_never_loaded
     assert {state for version, state in played.states().items() if version != 6} == {ServingState.END}
 
 
+def test_a_version_that_is_overtaken_before_its_runner_has_said_that_it_reads_answers_until_the_next_one_can(
+    play: Callable[..., Played],
+) -> None:
+    played = play(programs=_SAME)
+    for version in (1, 2):
+        played.promote(version)
+        played.fetch()
+        if version == 1:
+            played.load(1)
+    played.say(2, "ready", runner_id="r/m/1")
+    played.promote(3)
+    played.obey()
+    assert played.reads(2) == {"version/2", "alias/production"}
+    played.fetch()
+    assert (played.forked, loads(played, 1)) == ([1], [2, 3])
+    played.load(3)
+    assert played.reads(3) == {"version/3", "alias/production"}
+    assert played.states()[3] is ServingState.AVAILABLE
+
+
 def test_a_load_that_nothing_waits_for_is_ended(play: Callable[..., Played]) -> None:
     played = play(programs=_SAME | {2: "another"})
     played.want(1)

@@ -59,6 +59,10 @@ class Played:
         self.replica.on_wanted(Wanted({"m": labels}, versions={"m": versions}))
         self.fetch()
 
+    def promote(self, version: int) -> None:
+        """A registry says that production is this version; its files are on their way."""
+        self.replica.on_wanted(Wanted({"m": {"production": version}}))
+
     def fetch(self) -> None:
         """The files of every version that is being fetched are there, and runners that were forked have begun."""
         for slot in self.replica.slots():

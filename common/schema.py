@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from common.errors import InvalidInput
+from common.half_pairs import is_text
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
 from common.schema_links import check_aliases, check_links
 from common.suggestions import did_you_mean
@@ -344,7 +345,9 @@ class Schema:
             raise InvalidInput(f"the schema names {', '.join(repeated)} more than once")
         given = mapping.get("source")
         source = None if given is None else TopicSource.from_mapping(given)
-        schema = cls(features, labels, mapping.get("weight"), mapping.get("event_time"), mapping.get("key"), source)
+        schema = cls(
+            features, labels, _part("weight", mapping), _part("event_time", mapping), _part("key", mapping), source
+        )
         schema._check_parts()
         for name in source.fields if source else ():
             schema.feature(name)
@@ -420,6 +423,13 @@ def _items(part: str, value: object) -> Iterable[Any]:
     return value
 
 
+def _part(part: str, mapping: Mapping[str, Any]) -> str | None:
+    name = mapping.get(part)
+    if name is not None and not isinstance(name, str):
+        raise InvalidInput(f"{part} must be the name of a feature, got {str(name)[:100]!r}")
+    return name
+
+
 def _shape(name: str, value: object) -> tuple[int | None, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(f"feature {name}: shape must be a list of sizes, got {value!r}")
@@ -441,7 +451,7 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
 def _aliases(name: str, value: object) -> tuple[str, ...]:
     aliases = tuple(_items(f"feature {name}: aliases", value))
     for alias in aliases:
-        if not _is_text(alias) or not 0 < len(alias) <= MAX_ALIAS_CHARACTERS:
+        if not is_text(alias) or not 0 < len(alias) <= MAX_ALIAS_CHARACTERS:
             raise InvalidInput(
                 f"feature {name}: alias {str(alias)[:100]!r} must be a text of 1 to {MAX_ALIAS_CHARACTERS} characters"
             )
@@ -482,16 +492,11 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _is_text(value: object) -> bool:
-    """Whether UTF-8 can write it: JSON may hold half a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
     words = tuple(_items(f"feature {name}: vocabulary", value))
     if words and dtype != "string":
         raise InvalidInput(f"feature {name}: vocabulary applies to strings only")
-    if not all(_is_text(word) for word in words) or len(set(words)) != len(words):
+    if not all(is_text(word) for word in words) or len(set(words)) != len(words):
         raise InvalidInput(f"feature {name}: vocabulary must be different strings")
     return words
 
@@ -499,7 +504,7 @@ def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
 def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | None:
     if value is None:
         return None
-    if dtype in ("string", "bytes") and isinstance(value, str) and _is_text(value):
+    if dtype in ("string", "bytes") and isinstance(value, str) and is_text(value):
         return value
     if dtype == "int64" and isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
         return value

@@ -10,7 +10,7 @@ source:
 """
 
 import base64
-import binascii
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -100,20 +100,30 @@ def _check_options(record_format: str, options: Mapping[str, Any]) -> None:
         raise InvalidInput("source.kafka: avro needs avro_schema or schema_registry, one of them")
     if record_format == "protobuf" and len(options) != 2:
         raise InvalidInput("source.kafka: protobuf needs protobuf_descriptor and protobuf_message")
-    if "avro_schema" in options and not isinstance(options["avro_schema"], Mapping | list):
+    if "avro_schema" in options and not _is_avro_schema(options["avro_schema"]):
         raise InvalidInput("source.kafka: avro_schema must be an Avro schema, or a file beside stream.yaml")
     url = options.get("schema_registry")
     if url is not None and not (isinstance(url, str) and re.fullmatch(r"https?://[^\s/]+(/\S*)?", url)):
         raise InvalidInput(f"source.kafka: schema_registry {url!r} is no http://host:port")
     if "protobuf_descriptor" in options:
-        try:
-            base64.b64decode(str(options["protobuf_descriptor"]), validate=True)
-        except binascii.Error:
-            raise InvalidInput(
-                "source.kafka: protobuf_descriptor must be base64, or a file beside stream.yaml"
-            ) from None
+        _check_base64(options["protobuf_descriptor"])
     if not isinstance(options.get("protobuf_message", ""), str):
         raise InvalidInput("source.kafka: protobuf_message must be the full name of a message")
+
+
+def _is_avro_schema(given: object) -> bool:
+    """Whether JSON can hold it, too: YAML has dates, bytes, sets and keys that are no text."""
+    try:
+        return isinstance(given, Mapping | list) and json.loads(json.dumps(given, allow_nan=False)) == given
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_base64(given: object) -> None:
+    try:
+        base64.b64decode(given if isinstance(given, str) else "?", validate=True)
+    except ValueError:  # also of characters that are not ASCII
+        raise InvalidInput("source.kafka: protobuf_descriptor must be base64, or a file beside stream.yaml") from None
 
 
 def _servers(given: object) -> str:

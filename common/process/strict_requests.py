@@ -1,5 +1,5 @@
 """What a route would ignore is refused: unknown query parameters, a body where none is read, one that is not JSON, and
-all but the last of a key's values.
+all but the last of a key's values. So is text that nothing could store.
 
 FastAPI and Starlette ignore these silently, so that a misspelt parameter looks as if it had worked.
 """
@@ -15,6 +15,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 
 from common.errors import InvalidInput
+from common.half_pairs import half_pair_in
 from common.suggestions import did_you_mean
 
 
@@ -39,19 +40,23 @@ async def refuse_what_is_ignored(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
     if not _is_json(content_type):
         raise InvalidInput(f"Content-Type is {content_type!r}, expected application/json")
-    refuse_repeated_keys(await request.body())
+    refuse_lossy(await request.body())
 
 
-def refuse_repeated_keys(body: bytes) -> None:
-    """Raises InvalidInput for a JSON document with an object that names a key twice."""
+def refuse_lossy(body: bytes) -> None:
+    """Raises InvalidInput for a JSON document with an object that names a key twice, or with half a surrogate pair."""
 
-    def check(pairs: list[tuple[str, object]]) -> None:
-        if len(dict(pairs)) < len(pairs):
+    def mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
             raise InvalidInput(f"the body has the key {name[:100]!r} twice")
+        return found
 
-    with contextlib.suppress(ValueError, RecursionError):  # It is no JSON: whoever reads it says so.
-        json.loads(body, object_pairs_hook=check)
+    with contextlib.suppress(ValueError, RecursionError):  # It is no JSON: its reader says so.
+        place = half_pair_in(body, json.loads(body, object_pairs_hook=mapping))
+        if place:
+            raise InvalidInput(f"body.{place} has half a surrogate pair, expected text that UTF-8 can write")
 
 
 def refuse_unknown_query(request: Request, known: set[str], *, lists: Container[str] = ()) -> None:

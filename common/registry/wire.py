@@ -6,6 +6,7 @@ from typing import Any
 
 from common.definition.gate import read_gate
 from common.errors import InvalidInput
+from common.half_pairs import half_pair_in
 from common.registry.catalog import (
     AliasChange,
     Change,
@@ -49,6 +50,8 @@ def json_map(name: str, text: str) -> dict[str, Any]:
         raise InvalidInput(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInput(f"{name} must be a JSON object, got {text[:100]!r}")
+    if place := half_pair_in(text.encode(), value):
+        raise InvalidInput(f"{name}: {place} has half a surrogate pair, expected text that UTF-8 can write")
     return value
 
 

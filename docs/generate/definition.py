@@ -216,7 +216,7 @@ features:
   distance: {type: numeric}
 parameters: {user: [distance], item: [route_vector], dimension: 8, temperature: 0.1, top_k: 5}
 """
-_FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def build_model(schema, parameters): ...\n"}
+FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def build_model(schema, parameters): ...\n"}
 
 
 def document() -> str:
@@ -231,7 +231,7 @@ each section is for: [A model from features](../guide/model.md), [a Keras module
 [Evaluate and gate](../guide/evaluate.md)."""
 
 
-def _samples() -> list[str]:
+def samples() -> list[str]:
     """Definitions that together ask for every key."""
     several = _TOP.replace("label: late\n", "").replace("_classifier", "")
     whole = [
@@ -250,9 +250,9 @@ def _asked() -> Mapping[str, Mapping[str, Asked]]:
     """{section: {key: what its reader asked}}; the first asking counts, and the first that says what it expects."""
     kinds = yaml.safe_load(_FEATURES)["features"]
     found: dict[str, dict[str, Asked]] = {}
-    for sample in _samples():
+    for sample in samples():
         with recording() as asked:
-            files = {"model.yaml": sample.encode()} | {n: c for n, c in _FILES.items() if n in sample}
+            files = {"model.yaml": sample.encode()} | {n: c for n, c in FILES.items() if n in sample}
             parse_definition(files)
         for one in asked:
             if one.where in _OF_KERAS:

@@ -15,7 +15,9 @@ _MAX_FAULTS = 3
 _Number = int | float
 _Values = dict[str, dict[str, _Number | None]]
 """By side, by metric."""
-_Intervals = dict[str, dict[str, Any]]
+_Interval = Annotated[list[_Number], Field(min_length=2, max_length=2)]
+_Intervals = dict[str, dict[str, _Interval]]
+"""By metric, of the candidate and of the difference: the lowest and the highest value."""
 _Points = list[Annotated[list[_Number | None], Field(min_length=2)]]
 _Rows = list[list[Any]]
 
@@ -134,6 +136,9 @@ def check_told(**documents: JsonMap) -> None:
         except ValidationError as error:
             faults = [".".join(map(str, (name, *one["loc"]))) + f": {one['msg']}" for one in error.errors()]
             raise InvalidInput(f"{'; '.join(faults[:_MAX_FAULTS])[:1000]}") from error
+    for one in documents.get("evaluation", {}).get("slices", ()):
+        if not one["where"] and "value_count" not in one:
+            raise InvalidInput("evaluation: a slice of all other values (where: null) has a value_count")
     for drawn in _drawn(documents.get("evaluation", {})):
         confusion = drawn.get("confusion", {"classes": (), "counts": ()})
         if len(confusion["classes"]) != len(confusion["counts"]):

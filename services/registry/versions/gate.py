@@ -290,9 +290,9 @@ def _bounds_sentence(rule: Rule, figures: _Figures, value: float) -> str:
 
 
 def _metric(metrics: VersionMetrics, side: str, name: str) -> float:
-    """NaN when it is missing, infinity for a whole number that is too large."""
-    value = metrics.get(side, {}).get(name, math.nan)
+    """NaN when it is missing or null, infinity for a whole number that is too large."""
+    value: float | None = metrics.get(side, {}).get(name)
     try:
-        return float(value)
+        return math.nan if value is None else float(value)
     except OverflowError:
         return math.inf

@@ -6,7 +6,6 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +107,7 @@ class TrainerProcess:
     def get(self, path: str) -> tuple[int, Any]:
         return self._call(urllib.request.Request(self._url(path)))
 
-    def post(self, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+    def post(self, path: str, body: object) -> tuple[int, Any]:
         headers = {"Content-Type": "application/json"}
         return self._call(urllib.request.Request(self._url(path), json.dumps(body).encode(), headers))
 

@@ -51,6 +51,7 @@ class Export:
     """What a version's export is made of and with.
 
     Attributes:
+        fresh: tries it; None for a worker, which exports nothing.
         sample: serialized Examples of the round, for requests; nothing is tried without one.
         add: writes what else belongs to the program, below the version's folder: libraries, and the graph's drawing.
     """
@@ -58,7 +59,7 @@ class Export:
     assignment: RoundAssignment
     model: Model
     sample: list[bytes]
-    fresh: FreshProcess
+    fresh: FreshProcess | None
     add: Callable[[Path, Any], None]
 
     def write(self, output: Path) -> Exported:
@@ -101,6 +102,7 @@ class Export:
         return Exported(warnings, {"digest": program.digest, "exported": False, "tried": is_tried})
 
     def _tried(self, output: Path) -> dict[str, str]:
+        assert self.fresh is not None, "a worker exports nothing"
         saved_model = output / "saved_model"
         trial = export.trial_of(self.model, self.sample)
         warnings = export.check(saved_model, trial, self.fresh, Path(self.assignment.work_dir))
@@ -126,6 +128,10 @@ class Export:
             checkpoint.weights_digest(constants),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+Exporter = Callable[[Export, Path], Exported]
+"""`Export.write`, or what stands for it in a test that does not look at exports."""
 
 
 @cache

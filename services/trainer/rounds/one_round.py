@@ -40,6 +40,7 @@ from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.devices import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
+from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
 from services.trainer.rounds.kept import Kept
@@ -68,7 +69,8 @@ class Surroundings:
         fresh: in which exports are tried; None for a worker, which exports nothing.
         team: the processes that compute the round together.
         evaluator: scores on the way.
-    kept: of rounds before, where the process may take several.
+        kept: of rounds before, where the process may take several.
+        exporter: writes saved_model/ of a version.
     """
 
     registry: RegistryClient
@@ -77,6 +79,7 @@ class Surroundings:
     team: Team = ALONE
     evaluator: Evaluator = BY_CHIEF
     kept: Kept | None = None
+    exporter: Exporter = Export.write
 
 
 class RoundWork:
@@ -119,10 +122,10 @@ class RoundWork:
         if kept:
             kept.check()
             trained = replace(trained, process=kept.told())
-        fresh = self._around.fresh
-        assert fresh is not None, "a worker exports nothing"
         with self._stage("export"):
-            output, told = publishing.write_files(self._assignment, trained, measured, fresh)
+            output, told = publishing.write_files(
+                self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
+            )
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):

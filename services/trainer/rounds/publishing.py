@@ -33,7 +33,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
-from services.trainer.rounds.exporting import Export
+from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
@@ -88,7 +88,12 @@ class Trained:
 
 
 def write_files(
-    assignment: RoundAssignment, trained: Trained, measured: Measured, fresh: FreshProcess
+    assignment: RoundAssignment,
+    trained: Trained,
+    measured: Measured,
+    fresh: FreshProcess | None,
+    *,
+    exporter: Exporter = Export.write,
 ) -> tuple[Path, dict[str, Any]]:
     """The folder with the version's files: saved_model/, checkpoint/, tensorboard/, exports/; and what the lineage
     says of the program in the first one (`program`) and of the formats in the last one (`formats`).
@@ -104,7 +109,7 @@ def write_files(
         if trained.definition.training.summaries.graph:
             graphs.write(output / "tensorboard", answering, wall_time=assignment.round.planned_at)
 
-    exported = Export(assignment, trained.model, measured.sample, fresh, add).write(output)
+    exported = exporter(Export(assignment, trained.model, measured.sample, fresh, add), output)
     measured.warnings.update(exported.warnings)
     formats = _formats(assignment, trained, measured, output)
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)

@@ -99,7 +99,7 @@ def test_rounds_go_on_from_the_trees_before_within_the_budget_and_are_rebuilt_bi
 
 @pytest.mark.covers("est-boosted-trees")
 def test_a_round_stopped_between_passes_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    platforms = [Platform(tmp_path / name) for name in ("whole", "stopped")]
+    platforms = [Platform(tmp_path / name, exports=False) for name in ("whole", "stopped")]
     for platform in platforms:
         platform.append(events(80))
     whole, stopped = platforms
@@ -111,7 +111,7 @@ def test_a_round_stopped_between_passes_goes_on_to_the_same_bits(tmp_path: Path)
 
 
 def test_other_columns_need_a_restart(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     platform.train(platform.lease(trees()))
     platform.append(events(60, seed=2))

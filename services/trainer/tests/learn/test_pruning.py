@@ -26,7 +26,7 @@ def pruned(**said: Any) -> dict[str, bytes]:
 @pytest.mark.covers("perf-prune")
 @pytest.mark.timeout(300)
 def test_zeros_reach_the_target_hold_in_the_next_round_and_are_rebuilt(tmp_path: Path) -> None:
-    platform, files = Platform(tmp_path), pruned(target=0.75, from_step=2, to_step=12)
+    platform, files = Platform(tmp_path, exports=False), pruned(target=0.75, from_step=2, to_step=12)
     platform.append(events(120))
     lease = platform.lease(files)
     stopped = platform.train(lease, stop_requested=platform.after_blocks(2), resume_interval_seconds=0.0)
@@ -42,7 +42,7 @@ def test_zeros_reach_the_target_hold_in_the_next_round_and_are_rebuilt(tmp_path:
         assert all(share == pytest.approx(0.75, abs=0.001) for share in told["zero_shares"].values())
     kernel = read(tmp_path / "cache/model/2").arrays["model/hidden_0/kernel"]
     assert np.mean(kernel == 0) == pytest.approx(0.75, abs=0.001)
-    platform = Platform(tmp_path / "whole")
+    platform = Platform(tmp_path / "whole", exports=False)
     platform.append(events(120))
     assert isinstance(platform.train(platform.lease(pruned(target=0.75, from_step=2000, to_step=3000))), Done)
     before = platform.registry.versions[0].environment["pruned"]

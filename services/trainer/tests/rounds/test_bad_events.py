@@ -81,7 +81,7 @@ def letters(platform: Platform) -> dict[bytes, str]:
 def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
     tmp_path: Path, source: str, value: float, reason: str
 ) -> None:
-    undisturbed, stopped = Platform(tmp_path / "one"), Platform(tmp_path / "two")
+    undisturbed, stopped = Platform(tmp_path / "one"), Platform(tmp_path / "two", exports=False)
     for platform in (undisturbed, stopped):
         bad = with_bad_events(platform, value, value * 1.1, value * 0.9, value * 0.8)
     lease = undisturbed.lease(files(source))
@@ -116,7 +116,7 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
 @pytest.mark.covers("hook-nan", "dbg-tfdbg")
 def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
     for policy in ("fail", "skip_batch"):
-        platform = Platform(tmp_path / policy)
+        platform = Platform(tmp_path / policy, exports=False)
         bad = with_bad_events(platform, 3.0e38, 3.0e38, 3.0e38)
         outcome = platform.train(platform.lease(files(MODULE, on_not_finite=policy, debug=policy == "fail")))
         if policy == "fail":
@@ -138,7 +138,7 @@ def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_never_finite_fails_instead_of_setting_everything_aside(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.square(outputs[:]))"
     outcome = platform.train(platform.lease(files(source)))
@@ -165,7 +165,7 @@ def test_a_model_with_fewer_classes_than_its_labels_is_refused_when_they_are_see
     tmp_path: Path, said: dict[str, Any], hint: str
 ) -> None:
     """Trained on what was left, such a model looked good, and a third of the events were unusable."""
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     task = {"task": "multiclass"} if "module" in said else {}
     outcome = platform.train(
@@ -179,7 +179,7 @@ def test_a_model_with_fewer_classes_than_its_labels_is_refused_when_they_are_see
 
 
 def test_a_few_labels_without_a_class_are_set_aside(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     bad = [serialized({**event(np.random.default_rng(i)), "late": 7 + i}) for i in range(4)]
     platform.append([*bad, *events(60)])
     outcome = platform.train(platform.lease(files(MODULE)))

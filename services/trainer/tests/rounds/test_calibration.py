@@ -94,6 +94,7 @@ def test_a_calibrated_head_is_less_far_off_and_served_so(tmp_path: Path) -> None
     platform = Platform(tmp_path)
     leases = []
     for number in range(2):
+        platform.exports = number == 1  # whose answers are looked at
         platform.append(events(320, seed=number + 1))
         leases.append(platform.lease(files(), block_examples=80, parent_version=number))
         lease, stopped = leases[-1], 0

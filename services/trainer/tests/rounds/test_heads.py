@@ -53,7 +53,7 @@ def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path
 
 @pytest.mark.covers("mode-multi-head")
 def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     silent = {**TWO_HEADS, "amount": {"task": "regression", "weight": 0}}
     for heads in ({"late": TWO_HEADS["late"]}, silent, TWO_HEADS):
@@ -180,7 +180,7 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     version = platform.registry.versions[0]
     assert (version.events_unusable, version.events_trained + version.events_held_out) == (0, 80)
     assert {"late/auc", "amount/rmse"} <= set(version.metrics["candidate"])
-    alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels})
+    alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels}, exports=False)
     alone.append([serialized(one) for one in late_only])
     assert isinstance(alone.train(alone.lease(several())), Done)
     assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])

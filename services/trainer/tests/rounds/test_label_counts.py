@@ -70,14 +70,14 @@ def test_weights_below_0_set_events_aside_and_no_distribution_fails_the_round(tm
     schema = {"features": [*SCHEMA["features"], weighted], "labels": [shares], "weight": "importance"}
     random = np.random.default_rng(3)
     drawn = [event(random) | {"importance": 0.0, "shares": [0.25, 0.75]} for _ in range(40)]
-    platform = Platform(tmp_path / "weights", schema)
+    platform = Platform(tmp_path / "weights", schema, exports=False)
     platform.append([serialized(one | {"importance": -1.0} if row < 2 else one) for row, one in enumerate(drawn)])
     files = definition(label="shares", estimator="wide_deep", task="multiclass")
     assert isinstance(platform.train(platform.lease(files)), Done)
     (version,) = platform.registry.versions
     assert version.unusable["reasons"] == {"weight importance is negative or no finite number": 2}
     assert "head shares has learned nothing" in version.environment["warnings"]["label shares"]
-    other = Platform(tmp_path / "shares", schema)
+    other = Platform(tmp_path / "shares", schema, exports=False)
     other.append([serialized(one | {"shares": [0.5, 0.9]}) for one in drawn])
     failed = other.train(other.lease(files))
     assert isinstance(failed, Failed)

@@ -12,7 +12,7 @@ from services.trainer.tests.support.small_rounds import Platform, definition, ev
 
 @pytest.mark.covers("eco-tfma", "met-classification")
 def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_asks_for(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(240))
     asked = definition(
         evaluation={
@@ -61,7 +61,7 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
     files = definition(
         parameters={"hidden_units": [4], "l1": 0.001, "l2": 0.01}, training={"batch_size": 8, "passes": 2}
     )
-    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
     for platform in (whole, resumed):
         platform.append(events(120))
     assert isinstance(whole.train(whole.lease(files)), Done)
@@ -83,7 +83,7 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
 
 
 def test_a_round_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     asked = definition(evaluation={"holdout_fraction": 1e-9})
     assert isinstance(platform.train(platform.lease(asked)), Done)

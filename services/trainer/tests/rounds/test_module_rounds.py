@@ -72,7 +72,8 @@ def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, s
     assert platform.registry.versions == []
 
 
-def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(platform: Platform) -> None:
+def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(exporting_platform: Platform) -> None:
+    platform = exporting_platform
     platform.append(events(20))
     drawn = "GENERATOR = np.random.default_rng(7)\n" + MODULE.replace(
         "Dense(1)", "Dense(1, bias_initializer=lambda *_, **__: GENERATOR.normal(size=1))"
@@ -81,7 +82,8 @@ def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(pl
     assert isinstance(done, Done), done
 
 
-def test_an_export_with_a_coarse_layer_is_compared_as_one(platform: Platform) -> None:
+def test_an_export_with_a_coarse_layer_is_compared_as_one(exporting_platform: Platform) -> None:
+    platform = exporting_platform
     platform.append(events(20))
     coarse = MODULE.replace("Dense(4,", "Dense(64, dtype='mixed_bfloat16',")
     done = platform.train(platform.lease(module_definition(coarse)))
@@ -90,8 +92,9 @@ def test_an_export_with_a_coarse_layer_is_compared_as_one(platform: Platform) ->
 
 @pytest.mark.parametrize(("of_batch", "warned"), [("hidden - tf.reduce_mean(hidden, 0)", True), ("hidden", False)])
 def test_a_version_warns_of_answers_that_depend_on_who_else_asks(
-    platform: Platform, of_batch: str, warned: bool
+    exporting_platform: Platform, of_batch: str, warned: bool
 ) -> None:
+    platform = exporting_platform
     platform.append(events(20))
     source = MODULE.replace("Dense(1)(hidden)", f"Dense(1)(keras.layers.Lambda(lambda hidden: {of_batch})(hidden))")
     done = platform.train(platform.lease(module_definition(source)))

@@ -30,7 +30,7 @@ def trained(platform: Platform, training: dict[str, Any], *, stop_after: int = 0
 @pytest.mark.covers("est-train-evaluate", "loop-supervisor", "loop-global-step")
 def test_a_round_ends_after_max_steps_and_what_it_did_not_come_to_is_accounted_for(tmp_path: Path) -> None:
     asked = {"max_steps": 10, "evaluate_every_steps": 3, "save_every_steps": 4}
-    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
     version, other = trained(whole, asked), trained(resumed, asked, stop_after=1)
     assert version.weights_digest == other.weights_digest
     assert version.step == 10
@@ -61,7 +61,7 @@ def test_early_stopping_ends_a_round_with_the_weights_of_its_best_evaluation(tmp
     """Nothing improves by ten: the first evaluation stays the best one."""
     stopping = {"metric": "log_loss", "patience": 2, "min_delta": 10.0}
     asked = {"evaluate_every_steps": 3, "early_stopping": stopping, "optimizer": {"name": "sgd", "use_ema": True}}
-    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
     version, other = trained(whole, asked), trained(resumed, asked, stop_after=2)
     assert version.weights_digest == other.weights_digest
     assert version.step == 3
@@ -79,7 +79,7 @@ def test_without_restore_best_a_round_that_stops_keeps_its_last_weights_and_a_se
     tmp_path: Path,
 ) -> None:
     stopping = {"metric": "log_loss", "patience": 1, "min_delta": 10.0, "restore_best": False}
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     version = trained(platform, {"passes": 4, "evaluate_every_steps": 20, "early_stopping": stopping})
     assert version.step == 40
     course = version.environment["training"]

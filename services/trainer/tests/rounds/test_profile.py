@@ -20,7 +20,7 @@ def folder_of(platform: Platform) -> Path:
 
 @pytest.mark.covers("perf-tfprof", "perf-timeline")
 def test_the_steps_of_the_window_are_traced_and_no_bit_depends_on_it(tmp_path: Path) -> None:
-    plain, traced = Platform(tmp_path / "plain"), Platform(tmp_path / "traced")
+    plain, traced = (Platform(tmp_path / name, exports=False) for name in ("plain", "traced"))
     for platform, window in ((plain, (0, 0)), (traced, (7, 3))):
         platform.append(events(160))
         assert isinstance(platform.train(platform.lease(definition()), profile=window), Done)
@@ -64,7 +64,7 @@ class SlowLog:
 
 @pytest.mark.covers("perf-tfprof")
 def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     platform.log = SlowLog(platform.log, seconds=0.5)
     assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)

@@ -22,7 +22,7 @@ from testing.waiting import wait_until
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Lease]]:
     """Two versions, the second one over two passes and put together from resume points."""
-    platform = Platform(tmp_path_factory.mktemp("rebuild"))
+    platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False)
     platform.append(events(120))
     leases = [platform.lease(definition())]
     assert isinstance(platform.train(leases[0]), Done)

@@ -50,7 +50,8 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
 
 
 @pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl", "api-device")
-def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platform) -> None:
+def test_a_first_round_registers_a_version_whose_counts_add_up(exporting_platform: Platform) -> None:
+    platform = exporting_platform
     platform.append(events(100))
     done = platform.train(platform.lease(definition()))
     assert isinstance(done, Done)
@@ -71,7 +72,10 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
     assert all(0 < device["memory_bytes"] <= device["peak_bytes"] for device in devices)
 
 
-def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(platform: Platform) -> None:
+def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(
+    exporting_platform: Platform,
+) -> None:
+    platform = exporting_platform
     platform.append(events(100))
     for _ in range(2):
         platform.train(platform.lease(definition()))
@@ -141,7 +145,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     kept = [example for example, held_out in zip(examples, is_held_out, strict=True) if not held_out]
     versions = []
     for name, given, fraction in (("all", examples, 0.25), ("kept", kept, 0)):
-        platform = Platform(tmp_path / name)
+        platform = Platform(tmp_path / name, exports=False)
         platform.append(given)
         asked = definition(evaluation={"holdout_fraction": fraction})
         platform.train(platform.lease(asked, block_examples=1000))
@@ -209,7 +213,7 @@ def test_two_processes_arrive_at_the_same_weights(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"
         "from services.trainer.tests.support.small_rounds import Platform, definition, events\n"
-        "platform = Platform(pathlib.Path(sys.argv[1]))\n"
+        "platform = Platform(pathlib.Path(sys.argv[1]), exports=False)\n"
         "platform.append(events(100))\n"
         "platform.train(platform.lease(definition()))\n"
         "print(platform.registry.versions[0].weights_digest)\n"

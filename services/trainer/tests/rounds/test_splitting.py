@@ -75,7 +75,7 @@ def values(blocks: list[ParsedBlock], name: str, *, held_out: bool) -> list[Any]
 @pytest.mark.parametrize("seed", [0, 1])
 def test_few_distinct_events_teach_what_they_say_and_a_tenth_is_held_out(tmp_path: Path, seed: int) -> None:
     """Held out by their bytes, all copies of a word with one label were out, and the model learned the other label."""
-    platform = Platform(tmp_path, SCHEMA)
+    platform = Platform(tmp_path, SCHEMA, exports=False)
     platform.append([serialized({**fields, "at": 0}) for fields in few(4000)], per_record=100)
     version = trained(platform, asked(seed))
     assert abs(version.events_held_out - 400) < 5 * (4000 * 0.1 * 0.9) ** 0.5
@@ -95,7 +95,7 @@ def few(count: int) -> list[dict[str, Any]]:
 
 
 def test_blocks_of_any_size_hold_out_the_same_events(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA)
+    platform = Platform(tmp_path, SCHEMA, exports=False)
     platform.append(words(400))
     small, large = (parsed(platform, asked(), block_examples=size) for size in (7, 1000))
     assert values(small, "at", held_out=True) == values(large, "at", held_out=True)
@@ -103,7 +103,7 @@ def test_blocks_of_any_size_hold_out_the_same_events(tmp_path: Path) -> None:
 
 
 def test_events_of_one_group_are_on_one_side(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA)
+    platform = Platform(tmp_path, SCHEMA, exports=False)
     platform.append(words(400))
     blocks = parsed(platform, asked(holdout_fraction=0.4, split_by="word"))
     out, kept = (set(values(blocks, "word", held_out=one)) for one in (True, False))
@@ -113,7 +113,7 @@ def test_events_of_one_group_are_on_one_side(tmp_path: Path) -> None:
 
 
 def test_equal_events_are_on_one_side_where_asked_whatever_their_label_and_time(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA)
+    platform = Platform(tmp_path, SCHEMA, exports=False)
     platform.append(words(400))
     files = asked(holdout_fraction=0.4, keep_equal_together=True)
     blocks = parsed(platform, files, block_examples=30)
@@ -138,7 +138,7 @@ def lists(blocks: list[ParsedBlock], held_out: bool) -> list[int]:
 @pytest.mark.parametrize("planned", [{}, {"holdout_fraction": 0.25, "holdout_by": "word"}])
 def test_a_version_of_the_rule_before_is_rebuilt_by_it(tmp_path: Path, planned: dict[str, Any]) -> None:
     """Its plan names no rule: by the event's bytes, or by the group of a ranking."""
-    platform = Platform(tmp_path, SCHEMA)
+    platform = Platform(tmp_path, SCHEMA, exports=False)
     platform.append(words(300))
     files = asked(seed=2, holdout_fraction=0.25)
     lease = platform.lease(files, block_examples=4000)

@@ -20,7 +20,7 @@ def test_a_round_stopped_after_every_kth_block_ends_with_the_same_weights(
     """With dropout, optimizer slots, zscore statistics and learned vocabularies, over two passes of two blocks."""
     training = {"batch_size": 8, "passes": 2, "optimizer": {"name": optimizer, "learning_rate": 0.01}}
     files = module_definition(MODULE, training=training) if is_module else definition(training=training)
-    undisturbed, platform = Platform(tmp_path / "undisturbed"), Platform(tmp_path / "stopped")
+    undisturbed, platform = (Platform(tmp_path / name, exports=False) for name in ("undisturbed", "stopped"))
     for one in (undisturbed, platform):
         one.append(events(75))
     undisturbed.train(undisturbed.lease(files))

@@ -161,7 +161,7 @@ def test_a_confusion_matrix_and_a_calibration_plot_are_images_with_their_numbers
 
 @pytest.mark.covers("tb-events")
 def test_the_curve_can_be_seen_while_a_round_trains_and_its_steps_rise_across_a_resume(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(small_events(240))
     lease = platform.lease(definition())
     assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(2)), Stopped)
@@ -180,7 +180,7 @@ def test_the_curve_can_be_seen_while_a_round_trains_and_its_steps_rise_across_a_
 @pytest.mark.covers("tb-media")
 def test_the_worst_images_are_shown_as_images(tmp_path: Path) -> None:
     features = [{"name": "picture", "dtype": "float32", "shape": [4, 4, 1]}]
-    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]})
+    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]}, exports=False)
     random = np.random.default_rng(5)
     labels = [{name: event(random)[name] for name in ("late", "kind", "amount")} for _ in range(60)]
     platform.append([serialized({"picture": random.random(16).tolist(), **label}) for label in labels])
@@ -205,7 +205,7 @@ def build_model(schema, params):
 @pytest.mark.covers("tb-media")
 def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
     features = [{"name": "pcm", "dtype": "float32", "shape": [8]}]
-    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]})
+    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]}, exports=False)
     random = np.random.default_rng(5)
     labels = [{name: event(random)[name] for name in ("late", "kind", "amount")} for _ in range(60)]
     platform.append([serialized({"pcm": (random.random(8) - 0.5).tolist(), **label}) for label in labels])

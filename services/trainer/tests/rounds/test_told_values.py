@@ -56,7 +56,7 @@ def test_an_absent_value_is_missing_to_the_end_and_teaches_what_its_default_teac
     codec, files, found = ExampleCodec(Schema.from_mapping(SCHEMA)), definition(), []
     digests = set[str]()
     for name, default in (("absent", {}), ("sent", {"extra": 0.5})):
-        platform = Platform(tmp_path / name)
+        platform = Platform(tmp_path / name, exports=False)
         platform.append([codec.encode(default | row) for row in rows])
         assert isinstance(platform.train(platform.lease(files)), Done)
         told = json.loads((platform.directory / "cache/model/1/statistics/round.json").read_text())["fields"]["extra"]

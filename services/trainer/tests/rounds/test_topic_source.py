@@ -101,7 +101,7 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
     orders.send(*map(trip, range(900, 910)), commit=False)
     orders.send(b"{", None, b'{"late": 7}', commit=True)
     orders.send(*map(trip, range(70, 120)))
-    platform = Platform(tmp_path, orders.schema)
+    platform = Platform(tmp_path, orders.schema, exports=False)
     own = platform.log
     sourced = SourcedLog(own, f"segments:{tmp_path}/log")
     platform.log = sourced
@@ -120,7 +120,7 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
     assert [letter.format for letter in letters] == [DeadLetter.JSON, DeadLetter.EXAMPLE, DeadLetter.JSON]
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
 
-    again = Platform(tmp_path / "again", orders.schema)
+    again = Platform(tmp_path / "again", orders.schema, exports=False)
     again.log = SourcedLog(
         again.log, f"segments:{tmp_path}/again/log", schema_of=lambda stream: Schema.from_mapping(orders.schema)
     )

@@ -97,8 +97,8 @@ class Chain:
 
 
 def chain_of(directory: Path, files: Mapping[str, bytes], *, kept: Kept | None, parents: list[int]) -> Chain:
-    """A round for each of the parents, over events that are new for its parent."""
-    platform = Platform(directory)
+    """A round for each of the parents, over events that are new for its parent; those with `kept` export."""
+    platform = Platform(directory, exports=kept is not None)
     for number, parent in enumerate(parents):
         platform.append(events(60, seed=number + 1))
         done = platform.train(platform.lease(files, parent_version=parent), kept=kept)
@@ -187,7 +187,7 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
     )
     digests, told = list[list[str]](), list[Any]()
     for name, kept in (("fresh", None), ("warm", Kept())):
-        platform = Platform(tmp_path / name)
+        platform = Platform(tmp_path / name, exports=kept is not None)
         for number, word in enumerate(("red", "green", "green", "green")):
             random = np.random.default_rng(number)
             platform.append([serialized({**event(random), "word": word}) for _ in range(40)])

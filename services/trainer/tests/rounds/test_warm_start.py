@@ -48,7 +48,7 @@ def model(
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Platform:
-    made = Platform(tmp_path)
+    made = Platform(tmp_path, exports=False)
     made.append(events(60))
     return made
 

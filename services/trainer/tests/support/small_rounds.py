@@ -22,6 +22,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
+from services.trainer.rounds.exporting import Export, Exported
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
@@ -124,12 +125,21 @@ def fresh_process() -> FreshProcess:
     return fresh
 
 
+def _no_export(export: Export, output: Path) -> Exported:
+    return Exported({}, {"exported": False, "tried": False})
+
+
 @dataclass
 class Platform:
-    """A registry, a log with one partition, and where rounds work; all in one folder."""
+    """A registry, a log with one partition, and where rounds work; all in one folder.
+
+    Attributes:
+        exports: where not, versions have no saved_model/. To write and try it is two thirds of a small round.
+    """
 
     directory: Path
     schema: Mapping[str, Any] = field(default_factory=lambda: SCHEMA)
+    exports: bool = True
 
     def __post_init__(self) -> None:
         self.registry = LocalRegistry(self.directory / "registry", Schema.from_mapping(self.schema).to_json())
@@ -202,7 +212,9 @@ class Platform:
 
     def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
         registry: Any = self.registry  # which has the calls that a round makes
-        return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
+        if self.exports:
+            return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
+        return Surroundings(registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export)
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:

@@ -2,8 +2,8 @@
 
 A version's variables go into a spare copy of the program's, in a thread of their own that gives way while TensorFlow is
 at work; the versions that answer go on meanwhile. The spare copy answers the version's warm-up requests. From then on
-the manager may have the version answer a queue, between two batches. What was let go last becomes the next spare copy,
-so that going back to it costs nothing until another version comes. Where there are many, most share a copy (places.py).
+the manager may have the version answer a queue, between two batches. What was let go last becomes a spare copy, so that
+going back to it costs nothing until other versions come. Where there are many, most share a copy (places.py).
 
 A crash in here ends the runner, and with it every version that it holds: the manager has them loaded again.
 """
@@ -35,6 +35,9 @@ from services.serving.wire.prediction import Arrays, RequestFailed
 logger = logging.getLogger(__name__)
 _DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
 _STATE_FOLDER = "variables"
+_SMALL_BYTES = 16 * 1024 * 1024
+"""Of a version's variables: up to here two spare copies are kept, since a version may come while the one before it is
+being swapped in, and a copy takes a second to make."""
 _OWN_SESSIONS = 3
 """Versions of a program that answer with a session each, where there are more; the others share one."""
 _Files = tuple[tuple[str, int, int, int], ...]
@@ -67,9 +70,10 @@ class States:
         self._priority = priority
         self._say = say
         self._held = {first.version: first}
-        self._spare: TakesStates | None = None
+        self._spares: list[TakesStates] = []
+        """The one let go last at the end."""
         self._let_go: Held | None = None
-        """The version whose variables the spare copy has."""
+        """The version whose variables the last spare copy has."""
         self._shared: SharedSession | None = None
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.batchers: dict[int, Batcher] = {first.version: first.batcher}
@@ -118,19 +122,23 @@ class States:
         )
 
     def _taken(self, version: int, directory: Path) -> Held:
-        before, self._let_go = self._let_go, None
-        files = files_of_state(directory)
-        if before is not None and (before.version, before.files) == (version, files):
-            self._spare = None
+        before = self._let_go
+        if before is not None and (before.version, before.files) == (version, files_of_state(directory)):
+            self._spares.pop()
+            self._let_go = None
             return before
-        self._spare = self._spare or self._room(directory) or self._copy_of_program()
+        if not self._spares:
+            self._spares.append(self._room(directory) or self._copy_of_program())
+        spare = self._spares[0]
+        if len(self._spares) == 1:
+            self._let_go = None
         with scheduling.stepped_back(self._priority):
-            self._spare.take(directory)
+            spare.take(directory)
         held = held_of(
-            self._spare, version=version, directory=directory, options=self._options, contract=self._contract,
-            asked=_Gentle(self._spare, self._priority),
+            spare, version=version, directory=directory, options=self._options, contract=self._contract,
+            asked=_Gentle(spare, self._priority),
         )  # fmt: skip
-        self._spare = None
+        self._spares.remove(spare)
         return held
 
     def _room(self, directory: Path) -> TakesStates | None:
@@ -163,13 +171,16 @@ class States:
         return made
 
     def _drop(self, version: int) -> None:
-        """The spare copy is the one let go last; the one before it gives its memory back."""
+        """Its copy becomes a spare one; the one that there is no room for gives its memory back."""
         held = self._held.pop(version, None)
         if held is not None:
             del self.batchers[version]
             surplus = self._leave_shared(held.place.model) if isinstance(held.place.model, Parked) else None
             if isinstance(held.place.model, TakesStates):
-                surplus, self._spare, self._let_go = self._spare, held.place.model, held
+                self._spares.append(held.place.model)
+                self._let_go = held
+                kept = 2 if sum(size for _, _, size, _ in held.files) <= _SMALL_BYTES else 1
+                surplus = self._spares.pop(0) if len(self._spares) > kept else None
             if surplus is not None:
                 surplus.close()
                 give_back_free_memory()

@@ -133,10 +133,10 @@ class Lifecycle:
             "by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]
         }  # fmt: skip
         if judge:
+            asking = orjson.dumps({"by": self._by, "reason": reason, "files": body["files"]})
             asked = self._trainer.call(
-                "POST", f"/v1/models/{segment(model)}:measure", orjson.dumps({"files": body["files"]}),
-                headers=JSON, repeatable=True,
-            ).json()  # fmt: skip
+                "POST", f"/v1/models/{segment(model)}:measure", asking, headers=JSON, repeatable=True
+            ).json()
             body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
         path = f"/v1/models/{segment(model)}:push"
         answer = self._registry.call("POST", path, orjson.dumps(body), headers=JSON, repeatable=False).json()

@@ -19,6 +19,7 @@ _STATISTICS = "statistics/round.json"
 class Looking:
     """See above."""
 
+    _by: str
     _ingest: Door
     _trainer: Door
 
@@ -59,7 +60,7 @@ class Looking:
         Raises:
             Conflict: the next round is to be traced already.
         """
-        body = orjson.dumps({"first_step": first_step, "steps": steps})
+        body = orjson.dumps({"by": self._by, "first_step": first_step, "steps": steps})
         path = f"/v1/models/{segment(model)}:profile"
         found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=JSON, repeatable=False).json()
         return found

@@ -255,7 +255,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
         path = f"/v1/models/{segment(model)}/versions/{version:d}:rebuild"
-        asked = self._trainer.call("POST", path, repeatable=True).json()
+        asked = self._trainer.call("POST", path, encode({"by": self._by}), headers=JSON, repeatable=True).json()
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds, on_wait=on_wait)
 
     def trainer_status(self) -> Mapping[str, Any]:

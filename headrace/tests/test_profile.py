@@ -13,6 +13,7 @@ from typer.testing import Result
 
 from common.eventlog import tfrecord
 from common.statistics import sketches as statistics
+from headrace.commands.session import who
 from headrace.tests.answering_server import VERSION, Server
 from headrace.tests.test_cli import STREAM, run  # noqa: F401  # a fixture
 from headrace.tests.test_model_files import version
@@ -65,7 +66,7 @@ def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:  # noq
     result = run("profile", "m", "--steps", "3", "--first-step", "5")
     assert "steps 5 to 7 of m's next round are traced" in result.output
     assert (server.requests[-1].path, json.loads(server.requests[-1].body)) == (
-        "/v1/models/m:profile", {"first_step": 5, "steps": 3}
+        "/v1/models/m:profile", {"by": who(), "first_step": 5, "steps": 3}
     )  # fmt: skip
     refusals: list[tuple[tuple[str, ...], int]] = [(("m@2", "--steps", "3"), 3), (("m", "--view", "line"), 3)]
     for words, status in refusals:

@@ -9,6 +9,7 @@ from typer.testing import Result
 
 from common.errors import Unavailable
 from headrace.cli import EXIT_STATUS_OF
+from headrace.commands.session import who
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
 
@@ -31,7 +32,7 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
     server.will_answer(200, DONE)
     result = run("rebuild", "m@2")
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
-    assert server.requests[0].body == b"", "the trainer refuses a body where it reads none"
+    assert json.loads(server.requests[0].body) == {"by": who()}, "the history names the person, not the trainer"
     assert result.stderr.splitlines() == [
         "m@2 waits for a trainer that is free: t runs other-000007 (train)",
         "m@2 is trained again by t: train, pass 2 of 3, 7 examples so far",

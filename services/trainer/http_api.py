@@ -26,19 +26,23 @@ from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 256 * 1024
-_BY = "a request to a trainer"
-
-
+_ASKING = {"by", "reason"}
 Partition = Annotated[int, Field(ge=0, lt=2**31)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class TrainRequest(BaseModel):
-    """Who asks for a round, and why; kept with the round."""
+class Asking(BaseModel):
+    """Who asks, and why; kept in the history."""
 
     model_config = ConfigDict(extra="forbid")
-    by: str = Field(min_length=1, max_length=256)
+    by: str = Field("a request to a trainer", min_length=1, max_length=256)
     reason: str = Field("", max_length=4096)
+
+
+class TrainRequest(Asking):
+    """Who asks for a round, and why; kept with the round."""
+
+    by: str = Field(min_length=1, max_length=256)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
     allow_signature_change: bool = Field(False, strict=True)
 
@@ -52,17 +56,15 @@ class StoredFile(BaseModel):
     digest: str = Field(min_length=1, max_length=128)
 
 
-class MeasureRequest(BaseModel):
+class MeasureRequest(Asking):
     """A SavedModel's files, each below saved_model/."""
 
-    model_config = ConfigDict(extra="forbid")
     files: list[StoredFile] = Field(min_length=1, max_length=1000)
 
 
-class ProfileRequest(BaseModel):
+class ProfileRequest(Asking):
     """Which steps of a round to trace, counted from 0."""
 
-    model_config = ConfigDict(extra="forbid")
     first_step: int = Field(10, ge=0, le=1_000_000, strict=True)
     steps: int = Field(10, ge=1, le=100, strict=True)
 
@@ -94,12 +96,17 @@ def create_http_app(
         )  # fmt: skip
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
-    def rebuild(model: str, version: Annotated[int, Path(gt=0, lt=2**63)]) -> dict[str, Any]:
+    def rebuild(
+        model: str, version: Annotated[int, Path(gt=0, lt=2**63)], request: Asking | None = None
+    ) -> dict[str, Any]:
         """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
 
         Whichever trainer is free takes it, one at a time, between two rounds. Asked while it is open, gives that one.
         """
-        return rebuild_as_json(registry.ask_job(JobKind.REBUILD, model, version=version, by=_BY))
+        asking = request or Asking.model_validate({})
+        return rebuild_as_json(
+            registry.ask_job(JobKind.REBUILD, model, version=version, by=asking.by, reason=asking.reason)
+        )
 
     @app.get("/v1/rebuilds/{rebuild_id}", tags=["rebuilds"])
     def get_rebuild(rebuild_id: str) -> dict[str, Any]:
@@ -116,7 +123,10 @@ def create_http_app(
 
         Whichever trainer is free takes it, as a rebuild.
         """
-        return measurement_as_json(registry.ask_job(JobKind.MEASURE, model, options=request.model_dump(), by=_BY))
+        options = request.model_dump(exclude=_ASKING)
+        return measurement_as_json(
+            registry.ask_job(JobKind.MEASURE, model, options=options, by=request.by, reason=request.reason)
+        )
 
     @app.get("/v1/measurements/{measurement_id}", tags=["rebuilds"])
     def get_measurement(measurement_id: str) -> dict[str, Any]:
@@ -128,8 +138,8 @@ def create_http_app(
     def profile(model: str, request: ProfileRequest) -> dict[str, Any]:
         """Has some steps of the model's next round traced by TensorFlow's profiler, whichever trainer takes it; its
         version then has the files profile/*. No weight depends on it. 409 while one is asked for already."""
-        options = request.model_dump()
-        registry.ask_job(JobKind.PROFILE, model, options=options, by=_BY)
+        options = request.model_dump(exclude=_ASKING)
+        registry.ask_job(JobKind.PROFILE, model, options=options, by=request.by, reason=request.reason)
         return {"model": model, **options}
 
     @app.get("/v1/rounds/{round_id}/events", tags=["rounds"], response_class=Response)

@@ -401,9 +401,10 @@ def test_the_next_round_can_be_asked_to_be_traced_once(
     trainer.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
     path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
-    assert trainer.post(path, asked)[0] == 202
+    assert trainer.post(path, asked | {"by": "ada@there", "reason": "slow"})[0] == 202
     (job,) = registry.jobs(model=MODEL)
     assert (job.kind, job.options, job.state) == ("profile", asked, "waiting")
+    assert (job.by, job.reason) == ("ada@there", "slow")
     assert trainer.post(path, asked)[0] == 409
     assert trainer.post("/v1/models/nobody:profile", asked)[0] == 404
     assert trainer.post(path, {"steps": 0})[0] == 400

@@ -123,8 +123,10 @@ def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no
     events.add(10)
     wait_until(trainer.is_training, "the next round runs")
     path = f"/v1/models/{MODEL}/versions/1:rebuild"
-    status, asked = trainer.post(path, {})
+    status, asked = trainer.post(path, {"by": "ada@there", "reason": "audit"})
     assert (status, asked["state"], asked["equal"]) == (202, "waiting", None)
+    (job,) = registry.jobs(job_id=asked["rebuild_id"])
+    assert (job.by, job.reason) == ("ada@there", "audit")
     assert trainer.post(path, {})[1]["rebuild_id"] == asked["rebuild_id"], "the same one is not asked for twice"
     trainer.behave("register")
     held = last_round(registry)

@@ -200,6 +200,12 @@ class Trainable(Protocol):
         """Whether `carry` would leave nothing of what the model holds now; so that a round from this parent begins as
         with a model built for it."""
 
+    def fits(self, other: "Trainable") -> bool:
+        """Whether the other's variables are of its paths, shapes and types."""
+
+    def take_values(self, other: "Trainable") -> None:
+        """Of every variable of one that fits."""
+
     def begin_again(self, seed: int) -> None:
         """Before `carry`, in a further round: forgets what belongs to the rounds before."""
 

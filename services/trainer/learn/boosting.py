@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
 from services.trainer import determinism
-from services.trainer.families.port import Arrays, Carrying, Losses, Pace, TrainingSet
+from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, MEANING, STEP, TreesModel
 from services.trainer.learn.tracing import StepTracer
@@ -43,6 +43,12 @@ class Boosting:
 
     def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
         return not carrying.starts_anew(f"{_OWNER}/booster")
+
+    def fits(self, other: Trainable) -> bool:
+        return False
+
+    def take_values(self, other: Trainable) -> None:
+        raise AssertionError("another's trees never fit")
 
     def begin_again(self, seed: int) -> None:
         self._seed, self.set_aside, self._examples, self.tracer = seed, {}, None, None

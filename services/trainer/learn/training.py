@@ -20,7 +20,7 @@ from common.errors import DataLoss
 from services.trainer import determinism
 from services.trainer.families import layer_state, untold_state
 from services.trainer.families.model import BuiltModel
-from services.trainer.families.port import Arrays, Carrying, Losses, Pace, TrainingSet
+from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint, culprits, origin
 from services.trainer.learn.checkpoint import variables_by_path
@@ -64,6 +64,19 @@ class Training:
 
     def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
         return checkpoint.is_whole(self.variables, parent, carrying) and layer_state.holds(self.model.network, parent)
+
+    def fits(self, other: Trainable) -> bool:
+        if not isinstance(other, Training):
+            return False
+        own, given = self.variables, other.variables
+        return own.keys() == given.keys() and all(
+            (one.shape, one.dtype) == (given[path].shape, given[path].dtype) for path, one in own.items()
+        )
+
+    def take_values(self, other: Trainable) -> None:
+        assert isinstance(other, Training), "it fits"
+        for path, value in other.variables.items():
+            self.variables[path].assign(value.value)
 
     def begin_again(self, seed: int) -> None:
         self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None

@@ -1,8 +1,9 @@
 """What a round's process keeps for the next round of the same definition: its program, and the version that it made.
 
 A round that begins with a kept program must end as with one that is built for it. So all that a program holds is given
-to it anew (program.py), and where that cannot be, it is built anew: other rows in a table, a parent of another
-definition, Python values of a module that a round has changed (families/python_state.py).
+to it anew (program.py); where rows of an estimator's tables mean something else, it takes the initial values of a model
+that is built for the round. Where neither can be, it is built and traced anew: a table that has outgrown its room, a
+parent of another definition, Python values of a module that a round has changed (families/python_state.py).
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of, stored_version
-from services.trainer.rounds.program import Program
+from services.trainer.rounds.program import OTHER_ROWS, Program, initial
 
 _FIRST = "first round of its process"
 _MOST_BYTES = 256 * 1024 * 1024
@@ -41,11 +42,12 @@ class _Own:
 class Kept:
     """Attributes:
     cold_because: why the round that runs has a program that was built for it; empty where it has not.
+    renewed_because: why the kept program began with initial values that were made for the round; empty where not.
     leaves_because: why the process takes no further round; empty where it may.
     """
 
     def __init__(self, leaves_because: str = "") -> None:
-        self.cold_because, self.leaves_because = _FIRST, leaves_because
+        self.cold_because, self.renewed_because, self.leaves_because = _FIRST, "", leaves_because
         self._rounds = 0
         self._own: _Own | None = None
         self._made: tuple[int, Checkpoint] | None = None
@@ -57,11 +59,13 @@ class Kept:
             "round": self._rounds + 1,
             "warm": not self.cold_because,
             **({"because": self.cold_because} if self.cold_because else {}),
+            **({"renewed": self.renewed_because} if self.renewed_because else {}),
             **({"leaves": self.leaves_because} if self.leaves_because else {}),
         }
 
     def inputs_of(self, assignment: RoundAssignment, registry: RegistryClient, *, resumes: bool) -> RoundInputs | None:
         """Of a round that can begin with the kept program, as far as is known before its events are read."""
+        self.renewed_because = ""
         if self._own is None or self.leaves_because:
             self.cold_because = self.cold_because or self.leaves_because
             return None
@@ -85,7 +89,12 @@ class Kept:
         assert self._own is not None, "these inputs are of what is kept"
         assert inputs.parent is not None, "and so is their parent"
         program = self._own.program
-        self.cold_because = program.take_up(inputs.parent, statistics, seed=assignment.plan.seed)
+        seed = assignment.plan.seed
+        self.cold_because = program.take_up(inputs.parent, statistics, seed=seed)
+        if self.cold_because == OTHER_ROWS and program.module is None:
+            built = initial(inputs, statistics, assignment)
+            if program.take_over(built, inputs.parent, statistics, seed=seed):
+                self.cold_because, self.renewed_because = "", OTHER_ROWS
         if self.cold_because:
             return None
         if not program.take_parent(inputs.parent):

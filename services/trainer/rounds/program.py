@@ -22,6 +22,7 @@ from services.trainer.shards.team import Team
 
 _FEATURES = ".bottleneck"
 """Below the cache, beside the models, none of which may have this name."""
+OTHER_ROWS = "its parent's variables are others, or their rows mean something else"
 Blocks = Callable[[Model], Iterator[Columns]]
 """The columns of the round's trained examples, for a model."""
 
@@ -50,13 +51,26 @@ class Program:
         meaning = adapters.meaning_of(self.model, statistics)
         carrying = parent.carrying_to(self.model.definition, meaning)
         if not self.training.may_begin_again(parent.checkpoint.arrays, carrying):
-            return "its parent's variables are others, or their rows mean something else"
+            return OTHER_ROWS
         if not self.model.restate(statistics):
             return "what its features were fitted to has outgrown its room"
         self.training.begin_again(seed)
         if cut_at := adapters.bottleneck_of(self.model):
             cut_at.begin_again()
         return ""
+
+    def take_over(self, built: Trainable, parent: Parent, statistics: Statistics, *, seed: int) -> bool:
+        """As `take_up`, where rows mean something else now: begins with the initial values of a model that was just
+        built for the round, and keeps its own traced steps. False where it cannot, and nothing has changed."""
+        if not adapters.holds_layers(self.model, parent.checkpoint.arrays) or not self.training.fits(built):
+            return False
+        if not self.model.restate(statistics):
+            return False
+        self.training.take_values(built)
+        self.training.begin_again(seed)
+        if cut_at := adapters.bottleneck_of(self.model):
+            cut_at.begin_again()
+        return True
 
     def take_parent(self, parent: Parent) -> bool:
         """Has `parent` answer as this one, which is of the same definition and schema; False where it cannot."""
@@ -111,6 +125,13 @@ def build(
     training = adapters.trainable_of(model, seed=assignment.plan.seed, team=team)
     is_alike = inputs.parent is not None and inputs.parent.key == key_of(assignment.plan)
     return Program(model, training, parent, has_parent_alike=is_alike, module=module)
+
+
+def initial(inputs: RoundInputs, statistics: Statistics, assignment: RoundAssignment) -> Trainable:
+    """An estimator that is built for the round, for its initial values."""
+    with at_most(assignment.max_parameters):
+        model = adapters.build(inputs.definition, inputs.schema, statistics, None, seed=assignment.plan.seed)
+    return adapters.trainable_of(model, seed=assignment.plan.seed)
 
 
 def begin(program: Program, inputs: RoundInputs, statistics: Statistics) -> Begun:

@@ -4,7 +4,7 @@ Runs in a process of its own (fresh_process.py). What a replica could not do fai
 Python, tables without their words, a row alone that the graph does not take.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.saved_model import loader_impl
 
 from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut
@@ -34,21 +35,38 @@ class Question:
     outputs: Arrays
 
 
-def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool, precision: str = "float32") -> str:
-    """A sentence about the first request that is not answered as the model answers it; empty when all are.
+class Exports:
+    """Exports of one program: the first is loaded, the others have their variables restored into it, as a runner does
+    that takes states."""
 
-    Args:
-        directory: the SavedModel.
-        requests, answers: TFRecord files of as many PredictionLog and PredictResponse messages.
-        is_cautious: use the default executor from the start, as serving does after the single-threaded one has crashed.
-        precision: of TOLERANCES.
-    """
-    try:
-        questions = _questions(requests, answers)
-        own_operations.load_listed(directory)
-        answer = _loaded(directory, is_cautious=is_cautious)
-    except (InvalidInput, tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        return f"the export cannot be loaded in a process of its own: {_message_of(error)}"
+    def __init__(self) -> None:
+        self._loaded: _Loaded | None = None
+
+    def compare(
+        self, directory: Path, requests: Path, answers: Path, *, is_cautious: bool, precision: str = "float32"
+    ) -> str:
+        """A sentence about the first request that is not answered as the model answers it; empty when all are.
+
+        Args:
+            directory: the SavedModel.
+            requests, answers: TFRecord files of as many PredictionLog and PredictResponse messages.
+            is_cautious: use the default executor from the start, as serving does after the single-threaded one has
+                crashed.
+            precision: of TOLERANCES.
+        """
+        try:
+            questions = _questions(requests, answers)
+            if self._loaded:
+                self._loaded.take(directory)
+            else:
+                own_operations.load_listed(directory)
+                self._loaded = _loaded(directory, is_cautious=is_cautious)
+        except (InvalidInput, tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            return f"the export cannot be loaded in a process of its own: {_message_of(error)}"
+        return _compared(questions, self._loaded.answer, precision)
+
+
+def _compared(questions: Sequence[Question], answer: Callable[[Question], Arrays], precision: str) -> str:
     for number, question in enumerate(questions, 1):
         place = f"{question.signature}, warm-up request {number} of {len(questions)} ({_rows_of(question)})"
         try:
@@ -105,45 +123,58 @@ def _rows_of(question: Question) -> str:
     return f"{rows} row{'s' if rows != 1 else ''}: {', '.join(shapes)}"
 
 
-def _loaded(directory: Path, *, is_cautious: bool) -> Callable[[Question], Arrays]:
+class _Loaded:
     """The calls that serving's engine makes: v1's loader, a compiled call per signature."""
+
+    def __init__(self, directory: Path, executor_type: str) -> None:
+        config = config_pb2.ConfigProto(
+            intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, use_per_session_threads=True
+        )
+        config.device_count["GPU"] = 0
+        config.experimental.executor_type = executor_type
+        graph = tf.Graph()
+        self._session = session = tf.compat.v1.Session(graph=graph, config=config)
+        loader = loader_impl.SavedModelLoader(str(directory))
+        with graph.as_default():
+            self._saver, _ = loader.load_graph(graph, [tf.saved_model.SERVING])
+            self._meta_graph = loader.get_meta_graph_def_from_tags([tf.saved_model.SERVING])
+            self._initialise = loader_impl.get_init_op(self._meta_graph)
+        self._signatures = self._meta_graph.signature_def
+        self.take(directory)
+        self._calls: dict[str, Callable[..., Any]] = {}
+        for name, signature in self._signatures.items():
+            if not signature.outputs or not all(":" in info.name for info in signature.outputs.values()):
+                continue
+            options = config_pb2.CallableOptions()
+            options.feed.extend(signature.inputs[key].name for key in sorted(signature.inputs))
+            options.fetch.extend(signature.outputs[key].name for key in sorted(signature.outputs))
+            options.run_options.inter_op_thread_pool = -1
+            self._calls[name] = session._make_callable_from_options(options)
+
+    def take(self, directory: Path) -> None:
+        """Restores the variables of an export of this program, and fills its tables."""
+        with self._session.graph.as_default():
+            if self._saver is not None:
+                self._saver.restore(self._session, str(directory / "variables" / "variables"))
+            if self._initialise is not None:
+                self._session.run(self._initialise, loader_impl.get_asset_tensors(str(directory), self._meta_graph))
+
+    def answer(self, question: Question) -> Arrays:
+        inputs = [question.inputs[key] for key in sorted(self._signatures[question.signature].inputs)]
+        values = self._calls[question.signature](*inputs)
+        names = sorted(self._signatures[question.signature].outputs)
+        return {name: _array(value) for name, value in zip(names, values, strict=True)}
+
+
+def _loaded(directory: Path, *, is_cautious: bool) -> _Loaded:
     executors = ("",) if is_cautious else (_EXECUTOR_TYPE, "")
     for executor in executors:
         try:
-            return _callables(directory, executor)
+            return _Loaded(directory, executor)
         except tf.errors.OpError as error:
             if not executor or "ingle-threaded executor" not in str(error.message):
                 raise
     raise AssertionError("the default executor takes every graph or raises")
-
-
-def _callables(directory: Path, executor_type: str) -> Callable[[Question], Arrays]:
-    config = config_pb2.ConfigProto(
-        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, use_per_session_threads=True
-    )
-    config.device_count["GPU"] = 0
-    config.experimental.executor_type = executor_type
-    graph = tf.Graph()
-    session = tf.compat.v1.Session(graph=graph, config=config)
-    with graph.as_default():
-        signatures = tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(directory)).signature_def
-    calls: dict[str, Callable[..., Any]] = {}
-    for name, signature in signatures.items():
-        if not signature.outputs or not all(":" in info.name for info in signature.outputs.values()):
-            continue
-        options = config_pb2.CallableOptions()
-        options.feed.extend(signature.inputs[key].name for key in sorted(signature.inputs))
-        options.fetch.extend(signature.outputs[key].name for key in sorted(signature.outputs))
-        options.run_options.inter_op_thread_pool = -1
-        calls[name] = session._make_callable_from_options(options)
-
-    def answer(question: Question) -> Arrays:
-        inputs = [question.inputs[key] for key in sorted(signatures[question.signature].inputs)]
-        values = calls[question.signature](*inputs)
-        names = sorted(signatures[question.signature].outputs)
-        return {name: _array(value) for name, value in zip(names, values, strict=True)}
-
-    return answer
 
 
 def _array(value: Any) -> NDArray[Any]:

@@ -2,7 +2,8 @@
 
 What works in the process that has trained a model need not work anywhere else: tf.py_function finds its Python there, a
 layer finds its tables. So the export is loaded where a replica's conditions hold. The process is made before the round
-starts TensorFlow or reads a definition, and forks once per question, so that a crash is an answer too.
+starts TensorFlow or reads a definition, and has a fork of it load the export, so that a crash is an answer too. That
+fork stays for further exports of the same program.
 """
 
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +73,14 @@ class FreshProcess:
         answers: Path,
         *,
         precision: str = "float32",
+        program: str = "",
         trial_seconds: float | None = None,
     ) -> str:
-        """What answers.compare says of the export; or a sentence that it crashed, twice, or took too long.
+        """What `answers.Exports` says of the export; or a sentence that it crashed, twice, or took too long.
+
+        Args:
+            program: digest of what it shares with exports that differ in their variables; the next one of them is
+                compared without loading it anew. Empty: nothing is kept of it.
 
         Raises:
             Unavailable: the process was killed; that says nothing about the export.
@@ -87,6 +94,7 @@ class FreshProcess:
                     "answers": str(answers),
                     "is_cautious": is_cautious,
                     "precision": precision,
+                    "program": "" if is_cautious else program,
                     "trial_seconds": self._trial_seconds if trial_seconds is None else trial_seconds,
                 }
             )
@@ -122,67 +130,100 @@ class FreshProcess:
 def serve(connection: socket.socket, parent_pid: int) -> None:
     """Answers until the other side hangs up; the kernel ends this process with the one that made it."""
     die_with_parent(parent_pid)
+    child: _Child | None = None
     while True:
         packet = connection.recv(_PACKET_BYTES)
         if not packet:
             return
-        connection.send(json.dumps({"said": _tried(json.loads(packet))}).encode())
+        said, child = _tried(json.loads(packet), child)
+        connection.send(json.dumps({"said": said}).encode())
 
 
-def _tried(question: Mapping[str, Any]) -> str:
-    """Forks, has the child compare, and reads its sentence."""
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        status = _CRASHED
-        try:
-            os.close(reader)
-            die_with_parent(parent)
-            os.write(writer, _compared(question).encode())
-            status = 0
-        except BaseException:
-            logger.exception("an export could not be tried")
-        finally:
-            os._exit(status)
-    os.close(writer)
-    said, late = _read(reader, pid, float(question["trial_seconds"]))
-    if late:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if late:
-        return f"loading the export and answering its warm-up requests took longer than {late}"
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return f"crash:loading or running the export ended its process: signal {-code} ({signal.Signals(-code).name})"
-    if code:
-        return f"crash:trying the export ended with status {code}; the trainer's log says why"
-    return said.decode()
+@dataclass(frozen=True)
+class _Child:
+    """Has loaded one program, and compares exports of it until it is ended."""
+
+    program: str
+    connection: socket.socket
+    pid: int
+
+    @classmethod
+    def fork(cls, program: str) -> "_Child":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            status = _CRASHED
+            try:
+                ours.close()
+                die_with_parent(parent)
+                _compare(theirs)
+                status = 0
+            except BaseException:
+                logger.exception("an export could not be tried")
+            finally:
+                os._exit(status)
+        theirs.close()
+        return cls(program, ours, pid)
+
+    def ask(self, question: Mapping[str, Any]) -> tuple[bytes, str]:
+        """Its sentence, preceded by a byte, or nothing where it has ended; and, where it took too long, the limit in
+        words."""
+        trial_seconds, clock = float(question["trial_seconds"]), clock_of(self.pid)
+        with suppress(BrokenPipeError):
+            self.connection.send(json.dumps(question).encode())
+        if ends_within(trial_seconds, clock, lambda seconds: bool(readable([self.connection.fileno()], seconds))):
+            with suppress(ConnectionResetError):
+                return self.connection.recv(_PACKET_BYTES), ""
+            return b"", ""
+        return b"", (
+            f"{trial_seconds:g} s (TRAINER_EXPORT_TRIAL_SECONDS): {clock.cpu_seconds:.1f} CPU seconds in "
+            f"{clock.wall_seconds:.1f} s"
+        )
+
+    def end(self, *, is_hung: bool = False) -> int:
+        """Its exit status, negative for a signal."""
+        self.connection.close()
+        if is_hung:
+            os.kill(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status)
 
 
-def _read(reader: int, pid: int, trial_seconds: float) -> tuple[bytes, str]:
-    """Until the other end closes; and, where the child took too long, the limit in words."""
-    said, clock = b"", clock_of(pid)
-    with os.fdopen(reader, "rb", buffering=0) as file:
-        while ends_within(trial_seconds, clock, lambda seconds: bool(readable([reader], seconds))):
-            part = file.read(_PACKET_BYTES)
-            if not part:
-                return said, ""
-            said += part
-    return said, (
-        f"{trial_seconds:g} s (TRAINER_EXPORT_TRIAL_SECONDS): {clock.cpu_seconds:.1f} CPU seconds in "
-        f"{clock.wall_seconds:.1f} s"
-    )
+def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Child | None]:
+    """What a child says, or became of it; and the child, where it may be asked again."""
+    program = str(question["program"])
+    if child is not None and child.program != program:
+        child.end()
+        child = None
+    child = child or _Child.fork(program)
+    said, late = child.ask(question)
+    if said[1:] or not said or not program:
+        code = child.end(is_hung=bool(late))
+        child = None
+        if late:
+            return f"loading the export and answering its warm-up requests took longer than {late}", None
+        if code < 0:
+            named = f"signal {-code} ({signal.Signals(-code).name})"
+            return f"crash:loading or running the export ended its process: {named}", None
+        if code:
+            return f"crash:trying the export ended with status {code}; the trainer's log says why", None
+    return said[1:].decode(), child
 
 
-def _compared(question: Mapping[str, Any]) -> str:
-    return answers.compare(
-        Path(question["directory"]),
-        Path(question["requests"]),
-        Path(question["answers"]),
-        is_cautious=bool(question["is_cautious"]),
-        precision=str(question["precision"]),
-    )[:4000]
+def _compare(connection: socket.socket) -> None:
+    """A child's life: a question, a sentence, and so on until nobody asks."""
+    exports = answers.Exports()
+    while packet := connection.recv(_PACKET_BYTES):
+        question = json.loads(packet)
+        said = exports.compare(
+            Path(question["directory"]),
+            Path(question["requests"]),
+            Path(question["answers"]),
+            is_cautious=bool(question["is_cautious"]),
+            precision=str(question["precision"]),
+        )
+        connection.send(b"=" + said[:4000].encode())
 
 
 def main() -> None:

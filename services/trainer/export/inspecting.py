@@ -123,7 +123,7 @@ def load(source: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         nothing = Path(folder) / "nothing.tfrecord"
         nothing.touch()
-        target.write_text(answers.compare(source, nothing, nothing, is_cautious=False))
+        target.write_text(answers.Exports().compare(source, nothing, nothing, is_cautious=False))
 
 
 def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Path, Path], None]:

@@ -251,8 +251,11 @@ def write_warmup_requests(model: Model, directory: Path, requests: Sequence[warm
         _write_records(directory / WARMUP_PATH, wanted)
 
 
-def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) -> dict[str, str]:
+def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *, program: str = "") -> dict[str, str]:
     """Has a process that knows nothing of the model load the export and answer what the model answered.
+
+    Args:
+        program: its digest, where further exports of it are to be checked without loading it anew.
 
     Returns:
         Warnings of a version, by what they are about.
@@ -267,7 +270,7 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
     precision = _precision_of(graph)
-    said = fresh.ask(directory, requests, answers, precision=precision)
+    said = fresh.ask(directory, requests, answers, precision=precision, program=program)
     if said:
         raise DefinitionFailedError(said)
     mixed = by_neighbours(trial.together, trial.alone, max(_VISIBLE, TOLERANCES[precision]))

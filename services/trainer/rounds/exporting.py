@@ -94,18 +94,18 @@ class Export:
         state.write(saved_model, current, program.object_graph)
         is_tried = not program.is_confirmed or self._is_due()
         if is_tried:
-            program.confirm(warnings := self._tried(output))
+            program.confirm(warnings := self._tried(output, program.digest))
         else:
             warnings = dict(program.warnings)
             names = set(program.signatures) - set(self.model.signatures())
             export.write_warmup_requests(self.model, saved_model, export.requests_of(self.model, self.sample, names))
         return Exported(warnings, {"digest": program.digest, "exported": False, "tried": is_tried})
 
-    def _tried(self, output: Path) -> dict[str, str]:
+    def _tried(self, output: Path, program: str = "") -> dict[str, str]:
         assert self.fresh is not None, "a worker exports nothing"
         saved_model = output / "saved_model"
         trial = export.trial_of(self.model, self.sample)
-        warnings = export.check(saved_model, trial, self.fresh, Path(self.assignment.work_dir))
+        warnings = export.check(saved_model, trial, self.fresh, Path(self.assignment.work_dir), program=program)
         export.write_warmup_requests(self.model, saved_model, trial.requests)
         return warnings
 

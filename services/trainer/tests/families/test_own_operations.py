@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
-from services.trainer.export.answers import compare
+from services.trainer.export.answers import Exports
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 from testing import triple_operation
@@ -65,5 +65,5 @@ def test_a_library_outside_the_version_is_none_that_is_loaded(tmp_path: Path, pa
     (tmp_path / "saved_model/assets.extra").mkdir(parents=True)
     (tmp_path / "saved_model/assets.extra/custom_ops.txt").write_text(f"# own\n{path}\n")
     (tmp_path / "nothing").write_bytes(b"")
-    said = compare(tmp_path / "saved_model", tmp_path / "nothing", tmp_path / "nothing", is_cautious=False)
+    said = Exports().compare(tmp_path / "saved_model", tmp_path / "nothing", tmp_path / "nothing", is_cautious=False)
     assert f"custom_ops.txt names {path}, which is none of the version's own files" in said

@@ -18,7 +18,15 @@ from services.trainer.export.state import state_of
 from services.trainer.families.port import Model
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
+from services.trainer.tests.support.small_rounds import (
+    FEATURES,
+    SCHEMA,
+    Platform,
+    definition,
+    event,
+    fresh_process,
+    serialized,
+)
 
 WIDE: dict[str, Any] = {
     **FEATURES,
@@ -213,3 +221,25 @@ def test_a_vocabulary_that_outgrows_its_room_has_another_program(tmp_path: Path)
         platform.append([serialized({"code": code, "late": code % 2}) for code in range(count)])
         train(platform, sections, parent_version=number)
     assert [one["exported"] for one in told_of(platform)] == [True, False, True]
+
+
+def test_a_further_state_of_a_program_is_compared_without_loading_the_program_again(tmp_path: Path) -> None:
+    """So its graph may be gone, and only then; the comparison is of the state all the same."""
+    platform = Platform(tmp_path / "platform")
+    for number in range(2):
+        platform.append(drifting_events(240, seed=number))
+        train(platform, ESTIMATOR, parent_version=number)
+        shutil.copytree(platform.directory / "work" / "trial", tmp_path / f"{number + 1}")
+    first = saved_model_of(platform, 1)
+    second = Path(shutil.copytree(saved_model_of(platform, 2), tmp_path / "second"))
+    (second / "saved_model.pb").unlink()
+
+    def said(saved_model: Path, version: int) -> str:
+        trial = tmp_path / f"{version}"
+        return fresh_process().ask(saved_model, trial / "requests", trial / "answers", program="the same")
+
+    assert "cannot be loaded" in said(second, 2)
+    assert said(first, 1) == ""
+    assert said(second, 2) == ""
+    assert "does not answer as the model does" in said(second, 1)
+    assert "cannot be loaded" in said(second, 2)

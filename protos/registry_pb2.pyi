@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Stream(_message.Message):
-    __slots__ = ("name", "schema_version", "schema_json", "created_at", "archived")
+    __slots__ = ("name", "schema_version", "schema_json", "created_at", "archived", "log_number")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    LOG_NUMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema_version: int
     schema_json: str
     created_at: float
     archived: bool
-    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ..., schema_json: _Optional[str] = ..., created_at: _Optional[float] = ..., archived: bool = ...) -> None: ...
+    log_number: int
+    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ..., schema_json: _Optional[str] = ..., created_at: _Optional[float] = ..., archived: bool = ..., log_number: _Optional[int] = ...) -> None: ...
 
 class RegisterStreamRequest(_message.Message):
     __slots__ = ("name", "schema_json")

@@ -1,45 +1,62 @@
-"""The event log, where the examples of some streams are records of Kafka topics of somebody else's.
+"""The event log by the names of streams: under which name the log has them, and which are somebody else's topics.
 
-Such a stream's topic `examples.<stream>` is read from its source: a record there is one event, its offset the event's,
-its timestamp the ingest time. Nothing is copied, and nothing is written to the source.
+A stream that succeeds a deleted one of its name lies under a name of its own (common/registry/catalog.py,
+Stream.log_name). A stream with a source has the topic `examples.<stream>` there: a record is one event, its offset the
+event's, its timestamp the ingest time. Nothing is copied, and nothing is written to the source.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import EventLog, NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.tfrecord import frame
-from common.eventlog.topics import examples_topic
+from common.eventlog.topics import deadletter_topic, examples_topic
 from common.schema import Schema
 from common.topic_source import TopicSource
 
 _KAFKA = "kafka:"
 _NO_CHUNK = bytes(16)
+_TOPICS = (examples_topic, deadletter_topic)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """`log_name`: under which the own log has the stream."""
+
+    schema: Schema
+    log_name: str
 
 
 class SourcedLog:
     """An EventLog. `own` is closed with it."""
 
-    def __init__(self, own: EventLog, url: str, *, schema_of: Callable[[str], Schema] | None = None) -> None:
-        """`url` is what `own` was opened with; `schema_of` knows streams that were not attached."""
-        self._own, self._url, self._schema_of = own, url, schema_of
+    def __init__(self, own: EventLog, url: str, *, stream_of: Callable[[str], Attached] | None = None) -> None:
+        """`url` is what `own` was opened with; `stream_of` knows streams that were not attached."""
+        self._own, self._url, self._stream_of = own, url, stream_of
         self._lock = threading.Lock()
-        self._schemas: dict[str, Schema] = {}
+        self._attached: dict[str, Attached] = {}
         self._logs: dict[str, tuple[Schema, EventLog]] = {}
 
-    def attach(self, stream: str, schema: Schema) -> None:
-        """From now on the stream's examples come from where this schema says."""
+    def attach(self, stream: str, schema: Schema, log_name: str = "") -> bool:
+        """From now on the stream's examples come from where this schema says, or lie under that name.
+
+        Returns whether they came from under another name before.
+        """
+        attached = Attached(schema, log_name or stream)
         with self._lock:
-            self._schemas[examples_topic(stream)] = schema
+            before = self._attached.get(stream)
+            self._attached[stream] = attached
+        return before is not None and before.log_name != attached.log_name
 
     def create_topic(self, topic: str, *, partition_count: int) -> None:
-        self._own.create_topic(topic, partition_count=partition_count)
+        self._own.create_topic(self._name_of(topic), partition_count=partition_count)
 
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[int]:
         if source := self._source_of(topic):
             raise Conflict(f"{topic} is read from Kafka topic {source.topic}; nothing is appended to it")
-        return self._own.append(topic, partition, records)
+        return self._own.append(self._name_of(topic), partition, records)
 
     def partition_count(self, topic: str) -> int:
         log, name = self._place(topic)
@@ -79,22 +96,34 @@ class SourcedLog:
             raise Unavailable(f"{topic} is read from Kafka topic {name}: {error.message}") from error
 
     def _source_of(self, topic: str) -> TopicSource | None:
-        schema = self._schema(topic)
-        return schema.source if schema else None
+        found = self._stream(topic) if topic.startswith(examples_topic("")) else None
+        return found.schema.source if found else None
 
-    def _schema(self, topic: str) -> Schema | None:
+    def _stream(self, topic: str) -> Attached | None:
+        """The stream whose examples or dead letters the topic has."""
+        stream = next((topic.removeprefix(begin("")) for begin in _TOPICS if topic.startswith(begin(""))), "")
         with self._lock:
-            known = self._schemas.get(topic)
-        if known is not None or self._schema_of is None or not topic.startswith(examples_topic("")):
+            known = self._attached.get(stream)
+        if known is not None or self._stream_of is None or not stream:
             return known
-        self.attach(stream := topic.removeprefix(examples_topic("")), self._schema_of(stream))
-        return self._schemas[topic]
+        found = self._stream_of(stream)
+        self.attach(stream, found.schema, found.log_name)
+        return found
+
+    def _name_of(self, topic: str) -> str:
+        """What the own log calls the topic."""
+        found = self._stream(topic)
+        if found is None:
+            return topic
+        begin = next(begin for begin in _TOPICS if topic.startswith(begin("")))
+        return begin(found.log_name)
 
     def _place(self, topic: str) -> tuple[EventLog, str]:
         """The log that has the topic, and what it is called there."""
-        schema = self._schema(topic)
-        if schema is None or schema.source is None:
-            return self._own, topic
+        found = self._stream(topic)
+        schema = found.schema if found else None
+        if schema is None or schema.source is None or not topic.startswith(examples_topic("")):
+            return self._own, self._name_of(topic)
         with self._lock:
             opened = self._logs.get(topic)
             if opened is None or opened[0] != schema:

@@ -29,6 +29,14 @@ class Stream:
     created_at: float
     archived: bool = False
     """Takes neither events nor models."""
+    log_number: int = 1
+    """Which of the streams of this name it is, so that it has none of the events of one that was deleted: 1, or the
+    schema version that it began with."""
+
+    @property
+    def log_name(self) -> str:
+        """Under which its events lie in the log; no stream can be called so, as no name begins with a digit."""
+        return self.name if self.log_number <= 1 else f"{self.log_number}.{self.name}"
 
 
 @dataclass(frozen=True)

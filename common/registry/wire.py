@@ -74,11 +74,15 @@ def stream_to_wire(stream: Stream) -> pb.Stream:
         schema_json=stream.schema_json,
         created_at=stream.created_at,
         archived=stream.archived,
+        log_number=stream.log_number,
     )
 
 
 def stream_from_wire(message: pb.Stream) -> Stream:
-    return Stream(message.name, message.schema_version, message.schema_json, message.created_at, message.archived)
+    return Stream(
+        message.name, message.schema_version, message.schema_json, message.created_at, message.archived,
+        max(message.log_number, 1),
+    )  # fmt: skip
 
 
 def model_to_wire(model: Model) -> pb.Model:

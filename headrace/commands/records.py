@@ -16,6 +16,7 @@ from common.storage import place_of
 from headrace.commands.session import LOCAL, Session
 
 if TYPE_CHECKING:
+    from common.registry.catalog import Stream
     from protos.example_pb2 import Feature
 
 app = typer.Typer(help="TFRecord files, and a stream's events as such files.", no_args_is_help=True)
@@ -70,9 +71,11 @@ def archive(
         raise InvalidInput("archive needs --log kafka:HOST:PORT for a platform in containers")
     url = log or f"segments:{session.data_dir / 'log'}"
     with closing(SourcedLog(open_event_log(url), url)) as opened:
-        if schema := _schema_of(session, stream):
-            opened.attach(stream, schema)
-        made, position = write(opened, stream, place_of(to), shard_bytes=shard_bytes)
+        found = _stream_of(session, stream)
+        name = found.log_name if found else stream
+        if found:
+            opened.attach(name, Schema.from_json(found.schema_json))
+        made, position = write(opened, name, place_of(to), shard_bytes=shard_bytes)
     examples = sum(shard.examples for shard in made)
     session.show(
         {"stream": stream, "position": position, "examples": examples, "shards": [asdict(shard) for shard in made]},
@@ -83,11 +86,11 @@ def archive(
     )
 
 
-def _schema_of(session: Session, stream: str) -> Schema | None:
-    """None where no platform runs that could say whether the stream reads somebody else's topic."""
+def _stream_of(session: Session, stream: str) -> "Stream | None":
+    """None where no platform runs that could say what the log calls the stream, and whether it is somebody else's."""
     try:
         with session.client() as client:
-            return Schema.from_json(client.stream(stream).schema_json)
+            return client.stream(stream)
     except (NotFound, Unavailable):
         return None
 

@@ -10,7 +10,6 @@ from starlette.routing import Route
 
 from common.errors import InvalidInput
 from common.eventlog.dead_letters import newest_letters
-from common.eventlog.topics import deadletter_topic
 from common.process.gzip_bodies import MOST_INFLATION, inflate
 from common.process.health import Health
 from common.process.strict_requests import refuse_unknown_query
@@ -83,26 +82,26 @@ def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing =
         stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS), before: str = Query("", pattern=_LETTER)
     ) -> dict[str, Any]:
         """The newest dead letters, newest first; with `before=` a letter's `offset.index`, those before it."""
-        await intake.open(stream)
+        opened = await intake.open(stream)
         end = cast("tuple[int, int]", tuple(map(int, before.split(".")))) if before else None
-        letters = await intake.in_thread(lambda: newest_letters(intake.log, stream, limit, before=end))
-        return {"topic": deadletter_topic(stream), "dead_letters": letters}
+        letters = await intake.in_thread(lambda: newest_letters(intake.log, opened.log_name, limit, before=end))
+        return {"topic": opened.letters_topic, "dead_letters": letters}
 
     @app.get("/v1/streams/{stream}/events", tags=["events"])
     async def tail(stream: str, last: int = Query(100, ge=1, le=window.MOST_ROWS)) -> dict[str, Any]:
         """The newest events, as rows, the newest last. Read back from the log."""
-        await intake.open(stream)
+        opened = await intake.open(stream)
         schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
-        return {"events": await intake.in_thread(window.tail, intake.log, stream, schema, last)}
+        return {"events": await intake.in_thread(window.tail, intake.log, opened.topic, schema, last)}
 
     @app.get("/v1/streams/{stream}/statistics", tags=["streams"])
     async def statistics(stream: str, last: int = Query(10_000, ge=1, le=window.MOST_EVENTS)) -> dict[str, Any]:
         """Of the newest events, by field: counts, missing, least, greatest, mean, quantiles, distinct values, frequent
         words; with sketches that merge (Apache DataSketches, base64). Read back from the log, so that taking events
         costs nothing more."""
-        await intake.open(stream)
+        opened = await intake.open(stream)
         schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
-        return await intake.in_thread(window.statistics, intake.log, stream, schema, last)
+        return await intake.in_thread(window.statistics, intake.log, opened, schema, last)
 
     @app.get("/v1/streams/{stream}/requests", tags=["streams"])
     async def requests(

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar
 from common.counted import counted, is_or_are
 from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.eventlog.base import EventLog
-from common.eventlog.topics import deadletter_topic
 from common.process.health import Health
 from common.process.tracing import OFF, Span, Tracing
 from common.registry.catalog import Stream
@@ -181,18 +180,18 @@ class Intake:
                 f"the idempotency key has {len(request.idempotency_key)} characters, expected at most {_KEY_CHARACTERS}"
             )
         key = RequestKey.of(request.idempotency_key, request.body)
-        running = self._running.get((stream.name, key.key_digest))
+        running = self._running.get((stream.log_name, key.key_digest))
         if running is not None:
             _check_same(running.body_digest, key)
             return replace(await asyncio.shield(running.task), duplicate=True)
-        known = self._window.find(stream.name, key.key_digest)
+        known = self._window.find(stream.log_name, key.key_digest)
         if known is not None:
             _check_same(known.body_digest, key)
             if known.answer is not None:
                 return known.answer
         task = asyncio.get_running_loop().create_task(self._take_once(stream, request, key, on_queued))
-        self._running[stream.name, key.key_digest] = _Running(key.body_digest, task)
-        task.add_done_callback(lambda _: self._running.pop((stream.name, key.key_digest), None))
+        self._running[stream.log_name, key.key_digest] = _Running(key.body_digest, task)
+        task.add_done_callback(lambda _: self._running.pop((stream.log_name, key.key_digest), None))
         return await asyncio.shield(task)
 
     async def _take_once(
@@ -202,7 +201,7 @@ class Intake:
         if self._shared_keys is None:
             return await self._take(stream, request, key, on_queued)
         self.watch.check()
-        answered = await self._shared_keys.claim(stream.name, key)
+        answered = await self._shared_keys.claim(stream.log_name, key)
         if answered is not None:
             return answered
         try:
@@ -210,7 +209,7 @@ class Intake:
         except HeadraceError:
             self._begin(self._hold_until_known(stream, key))
             raise
-        self._begin(self._shared_keys.keep(stream.name, key, answer))
+        self._begin(self._shared_keys.keep(stream.log_name, key, answer))
         return answer
 
     async def _hold_until_known(self, stream: OpenStream, key: RequestKey) -> None:
@@ -221,8 +220,8 @@ class Intake:
             await asyncio.sleep(_HOLD_PAUSE_SECONDS)
             if time.monotonic() - renewed_at > self.settings.key_claim_seconds / 4:
                 renewed_at = time.monotonic()
-                await self._shared_keys.renew(stream.name, key)
-        await self._shared_keys.release(stream.name, key)
+                await self._shared_keys.renew(stream.log_name, key)
+        await self._shared_keys.release(stream.log_name, key)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Beside the answer, which does not wait for it."""
@@ -262,7 +261,7 @@ class Intake:
         metrics.EVENTS_ACCEPTED.labels(stream.name).inc(added)
         metrics.EVENTS_REFUSED.labels(stream.name, "deadletter").inc(len(refused))
         if key is not None:
-            self._window.keep_answer(stream.name, key, answer, schema_version=validator.schema_version)
+            self._window.keep_answer(stream.log_name, key, answer, schema_version=validator.schema_version)
         return answer
 
     def _note_append(self, request: AppendRequest, span: Span, answer: Answer, put_at: float) -> None:
@@ -274,7 +273,7 @@ class Intake:
         self, stream: OpenStream, request: AppendRequest, key: RequestKey | None
     ) -> tuple[Validator, Checked]:
         """Checks under the newest schema; a request that is in the log in part, under the schema it was taken with."""
-        known = self._window.find(stream.name, key.key_digest) if key else None
+        known = self._window.find(stream.log_name, key.key_digest) if key else None
         if known is not None:
             taken_with = await self.in_thread(self.schemas.version, stream.name, known.schema_version)
             return await self._check(stream, taken_with, request)
@@ -316,7 +315,7 @@ class Intake:
     async def status(self, name: str) -> dict[str, Any]:
         """A stream's schema version, positions, and counts since this process started; raises as `open`."""
         stream = await self.open(name)
-        letters = deadletter_topic(name)
+        letters = stream.letters_topic
         schema = await self._schema(name)
         source = stream.validator(schema).schema.source
         return {
@@ -347,20 +346,22 @@ class Intake:
             NotFound: the registry has no such stream.
             Unavailable: the log, or for an unknown stream the registry, does not answer.
         """
-        opened = self._streams.get(name)
-        if opened is not None:
+        opened, known = self._streams.get(name), self.schemas.known(name)
+        if opened is not None and known is None:
+            known = await self.in_thread(self.schemas.fetch, name)
+        if opened is not None and known is not None and known.log_name == opened.log_name:
             return opened
-        await self._schema(name)
-        if name not in self._opening:
-            task = asyncio.get_running_loop().create_task(self._open(name))
-            self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
-        return await asyncio.shield(self._opening[name])
+        known = await self._schema(name)
+        if known.log_name not in self._opening:
+            task = asyncio.get_running_loop().create_task(self._open(known))
+            self._opening[known.log_name] = task
+            task.add_done_callback(lambda _: self._opening.pop(known.log_name, None))
+        return await asyncio.shield(self._opening[known.log_name])
 
-    async def _open(self, name: str) -> OpenStream:
-        stream = await self.in_thread(open_stream, name, self.log, self._window, self.settings, self._executor)
-        self._streams[name] = stream
-        return stream
+    async def _open(self, stream: Stream) -> OpenStream:
+        opened = await self.in_thread(open_stream, stream, self.log, self._window, self.settings, self._executor)
+        self._streams[stream.name] = opened
+        return opened
 
 
 async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:

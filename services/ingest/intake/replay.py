@@ -11,7 +11,6 @@ from common.errors import Conflict
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import StoredLetter, read_letters
-from common.eventlog.topics import deadletter_topic
 from protos.example_pb2 import DeadLetter
 from services.ingest.codec import bodies
 from services.ingest.codec.validation import Checked, Validator
@@ -57,7 +56,7 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
         raise Conflict(f"stream {stream_name} is archived and takes no events; restore it first")
     validator = stream.validator(schema)
     check_takes_events(stream_name, validator)
-    topic = deadletter_topic(stream_name)
+    topic = stream.letters_topic
     start = (await intake.in_thread(intake.log.start_position, topic))[0]
     end = (await intake.in_thread(intake.log.end_position, topic))[0]
     done = await intake.in_thread(_replayed, intake.log, stream, start, end)
@@ -65,7 +64,9 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
     for first in range(start, end, _RECORDS_PER_PAGE):
         intake.watch.check()
         last = min(first + _RECORDS_PER_PAGE, end)
-        letters = await intake.in_thread(lambda f, t: list(read_letters(intake.log, stream_name, f, t)), first, last)
+        letters = await intake.in_thread(
+            lambda f, t: list(read_letters(intake.log, stream.log_name, f, t)), first, last
+        )
         await _replay_page(stream, validator, letters, done, report)
     return report
 
@@ -75,7 +76,7 @@ async def _replay_page(
 ) -> None:
     waits: list[asyncio.Future[Appended]] = []
     for stored in letters:
-        key = _replay_key(stream.name, stored.offset, stored.index, stored.letter.payload)
+        key = _replay_key(stream.log_name, stored.offset, stored.index, stored.letter.payload)
         if key.key_digest in done:
             report.replayed_before += 1
             continue
@@ -116,8 +117,8 @@ def _put(stream: OpenStream, validator: Validator, checked: Checked, key: Reques
 def _replayed(log: EventLog, stream: OpenStream, start: int, end: int) -> set[bytes]:
     """Key digests of the letters in records [start, end) that the stream's topic already holds; blocks."""
     letters = {
-        _replay_key(stream.name, info.offset, index, b"").key_digest
-        for info in log.scan(deadletter_topic(stream.name), 0, start, end)
+        _replay_key(stream.log_name, info.offset, index, b"").key_digest
+        for info in log.scan(stream.letters_topic, 0, start, end)
         for index in range(info.headers.example_count)
     }
     if not letters:

@@ -1,4 +1,7 @@
-"""A stream opened for intake: its topics, a writer per partition, and a validator per schema version."""
+"""A stream opened for intake: its topics, a writer per partition, and a validator per schema version.
+
+Topics and idempotency keys are those of its log_name: a stream of the name of a deleted one has others.
+"""
 
 import itertools
 import os
@@ -23,10 +26,11 @@ class OpenStream:
     """Belongs to one event loop."""
 
     def __init__(
-        self, name: str, writers: list[PartitionWriter], deadletter_writer: PartitionWriter, *, max_event_bytes: int
-    ) -> None:
-        self.name = name
-        self.topic = examples_topic(name)
+        self, stream: Stream, writers: list[PartitionWriter], deadletter_writer: PartitionWriter, *,
+        max_event_bytes: int,
+    ) -> None:  # fmt: skip
+        self.name, self.log_name = stream.name, stream.log_name
+        self.topic, self.letters_topic = examples_topic(stream.log_name), deadletter_topic(stream.log_name)
         self.writers = writers
         self.deadletter_writer = deadletter_writer
         self.accepted_count = 0
@@ -40,7 +44,13 @@ class OpenStream:
         return [*self.writers, self.deadletter_writer]
 
     def validator(self, stream: Stream) -> Validator:
-        """Compiled when first asked for; a few versions are kept."""
+        """Compiled when first asked for; a few versions are kept.
+
+        Raises:
+            Unavailable: another stream has its name by now.
+        """
+        if stream.log_name != self.log_name:
+            raise Unavailable(f"stream {self.name} was deleted and applied anew a moment ago; send the request again")
         version = (stream.schema_version, stream.schema_json)
         found = self._validators.get(version)
         if found is None:
@@ -79,14 +89,14 @@ def check_files(name: str, limit: int) -> None:
 
 
 def open_stream(
-    name: str, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor
+    stream: Stream, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor
 ) -> OpenStream:
     """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
 
     Raises:
         Unavailable: the log does not answer, or too many files are open for one stream more.
     """
-    check_files(name, open_files_limit())
+    check_files(stream.name, open_files_limit())
     limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)
 
     def writers_of(topic: str, wanted_partitions: int) -> list[PartitionWriter]:
@@ -96,7 +106,7 @@ def open_stream(
     def opened(topic: str, partition: int) -> Append:
         appender = PartitionAppender(
             log,
-            stream=name,
+            stream=stream.log_name,
             topic=topic,
             partition=partition,
             window=window,
@@ -107,9 +117,9 @@ def open_stream(
         return appender.append
 
     return OpenStream(
-        name,
-        writers_of(examples_topic(name), settings.partition_count),
-        writers_of(deadletter_topic(name), 1)[0],
+        stream,
+        writers_of(examples_topic(stream.log_name), settings.partition_count),
+        writers_of(deadletter_topic(stream.log_name), 1)[0],
         max_event_bytes=settings.max_event_bytes,
     )
 

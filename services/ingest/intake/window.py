@@ -8,25 +8,26 @@ from google.protobuf.message import DecodeError
 from common.errors import DataLoss, NotFound
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
-from common.eventlog.topics import examples_topic, predictions_topic
+from common.eventlog.topics import predictions_topic
 from common.schema import Schema
 from common.statistics.examples import as_row, of_examples
 from common.statistics.requests import of_predictions
 from common.statistics.sketches import to_document
+from services.ingest.intake.streams import OpenStream
 
 MOST_EVENTS, MOST_ROWS = 20_000, 1000
 _MOST_BYTES = 64 * 1024 * 1024
 _FIRST_SPAN = 64
 
 
-def newest_events(log: EventLog, stream: str, last: int) -> list[bytes]:
+def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
     """At most `last` serialized events, oldest first, by the time at which ingest took them; fewer of large ones.
 
     Raises:
         Unavailable: the log does not answer.
         DataLoss: a record cannot be read.
     """
-    return _newest(log, examples_topic(stream), last)
+    return _newest(log, topic, last)
 
 
 def _newest(log: EventLog, topic: str, last: int) -> list[bytes]:
@@ -57,15 +58,15 @@ def _first_offset(log: EventLog, topic: str, partition: int, bounds: tuple[int, 
         span *= 4
 
 
-def tail(log: EventLog, stream: str, schema: Schema, last: int) -> list[dict[str, Any]]:
+def tail(log: EventLog, topic: str, schema: Schema, last: int) -> list[dict[str, Any]]:
     """The newest events as rows, the newest last."""
-    return [as_row(example, schema) for example in newest_events(log, stream, last)]
+    return [as_row(example, schema) for example in newest_events(log, topic, last)]
 
 
-def statistics(log: EventLog, stream: str, schema: Schema, last: int) -> dict[str, Any]:
+def statistics(log: EventLog, stream: OpenStream, schema: Schema, last: int) -> dict[str, Any]:
     """Of the newest events, as common/statistics/sketches.py writes it; `events` says how many there were."""
-    examples = newest_events(log, stream, last)
-    return {"stream": stream, "events": len(examples), **to_document(of_examples(examples, schema))}
+    examples = newest_events(log, stream.topic, last)
+    return {"stream": stream.name, "events": len(examples), **to_document(of_examples(examples, schema))}
 
 
 def requests(log: EventLog, model: str, schema: Schema, last: int) -> dict[str, Any]:

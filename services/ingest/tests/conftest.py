@@ -43,7 +43,14 @@ class StreamsInMemory:
 
     def register(self, name: str, schema: dict[str, Any]) -> None:
         versions = self.streams.setdefault(name, [])
-        versions.append(Stream(name, len(versions) + 1, json.dumps(schema), 0.0))
+        number = versions[-1].log_number if versions else 1
+        versions.append(Stream(name, len(versions) + 1, json.dumps(schema), 0.0, log_number=number))
+
+    def delete_and_register(self, name: str, schema: dict[str, Any]) -> None:
+        """Under the same name, another stream."""
+        versions = self.streams[name]
+        number = len(versions) + 1
+        versions.append(Stream(name, number, json.dumps(schema), 0.0, log_number=number))
 
     def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
         self.calls += 1

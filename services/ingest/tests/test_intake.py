@@ -20,7 +20,7 @@ from common.schema import Schema
 from services.ingest.codec import bodies
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
-from services.ingest.intake.replay import replay
+from services.ingest.intake.replay import ReplayReport, replay
 from services.ingest.intake.streams import check_files
 from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
@@ -84,6 +84,37 @@ def test_an_archived_stream_takes_no_events_until_it_is_restored(world: World) -
         _run(replay(intake, "flights"))
     streams[-1] = replace(streams[-1], archived=False)
     assert _run(world.intake().append(_json(event(0)))).accepted == 1
+
+
+def test_a_stream_of_the_name_of_a_deleted_one_has_none_of_its_events_letters_and_keys(world: World) -> None:
+    other = {"features": [{"name": "distance", "dtype": "string"}], "labels": SCHEMA["labels"]}
+    intake = world.intake()
+    first = _json(event(0), event(1, late=9), on_invalid="deadletter", key="morning")
+    assert _run(intake.append(first)).accepted == 1
+    world.registry.delete_and_register("flights", other)
+    intake.schemas.fetch("flights")
+
+    for opened in (intake, world.intake()):  # one that had the deleted stream open, and one that starts anew
+        status = _run(opened.status("flights"))
+        assert (status["topic"], status["schema_version"]) == ("examples.2.flights", 2)
+        assert sum(status["end"].values()) == 0
+        assert status["deadletters"] == {"topic": "deadletter.2.flights", "start": {0: 0}, "end": {0: 0}}
+        assert _run(replay(opened, "flights")) == ReplayReport()
+    again = _json({"distance": "far", "late": 1}, key="morning")
+    answer = _run(intake.append(again))
+    assert (answer.accepted, answer.duplicate) == (1, False), "the key was used for another stream"
+    assert _run(world.intake().append(again)).duplicate
+    assert [len(world.records(f"examples.{name}")) for name in ("flights", "2.flights")] == [1, 1]
+
+
+def test_a_request_that_meets_the_change_of_streams_is_sent_again(world: World) -> None:
+    intake = world.intake()
+    opened = _run(intake.open("flights"))
+    world.registry.delete_and_register("flights", SCHEMA)
+    with pytest.raises(Unavailable, match="flights was deleted and applied anew a moment ago; send the request again"):
+        opened.validator(intake.schemas.fetch("flights"))
+    assert _run(intake.append(_json(event(0)))).accepted == 1
+    assert len(world.records("examples.2.flights")) == 1
 
 
 def test_a_stream_that_reads_somebody_elses_topic_takes_no_events(world: World) -> None:

@@ -18,6 +18,8 @@ _MAX_SCHEMA_BYTES = 1024 * 1024
 def register_stream(transaction: Transaction, name: str, schema_json: str) -> Stream:
     """A new stream, a new version of its schema, or, when the newest schema is this one already, nothing new.
 
+    A stream of the name of one that was deleted has a number of its own, so that none of that one's events are its.
+
     Raises:
         InvalidInput: the name or the schema is not valid.
         Conflict: the schema is not compatible with the newest; the reasons are named.
@@ -34,13 +36,15 @@ def register_stream(transaction: Transaction, name: str, schema_json: str) -> St
             return newest
         check_compatible(Schema.from_json(newest.schema_json), schema)
     before = newest.schema_version if newest else _versions_before(transaction.connection, name)
-    stream = Stream(name, before + 1, schema.to_json(), transaction.now)
+    log_number = newest.log_number if newest else before + 1
+    stream = Stream(name, before + 1, schema.to_json(), transaction.now, log_number=log_number)
     transaction.connection.execute(
         insert(streams).values(
             name=name,
             schema_version=stream.schema_version,
             schema_json=stream.schema_json,
             created_at=stream.created_at,
+            log_number=stream.log_number,
         )
     )
     transaction.record(ChangeKind.STREAM, name)
@@ -88,4 +92,6 @@ def _query() -> Select[Any]:
 
 
 def _stream_of(row: Row[tuple[object, ...]]) -> Stream:
-    return Stream(row.name, row.schema_version, row.schema_json, row.created_at, bool(row.archived))
+    return Stream(
+        row.name, row.schema_version, row.schema_json, row.created_at, bool(row.archived), row.log_number
+    )  # fmt: skip

@@ -28,6 +28,8 @@ streams = Table(
     Column("schema_version", Integer, primary_key=True),
     Column("schema_json", Text, nullable=False),
     Column("created_at", Float, nullable=False),
+    # common.registry.catalog.Stream.log_number.
+    Column("log_number", Integer, nullable=False, server_default="1"),
 )
 
 definition_files = Table(

@@ -158,6 +158,24 @@ def test_a_stream_that_somebody_learns_from_is_neither_archived_nor_deleted(cata
     assert catalog.register_stream("s", json.dumps(SCHEMA)).schema_version == 2, "version 1 meant something else"
 
 
+def test_a_stream_of_the_name_of_a_deleted_one_lies_under_a_name_of_its_own_in_the_log(catalog: Catalog) -> None:
+    assert catalog.get_stream("s").log_name == "s"
+    catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.delete_model("m", by="ada", reason="")
+    for begins in (2, 3):
+        catalog.change_stream("s", "archive", by="ada", reason="")
+        catalog.delete_stream("s", by="ada", reason="")
+        catalog.register_stream("s", json.dumps(SCHEMA))
+        assert catalog.get_stream("s").log_name == f"{begins}.s"
+    wider = {
+        **SCHEMA,
+        "features": [*SCHEMA["features"], {"name": "z", "dtype": "float32", "required": False, "default": 0}],
+    }
+    widened = catalog.register_stream("s", json.dumps(wider))
+    assert (widened.schema_version, widened.log_name) == (4, "3.s"), "the same stream, with more features"
+    assert catalog.list_streams() == [widened]
+
+
 def test_a_person_ends_a_round_whoever_holds_it(catalog: Catalog) -> None:
     planned = catalog.plan_round(next_plan(catalog))
     held = lease(catalog)

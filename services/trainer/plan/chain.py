@@ -41,6 +41,8 @@ class ModelState:
     """The newest first, as many as were asked for."""
     head_end: Mapping[int, int]
     """Version.end_position of the head; {} when there is none."""
+    log_name: str = ""
+    """Stream.log_name."""
 
     @property
     def head(self) -> int:

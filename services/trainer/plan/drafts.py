@@ -31,10 +31,14 @@ class Drafts:
     """Writes plans. Not thread-safe: it remembers what it has counted and asked the registry."""
 
     def __init__(self, settings: TrainerSettings, registry: RegistryClient, log: SourcedLog) -> None:
-        self._settings, self._registry = settings, registry
+        self._settings, self._registry, self._log = settings, registry, log
         self._code_digest = lineage.code_digest()
         self._counts = RangeCounts(log)
         self._reasons: dict[tuple[str, int], str] = {}
+
+    def forget_counts(self) -> None:
+        """Of ranges: a stream of the name of a deleted one has offsets of its own."""
+        self._counts = RangeCounts(self._log)
 
     def plan_of(
         self,

@@ -220,9 +220,10 @@ class Planner:
                 self._refresh_at = 0.0
             return
         self._faults.pop(name, None)
-        if name in self._tracked:
-            self._tracked[name].state = state
-        else:
+        known = self._tracked.get(name)
+        if known is not None and known.state.log_name == state.log_name:
+            known.state = state
+        else:  # also a model of the name of a deleted one, of another log: nothing that was counted is its
             self._tracked[name] = Tracked(state)
 
     def _read(self, name: str) -> ModelState:
@@ -231,7 +232,8 @@ class Planner:
             files = self._registry.get_definition(model.definition_digest)
             self._definitions[model.definition_digest] = parse_definition(files)
         stream = self._registry.get_stream(model.stream)
-        self._log.attach(model.stream, Schema.from_json(stream.schema_json))
+        if self._log.attach(model.stream, Schema.from_json(stream.schema_json), stream.log_name):
+            self._drafts.forget_counts()
         listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
         rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
         head = model.head_version
@@ -243,6 +245,7 @@ class Planner:
             schema_version=stream.schema_version,
             rounds=rounds,
             head_end=self._ends[name, head] if head else {},
+            log_name=stream.log_name,
         )
 
     def _look(self, stream: str) -> LogBounds | str:

@@ -10,7 +10,7 @@ from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
-from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import RoundPlan, Version
 from common.registry.client import RegistryClient
@@ -96,11 +96,11 @@ def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
     """With the stream's source as the round's version of the schema says it."""
     plan = assignment.plan
 
-    def schema_of(stream: str) -> Schema:
-        version = plan.schema_version if stream == plan.stream else 0
-        return Schema.from_json(registry.get_stream(stream, schema_version=version).schema_json)
+    def stream_of(name: str) -> Attached:
+        stream = registry.get_stream(name, schema_version=plan.schema_version if name == plan.stream else 0)
+        return Attached(Schema.from_json(stream.schema_json), stream.log_name)
 
-    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, schema_of=schema_of)
+    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, stream_of=stream_of)
 
 
 def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> RoundData:

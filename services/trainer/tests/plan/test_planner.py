@@ -493,6 +493,29 @@ def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
     log.close()
 
 
+def test_a_stream_of_the_name_of_a_deleted_one_is_counted_from_its_own_beginning(
+    planners: PlannerFactory, registry: RegistryClient, registry_process: RegistryServer, events: Events
+) -> None:
+    """What waits, and the ranges of its rounds, are of its own events; the trainer had counted those before."""
+    planner = planners()
+    events.add(8, per_record=1)
+    look_again(planner)
+    assert planner.counted()[MODEL]["waiting"] == 8
+    for kind, name in (("models", MODEL), ("streams", STREAM)):
+        path = f"{registry_process.url}/v1/{kind}/{name}"
+        httpx.post(f"{path}:archive", json={"by": "test"}).raise_for_status()
+        httpx.delete(path, params={"by": "test"}).raise_for_status()
+    registry.register_stream(STREAM, json.dumps(SCHEMA))
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    look_again(planner)
+    assert planner.status()[0]["next_round"]["waiting_for"] == f"stream {STREAM} has no events yet"
+    events.log.create_topic(f"examples.2.{STREAM}", partition_count=1)
+    events.add(12, per_record=1, topic=f"examples.2.{STREAM}")
+    plan = next_plan(planner, registry)
+    assert [(piece.partition, piece.from_offset, piece.to_offset) for piece in plan.ranges] == [(0, 0, 12)]
+    assert plan.example_count == 12
+
+
 @pytest.mark.covers("eco-tfdv")
 def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_somebody_asks(
     planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
 from common.eventlog.dead_letters import read_letters
-from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.tests.conftest import kafka_address
 from common.process.health import Health
 from common.registry.catalog import ChangeKind
@@ -122,7 +122,9 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
 
     again = Platform(tmp_path / "again", orders.schema, exports=False)
     again.log = SourcedLog(
-        again.log, f"segments:{tmp_path}/again/log", schema_of=lambda stream: Schema.from_mapping(orders.schema)
+        again.log,
+        f"segments:{tmp_path}/again/log",
+        stream_of=lambda stream: Attached(Schema.from_mapping(orders.schema), stream),
     )
     lease = again.lease(DEFINITION, block_examples=20)
     stopped = again.train(lease, resume_interval_seconds=0.0, stop_requested=again.after_blocks(2))

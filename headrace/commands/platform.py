@@ -18,7 +18,8 @@ from common.errors import HeadraceError, InvalidInput
 from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.models import replicas_of
-from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
+from headrace.commands.session import COMPOSE, Session, StatusLine, age, print_table, table_of
+from headrace.local.patience import LIMIT_SECONDS, lacks
 from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.local.launcher import Launcher
 
 _GLANCE_SECONDS = 2.0
+_LONG_SECONDS = 10.0
 NOT_WELL = 1
 """Exit status of `status`."""
 _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not ready": "red"}
@@ -39,6 +41,10 @@ def up(
     ] = 1,
     port_offset: Annotated[int, typer.Option(help="Added to every default port.", min=0, max=50_000)] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running in the background.")] = False,
+    timeout_seconds: Annotated[
+        float,
+        typer.Option("--timeout", min=1, help="How many seconds the start may stand still before it is given up."),
+    ] = LIMIT_SECONDS,
 ) -> None:
     """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
     session: Session = context.obj
@@ -46,7 +52,7 @@ def up(
     with _ending_on_sigterm():
         launcher.up(replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach)
         try:
-            state = _wait(launcher, session)
+            state = _wait(launcher, session, timeout_seconds)
         except BaseException:
             launcher.close()
             raise
@@ -172,13 +178,31 @@ def _print_line(name: str, line: bytes, width: int) -> None:
     typer.echo(prefix + line.decode(errors="replace").rstrip("\n"))
 
 
-def _wait(launcher: "Launcher | ComposeLauncher", session: Session) -> PlatformState:
+def _wait(launcher: "Launcher | ComposeLauncher", session: Session, timeout_seconds: float) -> PlatformState:
+    """A terminal shows the table of processes; elsewhere a start that takes long says what it waits for."""
     if session.as_json or not sys.stdout.isatty():
-        return launcher.wait_until_ready()
+        line, began = StatusLine.of(session), time.monotonic()
+
+        def on_change(state: PlatformState) -> None:
+            if time.monotonic() - began >= _LONG_SECONDS and (waits := _waits_for(state)):
+                line.show(waits, part=waits)
+
+        try:
+            return launcher.wait_until_ready(timeout_seconds=timeout_seconds, on_change=on_change)
+        finally:
+            line.clear()
     from rich.live import Live
 
     with Live(refresh_per_second=10, transient=True) as live:
-        return launcher.wait_until_ready(on_change=lambda state: live.update(_live_table(state)))
+        return launcher.wait_until_ready(
+            timeout_seconds=timeout_seconds, on_change=lambda state: live.update(_live_table(state))
+        )
+
+
+def _waits_for(state: PlatformState) -> str:
+    """A sentence; empty where all that should run is ready."""
+    waiting = [process for process in state.processes if process.phase not in ("ready", "stopped")]
+    return f"waits: {'; '.join(map(lacks, waiting))}" if waiting else ""
 
 
 def _stay(launcher: "Launcher | ComposeLauncher", session: Session) -> None:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
+from common.process.own_time import Usage
 from headrace.client.connection import Door
 from headrace.client.platform import Client
 from headrace.compose.docker_cli import containers, memory_bytes, read_logs, run_compose, run_docker
+from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
 from headrace.local.ports import check_free, find_free_offset
 from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, SERVICES, Addresses, PlatformState, ProcessState
 
@@ -146,16 +148,19 @@ class ComposeLauncher:
     def wait_until_ready(
         self,
         *,
-        timeout_seconds: float = 120.0,
+        timeout_seconds: float = LIMIT_SECONDS,
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
         """Returns once every container that should run is healthy, or those of `names`.
 
+        Args:
+            timeout_seconds: in which none of them has changed; what they compute is not seen from here.
+
         Raises:
             Unavailable: the time is over; says which container lacks what.
         """
-        deadline = time.monotonic() + timeout_seconds
+        patience = Patience(timeout_seconds, usage=lambda pid: Usage(0.0, wants=False))
         while True:
             state = self.state()
             if on_change is not None:
@@ -165,10 +170,12 @@ class ComposeLauncher:
             behind = [service for service in SERVICES if any(p.name.startswith(service) for p in waited_for)]
             if not waiting and all(_answers(state.door_of(service)) for service in behind):
                 return state
-            if time.monotonic() >= deadline:
-                waiting = waiting or [process for process in state.processes if process.name == "proxy"]
-                lacks = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
-                raise Unavailable(f"{state.place} was not ready within {timeout_seconds:g} s: {lacks}")
+            waiting = waiting or [process for process in state.processes if process.name == "proxy"]
+            if patience.is_over(waiting):
+                faults = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
+                raise Unavailable(
+                    f"{state.place} is not ready, and nothing has changed for {timeout_seconds:g} s: {faults}"
+                )
             time.sleep(_POLL_SECONDS)
 
     def state(self) -> ComposeState:
@@ -329,8 +336,7 @@ def _lack(process: ProcessState, identity: str) -> str:
     """What is wrong with it, and the last that it said."""
     with read_logs(identity, lines=1, follow=False) as reader:
         said = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
-    note = f" ({process.note})" if process.note else ""
-    return f"{process.name} is {process.phase}{note}" + (f", its log ends: {said}" if said else "")
+    return lacks(process) + (f", its log ends: {said}" if said else "")
 
 
 def _is_ready(process: ProcessState) -> bool:

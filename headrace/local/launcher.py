@@ -16,6 +16,7 @@ from pathlib import Path
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
+from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
 from headrace.local.ports import PortsTaken, find_free_offset
 from headrace.places import (
     MAX_REPLICAS,
@@ -100,16 +101,19 @@ class Launcher:
     def wait_until_ready(
         self,
         *,
-        timeout_seconds: float = 120.0,
+        timeout_seconds: float = LIMIT_SECONDS,
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
         """Returns once every process that should run is ready, or those of `names`.
 
+        Args:
+            timeout_seconds: in which none of them has moved (patience.py).
+
         Raises:
             Unavailable: the time is over; says which process lacks what.
         """
-        deadline = time.monotonic() + timeout_seconds
+        patience = Patience(timeout_seconds)
         while True:
             state = self.state()
             if on_change is not None:
@@ -118,10 +122,10 @@ class Launcher:
             waiting = [process for process in waited_for if process.phase not in ("ready", "stopped")]
             if not waiting:
                 return state
-            if time.monotonic() >= deadline:
-                lacks = "; ".join(f"{p.name} is {p.phase} {f'({p.note})' if p.note else ''}".strip() for p in waiting)
+            if patience.is_over(waiting):
                 raise Unavailable(
-                    f"the platform was not ready within {timeout_seconds:g} s: {lacks} (logs: {self.data_dir}/logs)"
+                    f"the platform is not ready, and nothing has moved for {timeout_seconds:g} s: "
+                    f"{'; '.join(map(lacks, waiting))} (logs: {self.data_dir}/logs)"
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from common.errors import Conflict, InvalidInput, NotFound
+from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.local import launcher as launching
 from headrace.local.launcher import Launcher, remove_data
 from headrace.local.ports import find_free_offset
@@ -131,6 +131,23 @@ def test_one_service_is_stopped_and_started_by_name(launcher: Launcher) -> None:
     assert launcher.wait_until_ready(timeout_seconds=60).process("trainer").phase == "ready"
     with pytest.raises(InvalidInput, match="no process 'trainr'; there are redis, registry"):
         launcher.stop("trainr")
+
+
+def test_a_start_that_does_not_get_further_ends_with_what_it_waits_for(tmp_path: Path, fake_services: Path) -> None:
+    """And one that computes for longer than that goes on until it is ready."""
+    main = fake_services / "services" / "trainer" / "__main__.py"
+    works = main.read_text()
+    main.write_text("import threading\nthreading.Event().wait()")
+    launcher = Launcher(tmp_path / "stands")
+    launcher.up(port_offset=None)
+    with pytest.raises(Unavailable, match="nothing has moved for 2 s: trainer is starting \\(does not answer\\)"):
+        launcher.wait_until_ready(timeout_seconds=2)
+    launcher.down()
+    main.write_text(f"import time\nwhile time.process_time() < 5: pass\n{works}")
+    launcher = Launcher(tmp_path / "computes")
+    launcher.up(port_offset=None)
+    assert launcher.wait_until_ready(timeout_seconds=2).is_ready
+    launcher.close()
 
 
 def test_serving_is_scaled_up_and_down(launcher: Launcher) -> None:

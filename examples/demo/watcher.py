@@ -82,9 +82,11 @@ class Watcher:
         again next time."""
         seen = self.seen
         seen.model = self._client.model(self._model)
-        seen.rounds = self._client.rounds(self._model, limit=1000)
-        if seen.model.newest_version != (seen.versions[-1].version if seen.versions else 0):
-            seen.versions = self._client.versions(self._model)
+        rounds = {found.round_id: found for found in (*seen.rounds, *self._client.rounds(self._model))}
+        seen.rounds = sorted(rounds.values(), key=lambda found: found.planned_at, reverse=True)
+        known = seen.versions[-1].version if seen.versions else 0
+        for number in range(known + 1, seen.model.newest_version + 1):  # one by one: at a version a second they are many
+            seen.versions.append(self._client.version(self._model, number))
         try:
             seen.progress = (self._client.trainer_status().get("attempt") or {}).get("progress") or {}
             states = self._client.replica_states()

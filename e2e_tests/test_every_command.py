@@ -77,7 +77,8 @@ def _wrong(line: str, done: Result, statuses: range) -> str:
     is_silent = not done.output.strip() and line.split()[0] != "tensorboard"  # a process of its own, with our output
     if (done.exit_code not in statuses and not may_fail) or "Traceback" in done.output or is_silent:
         return f"{line}: {done.exit_code}: {done.output[-600:]}"
-    wide = [text for text in done.output.splitlines() if len(text) > _COLUMNS and not text.startswith("not well: ")]
+    sentences = ("not well: ", "error: ")
+    wide = [text for text in done.output.splitlines() if len(text) > _COLUMNS and not text.startswith(sentences)]
     return f"{line}: {len(wide[0])} columns: {wide[0]}" if wide and line.split()[0] in TABLES else ""
 
 

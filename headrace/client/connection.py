@@ -43,6 +43,10 @@ _OBEYED = re.compile(
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 
+class NoAnswer(Unavailable):
+    """None came: what was asked for may have happened all the same."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Status, headers (lower case) and body of an answer."""
@@ -150,19 +154,20 @@ class Door:
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
     ) -> Answer:
-        connection = self._take(max(0.001, deadline - time.monotonic()))
+        seconds = max(0.001, deadline - time.monotonic())
+        connection = self._take(seconds)
         try:
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             content = response.read()
         except TimeoutError as error:
             connection.close()
-            raise Unavailable(
-                f"{self.name} at {self.url} did not answer {method} {path} within {self._timeout_seconds:g} s"
+            raise NoAnswer(
+                f"{self.name} at {self.url} did not answer {method} {path} within {seconds:.3g} s"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Unavailable(f"{self.name} at {self.url} cannot be reached: {error}") from error
+            raise NoAnswer(f"{self.name} at {self.url} cannot be reached: {error}") from error
         if response.will_close:
             connection.close()
         else:

@@ -12,6 +12,7 @@ Thread-safe. Every call has a timeout and raises one of the six errors of common
 
 import base64
 import hashlib
+import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, R
 from common.registry.paths import path_below
 from headrace.client.answers import build
 from headrace.client.bodies import JSON, encode, segment
-from headrace.client.connection import Answer, Door
+from headrace.client.connection import Answer, Door, NoAnswer
 from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
 from headrace.client.looking import Looking
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from headrace.client.predictions import PredictionClient
 
 _STATUS_TIMEOUT_SECONDS = 2.0
+_LOOKED_AT = 10
+"""Newest rounds of a model among which that of a request is looked for."""
 
 
 @dataclass(frozen=True)
@@ -223,24 +226,48 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         reason: str = "",
         start: Literal["head", "scratch"] | Mapping[int, int] = "head",
         allow_signature_change: bool = False,
+        wait_seconds: float | None = None,
     ) -> Round:
-        """Plans a round now.
+        """Plans a round now. Where no answer comes, the registry is asked whether it was planned.
 
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, and what lies between is left out.
             allow_signature_change: the version may break the signatures of the one before it; else it is rejected.
+            wait_seconds: for the trainer's answer; None: as for every call.
 
         Raises:
-            Conflict: nothing is new, or a round is open.
+            Conflict: there is nothing to learn, or a round is open.
+            Unavailable: there was no answer, and the registry knows of no round that came of it.
         """
+        request_id = secrets.token_hex(8)
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
-        asked = {"by": self._by, "reason": reason} | ({} if start == "head" else {"from": chosen})
+        asked: dict[str, Any] = {"by": self._by, "reason": reason, "request_id": request_id}
+        asked |= {} if start == "head" else {"from": chosen}
         body = encode(asked | ({"allow_signature_change": True} if allow_signature_change else {}))
         path = f"/v1/models/{segment(model)}:train"
-        document = self._trainer.call("POST", path, body, headers=JSON, repeatable=False).json()
+        try:
+            document = self._trainer.call(
+                "POST", path, body, headers=JSON, repeatable=False, timeout_seconds=wait_seconds
+            ).json()
+        except NoAnswer as error:
+            planned = self._planned_by(model, request_id)
+            if planned is None:
+                raise Unavailable(
+                    f"{error.message}; a round may be planned all the same, `headrace rounds {model}` shows it"
+                ) from error
+            return planned
         # The trainer puts the plan's fields beside the round's own.
         return build(Round, {"plan": document, **document})
+
+    def _planned_by(self, model: str, request_id: str) -> Round | None:
+        """The round that the request has led to; None where there is none so far, or the registry is away."""
+        try:
+            newest = self.rounds(model, limit=_LOOKED_AT)
+        except HeadraceError:
+            return None
+        asked = ((found, found.plan.configuration.get("requested") or {}) for found in newest)
+        return next((found for found, by in asked if by.get("request_id") == request_id), None)
 
     def rebuild(
         self, model: str, version: int, *, wait_seconds: float = 3600.0, on_wait: OnWait | None = None

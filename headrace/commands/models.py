@@ -17,6 +17,8 @@ from common.schema import Schema
 from headrace.client.lifecycle import Applied
 from headrace.commands.session import Session, age, print_line, print_table
 
+_PLANNING_SECONDS = 60.0
+"""For the trainer's answer: it may be reading the log, or wait for a core."""
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
 AllowSignatureChange = Annotated[
     bool,
@@ -108,6 +110,7 @@ def train(
             reason=reason,
             start=start,  # type: ignore[arg-type]  # one of the three it takes
             allow_signature_change=allow_signature_change,
+            wait_seconds=_PLANNING_SECONDS,
         )
     session.show(
         asdict(planned),

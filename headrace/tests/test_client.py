@@ -134,7 +134,9 @@ def test_who_acts_is_told(server: Server, client: Client) -> None:
     server.will_answer(409, {"error": {"kind": "Conflict", "message": "nothing is new"}})
     with pytest.raises(Conflict):
         client.train("m", reason="because")
-    assert orjson.loads(server.requests[0].body) == {"by": "tester", "reason": "because"}
+    body = orjson.loads(server.requests[0].body)
+    assert len(body.pop("request_id")) == 16
+    assert body == {"by": "tester", "reason": "because"}
 
 
 def test_a_connection_is_kept_for_the_next_call(server: Server, client: Client) -> None:
@@ -176,6 +178,40 @@ def test_a_service_that_does_not_answer_is_given_up_in_time() -> None:
             pytest.raises(Unavailable, match=r"did not answer POST /v1/models/m:train within 0\.3 s"),
         ):
             client.train("m")
+
+
+def test_a_round_that_was_planned_without_an_answer_is_found_in_the_registry(server: Server) -> None:
+    """And where it is not, it is said how to see whether it comes."""
+
+    def registry_answers(request_id: str) -> None:
+        plan = ROUND | {"configuration": {"requested": {"by": "tester", "request_id": request_id}}}
+        other = {"round_id": "q", "planned_at": 0.5, "state": "done", "plan": ROUND}
+        listed = [{"round_id": "r", "planned_at": 1.0, "state": "planned", "plan": plan}, other]
+        server.will_answer(200, {"rounds": listed})
+
+    with socket.create_server(("127.0.0.1", 0)) as trainer:
+        address = f"http://127.0.0.1:{trainer.getsockname()[1]}"
+
+        def take() -> None:
+            """The trainer plans the round, and its answer is lost."""
+            connection, _ = trainer.accept()
+            length = 0
+            with connection, connection.makefile("rb") as file:
+                while (line := file.readline()) not in (b"\r\n", b""):
+                    length = int(line.split(b":")[1]) if line.lower().startswith(b"content-length") else length
+                body = orjson.loads(file.read(length))
+                registry_answers(body["request_id"] if body["reason"] == "planned" else "of another request")
+
+        for reason in ("planned", "not planned"):
+            thread = threading.Thread(target=take)
+            thread.start()
+            with Client(Addresses(trainer=address, registry=server.url), timeout_seconds=30, by="tester") as client:
+                if reason == "planned":
+                    assert client.train("m", reason=reason).round_id == "r"
+                else:
+                    with pytest.raises(Unavailable, match="may be planned all the same, `headrace rounds m` shows it"):
+                        client.train("m", reason=reason)
+            thread.join(timeout=60)
 
 
 def test_versions_come_as_dataclasses(server: Server, client: Client) -> None:

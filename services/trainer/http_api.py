@@ -45,6 +45,7 @@ class TrainRequest(Asking):
     by: str = Field(min_length=1, max_length=256)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
     allow_signature_change: bool = Field(False, strict=True)
+    request_id: str = Field("", max_length=64)
 
 
 class StoredFile(BaseModel):
@@ -86,12 +87,13 @@ def create_http_app(
 
         `from`: `"head"` (the default); `"scratch"`: from nothing, over the log from its start; `{partition: offset}`:
         from there on, what lies between is left out and stands in the account. `allow_signature_change`: the version
-        may break the signatures of the one before it, which is rejected otherwise.
+        may break the signatures of the one before it, which is rejected otherwise. `request_id`: of the caller's
+        making; the plan has it under `configuration.requested`: a caller without an answer sees what came of it.
         """
         return round_as_json(
             planner.plan_now(
                 model, by=request.by, reason=request.reason, start=request.start,
-                allow_signature_change=request.allow_signature_change,
+                allow_signature_change=request.allow_signature_change, request_id=request.request_id,
             )
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ from common.registry.catalog import (
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer import metrics
-from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen
+from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
 from services.trainer.plan.drafts import Drafts
 from services.trainer.plan.drift import Drifts
 from services.trainer.plan.tracked import LogBounds, Tracked, shown, status_of, stopped
@@ -114,18 +114,20 @@ class Planner:
     # doors
 
     def plan_now(
-        self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False
-    ) -> Round:
+        self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False,
+        request_id: str = "",
+    ) -> Round:  # fmt: skip
         """Plans a round because somebody asks.
 
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, what lies before is left out. Offsets before the head's end would be learned twice.
             allow_signature_change: the version may break the signatures of the one before it.
+            request_id: by which the caller knows the round again.
 
         Raises:
             NotFound: no such model.
-            Conflict: there is nothing new, or a round of the model is open.
+            Conflict: there is nothing to learn, or a round of the model is open.
             Unavailable: the log or the registry is away.
         """
         with self._lock:
@@ -151,9 +153,10 @@ class Planner:
             fresh = tracked.backlog.examples_from(beginning.judged_to)
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, asked_for=True))
             if isinstance(decision, Wait):
-                raise Conflict(f"no round of {name} is due: {decision.reason}")
+                raise Conflict(f"no round of {name} is due: {decision.reason}{_way_back(name, beginning, log)}")
             asked: dict[str, Any] = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
             asked |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
+            asked |= {"request_id": request_id} if request_id else {}
             return self._plan(tracked, log, beginning, decision, requested=asked)
 
     def known_models(self) -> list[str]:
@@ -406,3 +409,12 @@ class Planner:
         )
         self._on_planned()
         return planned
+
+
+def _way_back(model: str, beginning: Beginning, log: LogBounds) -> str:
+    """How the events are learned that are left out and still in the log; "" where there are none."""
+    starts = {piece.partition: max(piece.from_offset, log.start[piece.partition]) for piece in left_out(beginning)}
+    start = ",".join(f"{part}:{offset}" for part, offset in starts.items() if offset < beginning.begin[part])
+    if not start:
+        return ""
+    return f"; `headrace train {model} --from {start}` learns the events that were left out"

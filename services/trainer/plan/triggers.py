@@ -6,7 +6,7 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
     max_interval_seconds    there is at least one, and so long has passed since the last round was planned
     min_first_examples      the first round waits for as many, also where an interval is set
     max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
-    manual                  somebody asked; cooldown and backoff do not hold it up
+    manual                  a person asked; cooldown and backoff do not hold it up, nor that all was judged before
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,10 @@ class Wait:
 
 
 def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
-    """Fires, or says what it waits for. A round needs at least one fresh example, whoever asks."""
+    """Fires, or says what it waits for. A round needs at least one fresh example; one that a person asks for may be of
+    examples that wait and were judged before, such as those of a rejected version."""
+    if situation.asked_for and situation.judged_before:
+        return Fire(MANUAL)
     if situation.fresh_examples < 1:
         again = f"; {situation.judged_before} that were learned before are learned again with the next"
         return Wait(f"there is no new example{again if situation.judged_before else ''}")

@@ -261,6 +261,38 @@ def test_a_person_may_begin_from_an_offset_or_from_nothing(
     assert (model.aliases[PRODUCTION], model.head_version) == (2, 2)
 
 
+def test_what_a_rejection_advises_can_be_done_although_no_event_is_new(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    """`headrace train --allow-signature-change` after a version that broke signatures was rejected."""
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(10)
+    first = next_plan(planner, registry)
+    finish(registry, tmp_path, auc=0.1)
+    assert_nothing_is_planned(planner, registry)
+    again = planner.plan_now(MODEL, by="ada", reason="", allow_signature_change=True, request_id="a7").plan
+    assert (ends_of(again), again.trigger) == (ends_of(first), "manual")
+    assert again.configuration["requested"] == {
+        "by": "ada", "reason": "", "allow_signature_change": True, "request_id": "a7",
+    }  # fmt: skip
+
+
+def test_events_that_a_rejection_leaves_out_are_learned_by_the_command_that_the_refusal_names(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    planner = planners()
+    events.add(10)
+    first = next_plan(planner, registry)
+    finish(registry, tmp_path, auc=0.1)
+    assert_nothing_is_planned(planner, registry)
+    advice = f"`headrace train {MODEL} --from 0:0` learns the events that were left out"
+    with pytest.raises(Conflict, match=f"there is no new example; {advice}"):
+        planner.plan_now(MODEL, by="ada", reason="")
+    assert ends_of(planner.plan_now(MODEL, by="ada", reason="", start={0: 0}).plan) == ends_of(first)
+
+
 def test_a_paused_model_says_so(
     planners: PlannerFactory, registry: RegistryClient, events: Events, registry_process: RegistryServer
 ) -> None:

@@ -27,10 +27,11 @@ def test_the_interval_fires_for_a_single_example() -> None:
 def test_nothing_fires_without_a_new_example() -> None:
     idle = replace(LATER, now=9999.0, fresh_examples=0, asked_for=True)
     assert decide(TRIGGERS, idle) == Wait("there is no new example")
-    rolled_back = decide(TRIGGERS, replace(idle, judged_before=7))
+    rolled_back = decide(TRIGGERS, replace(idle, judged_before=7, asked_for=False))
     assert rolled_back == Wait("there is no new example; 7 that were learned before are learned again with the next"), (
         "where they wait, it says for what"
     )
+    assert decide(TRIGGERS, replace(idle, judged_before=7)) == Fire("manual"), "a person may have them learned again"
 
 
 def test_a_trigger_cools_down_after_the_last_plan() -> None:

@@ -85,7 +85,7 @@ class Watcher:
         rounds = {found.round_id: found for found in (*seen.rounds, *self._client.rounds(self._model))}
         seen.rounds = sorted(rounds.values(), key=lambda found: found.planned_at, reverse=True)
         known = seen.versions[-1].version if seen.versions else 0
-        for number in range(known + 1, seen.model.newest_version + 1):  # one by one: at a version a second they are many
+        for number in range(known + 1, seen.model.newest_version + 1):  # one by one: there is one a second
             seen.versions.append(self._client.version(self._model, number))
         try:
             seen.progress = (self._client.trainer_status().get("attempt") or {}).get("progress") or {}

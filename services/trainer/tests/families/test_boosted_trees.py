@@ -85,6 +85,7 @@ def test_rounds_go_on_from_the_trees_before_within_the_budget_and_are_rebuilt_bi
     platform = Platform(tmp_path)
     steps = []
     for version in range(4):
+        platform.exports = version == 3  # it has all of the trees
         platform.append(events(80, seed=version))
         lease = platform.lease(trees(), parent_version=version)
         assert isinstance(platform.train(lease), Done)

@@ -40,6 +40,7 @@ def test_a_second_round_over_the_same_events_reads_what_the_base_returned(tmp_pa
     leases = [platform.lease(files) for files in rounds]
     for lease in leases:
         assert isinstance(platform.train(lease), Done)
+        platform.exports = False  # the first has shown that a cut model is exported whole
     first, second, whole = platform.registry.versions
     seen = [version.environment["bottleneck"] for version in (first, second)]
     assert [(one["layer"], one["computed"], one["from_cache"]) for one in seen] == [("base", 60, 0), ("base", 0, 60)]

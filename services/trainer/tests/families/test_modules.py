@@ -140,13 +140,18 @@ def module(source: str, **sections: Any) -> dict[str, bytes]:
 
 
 def trained_twice(
-    directory: Path, files: dict[str, bytes], schema: Mapping[str, Any] = SCHEMA, *, stops: Sequence[int] = (1,)
+    directory: Path,
+    files: dict[str, bytes],
+    schema: Mapping[str, Any] = SCHEMA,
+    *,
+    stops: Sequence[int] = (1,),
+    exports: bool = True,
 ) -> Platform:
     """A first round, a second from its checkpoint that is stopped on its way, and both rebuilt bit for bit.
 
     stops: after how many blocks more the second one is stopped, each time.
     """
-    platform = Platform(directory, schema)
+    platform = Platform(directory, schema, exports=exports)
     platform.append(events(60))
     leases = [platform.lease(files)]
     outcome = platform.train(leases[0])

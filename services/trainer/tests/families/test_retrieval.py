@@ -61,6 +61,7 @@ def test_towers_learn_who_takes_what_resume_rebuild_and_answer_with_items_of_the
     platform = Platform(tmp_path, SCHEMA)
     leases = []
     for number, items in enumerate((["a", "b", "c"], ["b", "c", "d", "e", "f"])):
+        platform.exports = number == 1  # whose answers are looked at
         platform.append(examples(items, seed=number))
         leases.append(platform.lease(definition(**SECTIONS), parent_version=number))
         assert isinstance(platform.train(leases[-1]), Done)
@@ -74,6 +75,7 @@ def test_towers_learn_who_takes_what_resume_rebuild_and_answer_with_items_of_the
         found = rebuilt(platform, lease, number)
         assert (found.missing, found.differences) == ((), ())
 
+    platform.exports = False
     lease = platform.lease(definition(**SECTIONS), parent_version=1)
     while True:  # in the middle of two of its sixteen passes of four blocks
         done = platform.train(lease, resume_interval_seconds=1000.0, stop_requested=platform.after_blocks(30))

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
 from common.process.health import Health
 from common.process.web import BoundedBodies, WebServer, bind, create_app
+from testing import plain_http
 
 _LIMIT_BYTES = 1_000
 
@@ -64,7 +65,7 @@ def http() -> Iterator[httpx.Client]:
 
     server = WebServer(BoundedBodies(app, _LIMIT_BYTES), bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client
     server.stop()
 

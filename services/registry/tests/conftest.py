@@ -14,6 +14,7 @@ from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.pages.neighbours import Neighbours
 from services.registry.tests.building import Clock, new_catalog
+from testing import plain_http
 from testing.registry_server import RegistryServer
 
 
@@ -36,7 +37,7 @@ def browser(catalog: Catalog) -> Iterator[httpx.Client]:
     app = create_registry_app(catalog, Health(), neighbours=Neighbours(), secret=b"s" * 32)
     server = WebServer(app, bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client
     catalog.end_watches()
     server.stop()

@@ -16,6 +16,7 @@ from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
+from testing import plain_http
 from testing.registry_server import RegistryServer
 
 
@@ -23,7 +24,7 @@ from testing.registry_server import RegistryServer
 def http(catalog: Catalog) -> Iterator[httpx.Client]:
     server = WebServer(create_registry_app(catalog, Health()), bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client
     server.stop()
 
@@ -100,7 +101,7 @@ def test_a_damaged_file_never_arrives_whole(registry: RegistryServer) -> None:
     (registry.data_dir / "blobs" / digest[:2]).mkdir()
     (registry.data_dir / "blobs" / digest[:2] / digest).write_bytes(b"y" + content[1:])
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(f"{registry.url}/v1/files/{digest}", timeout=60)
+        plain_http.get(f"{registry.url}/v1/files/{digest}", timeout=60)
 
 
 def test_garbage_is_collected_on_request(http: httpx.Client) -> None:
@@ -204,11 +205,11 @@ def test_a_body_beyond_the_bound_is_refused_however_it_comes(http: httpx.Client)
 
 
 def test_operators_see_health_and_counts(registry: RegistryServer) -> None:
-    assert httpx.get(f"{registry.url}/healthz", timeout=60).status_code == 200
-    assert httpx.get(f"{registry.url}/readyz", timeout=60).json() == {"conditions": {"catalog": "ok"}}
-    metrics = httpx.get(f"{registry.url}/metrics", timeout=60).text
+    assert plain_http.get(f"{registry.url}/healthz", timeout=60).status_code == 200
+    assert plain_http.get(f"{registry.url}/readyz", timeout=60).json() == {"conditions": {"catalog": "ok"}}
+    metrics = plain_http.get(f"{registry.url}/metrics", timeout=60).text
     assert "headrace_registry_watchers 0.0" in metrics
-    paths = httpx.get(f"{registry.url}/openapi.json", timeout=60).json()["paths"]
+    paths = plain_http.get(f"{registry.url}/openapi.json", timeout=60).json()["paths"]
     assert "/v1/models/{model}:rollback" in paths
 
 

@@ -31,6 +31,7 @@ from services.registry.pages.rounds import in_order
 from services.registry.pages.trying import example_of
 from services.registry.tests.building import SCHEMA, Clock, definition, lease, multiply, next_plan, publish
 from services.registry.tests.seeing import seen
+from testing import plain_http
 from testing.saved_models import saved_model
 
 SECRET = b"s" * 32
@@ -468,8 +469,8 @@ def test_only_a_form_of_this_session_changes_anything(browser: httpx.Client, cat
         "no token": lambda: browser.post(path, data={**good, "token": ""}),
         "another token": lambda: browser.post(path, data={**good, "token": "0" * 64}),
         "a token that is no ASCII": lambda: browser.post(path, data={**good, "token": "é" * 64}),
-        "no cookie": lambda: httpx.post(own + path, data=good, timeout=60),
-        "another session": lambda: httpx.post(
+        "no cookie": lambda: plain_http.post(own + path, data=good, timeout=60),
+        "another session": lambda: plain_http.post(
             own + path, data=good, cookies={"headrace_session": "a" * 32}, timeout=60
         ),
         "another site": lambda: browser.post(path, data=good, headers={"origin": "https://evil.example"}),
@@ -512,7 +513,7 @@ def test_numbers_change_without_a_reload_and_the_stream_ends_with_the_registry(
 
 def test_live_pages_are_bounded_and_the_oldest_gives_way_to_a_new_one(browser: httpx.Client, catalog: Catalog) -> None:
     limits = httpx.Limits(max_connections=None)
-    with httpx.Client(base_url=browser.base_url, limits=limits, timeout=60) as many:
+    with plain_http.client(base_url=browser.base_url, limits=limits, timeout=60) as many:
         reading: list[Iterator[str]] = []
         for _ in range(MAX_LIVE + 1):
             answer = many.send(many.build_request("GET", "/live/history"), stream=True)
@@ -659,7 +660,7 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
     publish(catalog, contents={"statistics/round.json": json.dumps(document(0.0)).encode()})
     server = WebServer(create_registry_app(catalog, Health(), neighbours=Ingest(), secret=SECRET), bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as browser:
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as browser:
         (part,) = [found["hx-get"] for _, found in seen(browser.get("/models/m/versions/1")).tags if "hx-get" in found]
         told = html.unescape(seen(browser.get(str(part))).text)
     catalog.end_watches()

@@ -23,6 +23,7 @@ from services.serving.options.tls import read_tls_config
 from services.serving.tests.front.test_front_process import row_sums
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.standalone_server import StandaloneServer
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -153,7 +154,7 @@ def test_rest_and_metrics_speak_tls_and_ask_for_the_clients_certificate(
     ):
         stranger.get(secure.url + "/v1/models/m")
     with pytest.raises(httpx.TransportError):
-        httpx.get(secure.url.replace("https", "http") + "/v1/models/m", timeout=60)
+        plain_http.get(secure.url.replace("https", "http") + "/v1/models/m", timeout=60)
 
 
 def test_a_prediction_goes_its_short_way_over_tls_too(

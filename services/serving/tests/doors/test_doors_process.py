@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-import httpx
 import pytest
 
 from common.eventlog import tfrecord
 from protos import prediction_log_pb2
 from services.serving.tests.front.test_front_process import Serving, row_sums
 from services.serving.tests.support.fake_runner import FakeRunner
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -44,13 +44,13 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
     first = start(free_port)
     with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
-        submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS, timeout=60)
+        submitted = plain_http.post(first.url + "/v1/models/m:predictAsync", json=_ROWS, timeout=60)
         prediction = submitted.json()["id"]
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(timeout=60)
         runner.answers.set()
         again = start(free_port)
-        answer = httpx.get(
+        answer = plain_http.get(
             f"{again.url}/v1/predictions/{prediction}", params={"wait_seconds": 30}, timeout=_WAIT_SECONDS
         )
         assert answer.json() == {"predictions": [3.0], "version": 3}
@@ -68,13 +68,15 @@ def test_log_lines_and_records_name_the_request(
         with FakeRunner(redis_server.url, row_sums):
             headers = {"x-request-id": "order-17"}
             assert (
-                httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers, timeout=60).status_code
+                plain_http.post(
+                    serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers, timeout=60
+                ).status_code
                 == 200
             )
-            httpx.post(
+            plain_http.post(
                 serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"}, timeout=60
             )
-            metrics = httpx.get(serving.url + "/metrics", timeout=60).text
+            metrics = plain_http.get(serving.url + "/metrics", timeout=60).text
             assert "headrace_serving_async_predictions_total" in metrics
             serving.process.send_signal(signal.SIGTERM)
             assert serving.process.wait(timeout=_WAIT_SECONDS) == 0

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 import redis
@@ -15,6 +14,7 @@ from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
 from services.serving.wire.keys import version_target
 from services.serving.wire.prediction import read_tensor
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _X, _K, _SCORE = 1.5, 3, 22.5
@@ -56,7 +56,7 @@ def _example() -> bytes:
 
 def _by_rest(server: StandaloneServer, body: dict[str, object]) -> float:
     url = f"{server.url}/v1/models/scorer:predict"
-    answer = httpx.post(url, json=body, timeout=60)
+    answer = plain_http.post(url, json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     (score,) = answer.json().get("predictions") or answer.json()["outputs"]
     return float(score)
@@ -121,7 +121,7 @@ def test_lists_of_lists_come_nested_by_rest_and_as_two_lists_by_grpc(server: Sta
         return _by_grpc(server, "", model="visits", **arrays)
 
     rows = {"instances": [{"visits": visits} for visits in ([[1, 2], [], [3]], [[4]], [])]}
-    answer = httpx.post(f"{server.url}/v1/models/visits:predict", json=rows, timeout=60)
+    answer = plain_http.post(f"{server.url}/v1/models/visits:predict", json=rows, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["predictions"] == [609.0, 205.0, 0.0]
     assert [by_grpc([1, 2, 3], [2, 0, 1]), by_grpc([4], [1]), by_grpc([], [])] == [609.0, 205.0, 0.0]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _TIMEOUT_SECONDS = 60.0
@@ -322,7 +322,7 @@ def test_stopping_finishes_what_runs_and_closes_the_connection(front: FrontThrea
 
 
 def get(front: FrontThread, path: str, method: str = "GET") -> tuple[int, Any]:
-    answer = httpx.request(method, front.url + path, timeout=_TIMEOUT_SECONDS)
+    answer = plain_http.request(method, front.url + path, timeout=_TIMEOUT_SECONDS)
     assert answer.headers["content-type"] == "application/json"
     return answer.status_code, answer.json()
 
@@ -368,7 +368,7 @@ def test_names_are_percent_decoded(front: FrontThread) -> None:
         400,
         {"error": "JSON Parse error: The document is empty"},
     )
-    answer = httpx.post(front.url + "/v1/models/a%2Fb%20c:predict", json={"instances": [1]}, timeout=60)
+    answer = plain_http.post(front.url + "/v1/models/a%2Fb%20c:predict", json={"instances": [1]}, timeout=60)
     assert (answer.status_code, answer.json()) == (404, {"error": error})
 
 
@@ -377,12 +377,12 @@ def test_a_version_beyond_int64_is_refused(front: FrontThread) -> None:
     assert get(front, "/v1/models/m/versions/9223372036854775808:predict", "POST") == (400, error)
     assert get(front, "/v1/models/m/versions/9223372036854775808") == (400, error)
     assert get(front, f"/v1/models/m/versions/{'9' * 5000}:predict", "POST")[0] == 400
-    answer = httpx.post(front.url + "/v1/models/m/versions/0003:predict", json={"instances": [[1, 2]]}, timeout=60)
+    answer = plain_http.post(front.url + "/v1/models/m/versions/0003:predict", json={"instances": [[1, 2]]}, timeout=60)
     assert answer.status_code == 503, "leading zeros are fine; nobody serves version/3 in this test"
 
 
 def test_openapi_shows_the_routes(front: FrontThread) -> None:
-    paths = httpx.get(front.url + "/openapi.json", timeout=60).json()["paths"]
+    paths = plain_http.get(front.url + "/openapi.json", timeout=60).json()["paths"]
     assert {"/v1/models/{model}:predict", "/v1/models/{model}/metadata", "/headrace/status", "/readyz"} <= set(paths)
 
 
@@ -391,8 +391,8 @@ def test_pages_of_other_origins_are_allowed_on_both_ways_when_the_setting_says_s
         FrontThread(redis_server.url, replica_state(version()), enable_cors=True) as front,
         FakeRunner(redis_server.url, row_sums),
     ):
-        predicted = httpx.post(front.url + _PATH, json={"instances": [[1, 2]]}, timeout=60)
-        status = httpx.get(front.url + "/v1/models/m", timeout=60)
+        predicted = plain_http.post(front.url + _PATH, json={"instances": [[1, 2]]}, timeout=60)
+        status = plain_http.get(front.url + "/v1/models/m", timeout=60)
     for answer in (predicted, status):
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "*"

@@ -17,6 +17,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from services.serving.wire.limits import Limits
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -44,7 +45,7 @@ def front(redis_server: RedisServer) -> Iterator[FrontThread]:
 
 
 def post(front: FrontThread, body: bytes, verb: str = "predict") -> httpx.Response:
-    return httpx.post(f"{front.url}/v1/models/m:{verb}", content=body, timeout=_TIMEOUT_SECONDS)
+    return plain_http.post(f"{front.url}/v1/models/m:{verb}", content=body, timeout=_TIMEOUT_SECONDS)
 
 
 def rows(unit: bytes, count: int, *, last: bytes = b"", key: bytes = b"instances") -> bytes:
@@ -82,7 +83,7 @@ def test_others_are_answered_while_a_large_body_is_read(front: FrontThread) -> N
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(post, front, body)
         try:
-            assert httpx.get(f"{front.url}/healthz", timeout=_TIMEOUT_SECONDS).status_code == 200
+            assert plain_http.get(f"{front.url}/healthz", timeout=_TIMEOUT_SECONDS).status_code == 200
             assert post(front, b'{"instances":[[1,2]]}').json() == {"predictions": [3.0]}
             assert not waiting.done()
         finally:
@@ -169,6 +170,6 @@ def test_large_examples_are_regressed_over_both_doors(front: FrontThread) -> Non
 def test_an_asynchronous_prediction_may_be_large_and_so_may_its_answer(front: FrontThread) -> None:
     submitted = post(front, rows(b"[0.25,0.5]", 90_000), "predictAsync").json()
     url = f"{front.url}/v1/predictions/{submitted['id']}"
-    wait_until(lambda: httpx.get(url, params={"wait_seconds": 5}, timeout=_TIMEOUT_SECONDS).status_code == 200)
-    answer = httpx.get(url, timeout=_TIMEOUT_SECONDS).json()
+    wait_until(lambda: plain_http.get(url, params={"wait_seconds": 5}, timeout=_TIMEOUT_SECONDS).status_code == 200)
+    answer = plain_http.get(url, timeout=_TIMEOUT_SECONDS).json()
     assert (answer["predictions"], answer["version"]) == ([0.75] * 90_000, 3)

@@ -20,6 +20,7 @@ import redis
 
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -314,7 +315,7 @@ def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer)
     has_begun = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=60) as client:
+        with contextlib.suppress(httpx.TransportError), plain_http.client(timeout=60) as client:
             while True:
                 body = {"instances": [[1, 2, 3]]}
                 statuses.append(client.post(f"{server.url}/v1/models/kept:predict", json=body).status_code)

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.wrong_values import JSON_VALUES, wrong
 
@@ -50,7 +50,7 @@ def test_a_prediction_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(
     with (
         FrontThread(redis_server.url, state, queue_limit=1000) as front,
         FakeRunner(redis_server.url, _sums),
-        httpx.Client(base_url=front.url, timeout=60) as client,
+        plain_http.client(base_url=front.url, timeout=60) as client,
     ):
         for place, given in wrong(body, JSON_VALUES):
             answer = client.post(f"/v1/models/m{verb}", content=json.dumps(given))

@@ -19,6 +19,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import queue_key
 from services.serving.wire.prediction import RequestFailed
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -54,7 +55,7 @@ def front(redis_url: str) -> Iterator[FrontThread]:
 
 @pytest.fixture
 def client(front: FrontThread) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client:
+    with plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS) as client:
         yield client
     front.runner.answers.set()
 
@@ -114,7 +115,9 @@ def test_a_client_that_hangs_up_ends_its_wait_at_once_and_nobody_elses(
         with socket.create_connection(("127.0.0.1", front.port)) as gone:
             gone.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             wait_until(lambda: waiting() == 2)
-            assert httpx.get(front.url + "/headrace/status", timeout=60).json()["async_predictions"]["waiting"] == 2
+            assert (
+                plain_http.get(front.url + "/headrace/status", timeout=60).json()["async_predictions"]["waiting"] == 2
+            )
         wait_until(lambda: waiting() == 1)
         wait_until(lambda: front.call(lambda: len(front.server.server_state.tasks)) == 1)
         front.runner.answers.set()
@@ -135,7 +138,7 @@ def test_another_front_answers_for_an_id_when_the_one_that_took_it_is_gone(
 ) -> None:
     with (
         FrontThread(redis_url, replica_state(version())) as other,
-        httpx.Client(base_url=other.url, timeout=60) as its_client,
+        plain_http.client(base_url=other.url, timeout=60) as its_client,
     ):
         prediction = submit(its_client)
     answer = client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 60})
@@ -228,16 +231,16 @@ def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisSer
     ):
         runner.answers.clear()
         with FrontThread(redis_server.url, replica_state(version())) as front:
-            prediction = httpx.post(front.url + _SUBMIT, json=_ROWS, timeout=60).json()["id"]
+            prediction = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60).json()["id"]
             path = f"{front.url}/v1/predictions/{prediction}"
-            waiting = pool.submit(httpx.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
+            waiting = pool.submit(plain_http.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
             wait_until(lambda: front.asynchronous.waiting_count == 1)
         assert waiting.result().status_code == 202
 
 
 def test_nobody_who_serves_is_said_at_once(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
-        refused = httpx.post(front.url + _SUBMIT, json=_ROWS, timeout=60)
+        refused = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60)
     assert (refused.status_code, "nobody serves" in refused.json()["error"]) == (503, True)
 
 
@@ -250,7 +253,7 @@ def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: Redi
     with (
         FrontThread(redis_server.url, replica_state(version()), async_limits=limits) as front,
         FakeRunner(redis_server.url, inflated),
-        httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
+        plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
     ):
         small = [submit(client, {"instances": [[1, 2]]}, f"{_SUBMIT}?deadline_seconds=3") for _ in range(2)]
         for prediction in small:
@@ -274,7 +277,7 @@ def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: Redi
 def test_without_redis_it_is_unavailable_and_comes_back(redis_server: RedisServer) -> None:
     with (
         FrontThread(redis_server.url, replica_state(version())) as front,
-        httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
+        plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
     ):
         assert client.get(_UNKNOWN).status_code == 404
         redis_server.kill()
@@ -290,10 +293,10 @@ def test_a_traced_one_is_followed_from_its_submission_to_its_answer_whichever_re
     tracing = open_tracing("serving", 1e-12)
     told = {"traceparent": f"00-{32 * '1'}-{16 * '2'}-01", "x-request-id": "later"}
     with FrontThread(redis_url, replica_state(version()), tracing=tracing) as traced:
-        with httpx.Client(base_url=traced.url, timeout=_WAIT_SECONDS, headers=told) as client:
+        with plain_http.client(base_url=traced.url, timeout=_WAIT_SECONDS, headers=told) as client:
             ran, failed = submit(client), submit(client, {"instances": [[-1, 2]]})
             assert client.post("/v1/models/none:predictAsync", json=_ROWS).status_code == 404
-        with httpx.Client(base_url=traced.url, timeout=_WAIT_SECONDS) as other:
+        with plain_http.client(base_url=traced.url, timeout=_WAIT_SECONDS) as other:
             for prediction in (ran, failed, ran):
                 assert other.get(f"/v1/predictions/{prediction}?wait_seconds=60").status_code in (200, 400)
             spans = other.get("/v1/traces/later").json()["spans"]

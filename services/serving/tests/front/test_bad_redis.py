@@ -20,6 +20,7 @@ from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key, serving_key
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -31,7 +32,7 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
 
 
 def predict(front: FrontThread) -> httpx.Response:
-    return httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=60)
+    return plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=60)
 
 
 def is_refused(front: FrontThread, *words: str) -> bool:

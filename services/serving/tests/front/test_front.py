@@ -23,6 +23,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire import keys as queue_keys
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ServingState
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -36,7 +37,7 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
 def predict(front: FrontThread, rows: list[list[float]], **fields: Any) -> httpx.Response:
     headers = fields.pop("headers", None)
     path = fields.pop("path", "/v1/models/m:predict")
-    return httpx.post(front.url + path, json={"instances": rows, **fields}, headers=headers, timeout=60)
+    return plain_http.post(front.url + path, json={"instances": rows, **fields}, headers=headers, timeout=60)
 
 
 @pytest.fixture
@@ -56,7 +57,11 @@ def test_a_prediction_goes_through_the_queue_and_back(front: FrontThread, redis_
 
 
 def test_each_of_many_concurrent_clients_gets_its_own_answer(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums), ThreadPoolExecutor(16) as pool, httpx.Client(timeout=60) as client:
+    with (
+        FakeRunner(redis_server.url, row_sums),
+        ThreadPoolExecutor(16) as pool,
+        plain_http.client(timeout=60) as client,
+    ):
 
         def ask(number: int) -> float:
             body = {"instances": [[number, 0.5]]}
@@ -353,14 +358,14 @@ def test_clients_that_leave_are_forgotten(front: FrontThread, redis_server: Redi
     with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=0.2)
+            plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=0.2)
         wait_until(lambda: front.call(lambda: front.front.open_count) == 0)
 
 
 def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         predict(front, [[1, 2]])
-        page = httpx.get(front.url + "/headrace/status", timeout=60).json()
+        page = plain_http.get(front.url + "/headrace/status", timeout=60).json()
     assert page["models"] == {"m": {"production": 3}}
     assert [(v["version"], v["state"], v["aliases"]) for v in page["versions"]] == [(3, "AVAILABLE", ["production"])]
     served = {"model": "m", "target": "alias/production", "requests": 0, "runners": 1}
@@ -391,7 +396,8 @@ def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, re
     with FakeRunner(redis_server.url, row_sums):
         assert predict(front, [[1, 2]]).status_code == 200
         assert (
-            httpx.post(front.url + "/v1/models/m:predict", json={"instances": ["word"]}, timeout=60).status_code == 400
+            plain_http.post(front.url + "/v1/models/m:predict", json={"instances": ["word"]}, timeout=60).status_code
+            == 400
         )
     counts = [line for line in front.latency.lines() if "_count" in line]
     assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="predict",entrypoint="REST"} 1\n']

@@ -16,6 +16,7 @@ import pytest
 
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -59,7 +60,7 @@ class Serving:
 
     def answers(self, path: str, status: int = 200) -> bool:
         try:
-            return httpx.get(self.url + path, timeout=5).status_code == status
+            return plain_http.get(self.url + path, timeout=5).status_code == status
         except httpx.TransportError:
             return False
 
@@ -86,17 +87,17 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
 def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
     serving = start()
     wait_until(lambda: serving.answers("/readyz"))
-    assert httpx.get(serving.url + "/readyz", timeout=60).json()["conditions"] == {
+    assert plain_http.get(serving.url + "/readyz", timeout=60).json()["conditions"] == {
         "queue": "ok",
         "manager": "ok",
         "registry": "ok",
     }
     with FakeRunner(redis_server.url, row_sums):
-        answer = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+        answer = plain_http.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
     assert answer.json() == {"predictions": [3.0]}
     assert (
         'headrace_serving_requests_total{code="0",door="http",model="m",signature="serving_default",version="3"} 1.0'
-        in httpx.get(serving.url + "/metrics", timeout=60).text
+        in plain_http.get(serving.url + "/metrics", timeout=60).text
     )
     assert psutil.Process(serving.process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
     maps = Path(f"/proc/{serving.process.pid}/maps").read_text()
@@ -107,7 +108,7 @@ def test_it_is_alive_but_not_ready_without_redis(start: Callable[..., Serving], 
     serving = start(redis_url=f"unix://{tmp_path}/nothing.sock")
     wait_until(lambda: serving.answers("/healthz"))
     assert serving.answers("/readyz", 503)
-    refused = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+    refused = plain_http.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
     assert refused.status_code == 503
 
 
@@ -118,8 +119,10 @@ def test_sigterm_finishes_what_runs_then_stops_the_manager_and_exits_0(
     wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
-        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
-        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics", timeout=60).text)
+        asked = pool.submit(plain_http.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+        wait_until(
+            lambda: "headrace_serving_open_requests 1.0" in plain_http.get(serving.url + "/metrics", timeout=60).text
+        )
         serving.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not serving.answers("/healthz"))
         assert "stop" not in serving.manager_lines()
@@ -136,8 +139,10 @@ def test_what_does_not_finish_in_time_is_refused_before_the_end(
     wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
-        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
-        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics", timeout=60).text)
+        asked = pool.submit(plain_http.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+        wait_until(
+            lambda: "headrace_serving_open_requests 1.0" in plain_http.get(serving.url + "/metrics", timeout=60).text
+        )
         serving.process.send_signal(signal.SIGTERM)
         answer = asked.result()
         assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)

@@ -15,6 +15,7 @@ from services.serving.front.journal import MAX_TAG_BYTES, Tags
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _HEADER = "x-request-id"
@@ -32,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with (
         FrontThread(redis.url, replica_state(version())) as front,
         FakeRunner(redis.url, row_sums),
-        httpx.Client(base_url=front.url, timeout=60) as client,
+        plain_http.client(base_url=front.url, timeout=60) as client,
     ):
         yield client
     redis.stop()
@@ -90,7 +91,7 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: 
     with (
         FrontThread(redis.url, replica_state(version()), tracing=tracing) as front,
         FakeRunner(redis.url, row_sums),
-        httpx.Client(base_url=front.url, timeout=60) as client,
+        plain_http.client(base_url=front.url, timeout=60) as client,
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):
         for way, body in (("short", content), ("ordinary", iter([content]))):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -36,6 +35,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _WAIT_SECONDS = 60.0
@@ -96,10 +96,10 @@ def test_a_record_tells_who_asked_what_and_got_which_answer_from_which_version(r
     log = logging_to(open_place(f"tfrecord:{tmp_path}"))
     before = time.time()
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        answer = httpx.post(front.url + _PATH, json=_ROWS, headers={"x-request-id": "mine-1"}, timeout=60)
+        answer = plain_http.post(front.url + _PATH, json=_ROWS, headers={"x-request-id": "mine-1"}, timeout=60)
         assert answer.headers["x-request-id"] == "mine-1"
-        made = httpx.post(front.url + _PATH, json={"inputs": [[-1, 2]]}, timeout=60).headers["x-request-id"]
-        httpx.post(front.url + _PATH, json={"inputs": "no numbers"}, timeout=60)
+        made = plain_http.post(front.url + _PATH, json={"inputs": [[-1, 2]]}, timeout=60).headers["x-request-id"]
+        plain_http.post(front.url + _PATH, json={"inputs": "no numbers"}, timeout=60)
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
             call: Any = channel.unary_unary(
                 "/tensorflow.serving.PredictionService/Predict",
@@ -135,7 +135,7 @@ def test_records_go_to_a_topic_of_the_model(redis_url: str, tmp_path: Path) -> N
     log = logging_to(open_place(f"segments:{tmp_path}"))
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
         for _ in range(5):
-            assert httpx.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+            assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
     log.stop(timeout_seconds=_WAIT_SECONDS)
     topics = open_event_log(f"segments:{tmp_path}")
     end = topics.end_position("predictions.m")[0]
@@ -149,7 +149,7 @@ def test_records_go_to_a_topic_of_the_model(redis_url: str, tmp_path: Path) -> N
 def test_tensorflow_and_tensorflow_servings_own_messages_read_it(redis_url: str, tmp_path: Path) -> None:
     log = logging_to(open_place(f"tfrecord:{tmp_path}"))
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        httpx.post(front.url + _PATH, json=_ROWS, timeout=60)
+        plain_http.post(front.url + _PATH, json=_ROWS, timeout=60)
     log.stop(timeout_seconds=_WAIT_SECONDS)
     files = [str(path) for path in (tmp_path / "m").iterdir()]
     done = subprocess.run(
@@ -162,9 +162,9 @@ def test_a_model_may_have_a_sampling_rate_of_its_own(redis_url: str, tmp_path: P
     log = logging_to(open_place(f"tfrecord:{tmp_path}"))
     log.use({"m": RequestLogOptions(0.0)})
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        httpx.post(front.url + _PATH, json=_ROWS, timeout=60)
+        plain_http.post(front.url + _PATH, json=_ROWS, timeout=60)
         log.use({"m": RequestLogOptions(1.0), "other": RequestLogOptions(0.0)})
-        httpx.post(front.url + _PATH, json={"instances": [[5, 5]]}, timeout=60)
+        plain_http.post(front.url + _PATH, json={"instances": [[5, 5]]}, timeout=60)
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert [floats(record.predict_log.request.inputs["x"]) for record in records_of(tmp_path)] == [[5.0, 5.0]]
 
@@ -191,7 +191,10 @@ class _Stuck:
 def test_a_place_that_hangs_costs_records_and_no_prediction(redis_url: str) -> None:
     place = _Stuck()
     log = logging_to(place, buffer_bytes=200)
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front, httpx.Client(timeout=60) as client:
+    with (
+        FrontThread(redis_url, replica_state(version()), request_log=log) as front,
+        plain_http.client(timeout=60) as client,
+    ):
         assert client.post(front.url + _PATH, json=_ROWS).status_code == 200
         assert place.is_asked.wait(_WAIT_SECONDS)
         for _ in range(10):
@@ -217,9 +220,9 @@ def test_a_place_that_refuses_costs_records_and_no_prediction(redis_url: str) ->
     place = _Broken()
     log = logging_to(place)
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        assert httpx.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+        assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
         assert place.is_asked.wait(_WAIT_SECONDS)
-        assert httpx.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+        assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert counts(log) == {("m", DROPPED_UNWRITTEN): 2}
 

@@ -18,6 +18,7 @@ from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
 from services.serving.wire.prediction import RequestFailed
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -197,7 +198,7 @@ def test_while_requests_are_refused_the_next_ones_are_not_even_parsed(
     front: FrontThread, redis_server: RedisServer
 ) -> None:
     def post(body: bytes) -> int:
-        return httpx.post(front.url + "/v1/models/m:predict", content=body, timeout=60).status_code
+        return plain_http.post(front.url + "/v1/models/m:predict", content=body, timeout=60).status_code
 
     assert post(b"no JSON") == 400
     codes: list[tuple[int, str]] = []
@@ -233,7 +234,7 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
         wait_until(lambda: asker.pending_at("replica/m/3/1") == 1)  # the runner holds this one
         for seconds in (0.2, 0.3):
             with pytest.raises(httpx.ReadTimeout):
-                httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[5, 5]]}, timeout=seconds)
+                plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[5, 5]]}, timeout=seconds)
         wait_until(lambda: front.front.cancelled["m"] == 2)
         assert asker.queue_length() == 1
         assert (front.front.open_count, front.front.resolve("m").queue.load.open_count) == (1, 1)

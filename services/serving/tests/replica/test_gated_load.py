@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from services.serving.tests.support.saved_models import GATE
 from services.serving.tests.support.standalone_server import StandaloneServer
+from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -102,4 +102,4 @@ def test_predictions_go_on_while_a_version_is_loaded_and_while_one_is_freed(
 
 def ask_with_zeros(server: StandaloneServer) -> Any:
     url = f"{server.url}/v1/models/gated/versions/1:predict"
-    return httpx.post(url, json={"instances": [[0.0, 0.0]]}, timeout=_PATIENCE_SECONDS).json()
+    return plain_http.post(url, json={"instances": [[0.0, 0.0]]}, timeout=_PATIENCE_SECONDS).json()

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
@@ -20,6 +19,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _PLAIN = Signature(
@@ -112,7 +112,7 @@ def test_scores_are_those_of_the_expanded_form_and_the_context_is_counted_once(r
     with FrontThread(redis_server.url, state) as front, FakeRunner(redis_server.url, scored):
         rows = [{"item": number} for number in range(5)]
         answers = [
-            httpx.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
+            plain_http.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
             for body in (
                 {"instances": rows, "context": _USER},
                 {"instances": [_USER | row for row in rows]},

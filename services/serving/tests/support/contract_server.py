@@ -20,6 +20,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.runner_process import Zygote
 from services.serving.tests.support.standalone_server import StandaloneServer
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState, signature_of
+from testing import plain_http
 from testing.redis_server import RedisServer
 
 _BUILD_SECONDS = 240
@@ -32,7 +33,7 @@ class ContractServer:
     def __init__(self, url: str, grpc_port: int, expected: list[dict[str, Any]]) -> None:
         self.grpc_port = grpc_port
         self._expected = expected
-        self._client = httpx.Client(base_url=url, timeout=60)
+        self._client = plain_http.client(base_url=url, timeout=60)
 
     def expected(self, index: int) -> dict[str, np.ndarray]:
         """TensorFlow's answer to a call of CALLS."""

@@ -12,6 +12,7 @@ import grpc
 import httpx
 
 from protos import tfserving_config_pb2 as config_pb2
+from testing import plain_http
 from testing.processes import free_port
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
@@ -59,10 +60,10 @@ class StandaloneServer:
         )
 
     def get(self, path: str, **fields: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **fields)
+        return plain_http.get(self.url + path, timeout=60, **fields)
 
     def predict(self, path: str, *rows: list[float]) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/models/{path}:predict", json={"instances": list(rows)}, timeout=60)
+        return plain_http.post(f"{self.url}/v1/models/{path}:predict", json={"instances": list(rows)}, timeout=60)
 
     def answers(self, path: str, status: int = 200) -> bool:
         try:

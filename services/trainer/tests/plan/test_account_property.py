@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from common.registry.reporting import Report
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import MODEL, STREAM, Events, definition
+from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.saved_models import saved_model
 
@@ -72,7 +72,7 @@ class _World:
             case "promote":
                 version = self._chance.randint(1, max(1, self._client.get_model(self.model).newest_version))
                 body = {"version": version, "by": "ada"}
-                httpx.put(f"{self._server.url}/v1/models/{self.model}/aliases/production", json=body)
+                plain_http.put(f"{self._server.url}/v1/models/{self.model}/aliases/production", json=body)
             case "train" | "from" | "scratch":
                 self._train(action)
             case "retry" | "skip":
@@ -114,7 +114,7 @@ class _World:
         )  # fmt: skip
 
     def _post(self, path: str, **body: str) -> None:
-        httpx.post(f"{self._server.url}/v1/models/{self.model}{path}", json=body)
+        plain_http.post(f"{self._server.url}/v1/models/{self.model}{path}", json=body)
 
     def check(self) -> None:
         """The account as the registry tells it while the newest report may be of before, and after the next one."""
@@ -127,7 +127,7 @@ class _World:
         assert account["examples"]["total"] == self._events.appended, account
 
     def _account(self) -> Any:
-        return httpx.get(f"{self._server.url}/v1/models/{self.model}/account").json()
+        return plain_http.get(f"{self._server.url}/v1/models/{self.model}/account").json()
 
     def _assert_sound(self, account: Any) -> None:
         counts = account["examples"]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 
 from common.definition.gate import Gate
@@ -31,6 +30,7 @@ from common.statistics.sketches import to_document
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, Events, definition
+from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.saved_models import saved_model
 
@@ -297,7 +297,7 @@ def test_a_paused_model_says_so(
     planners: PlannerFactory, registry: RegistryClient, events: Events, registry_process: RegistryServer
 ) -> None:
     use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    httpx.post(f"{registry_process.url}/v1/models/{MODEL}:pause", json={"by": "ada"}).raise_for_status()
+    plain_http.post(f"{registry_process.url}/v1/models/{MODEL}:pause", json={"by": "ada"}).raise_for_status()
     events.add(10)
     planner = planners()
     assert_nothing_is_planned(planner, registry)

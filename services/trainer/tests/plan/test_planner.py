@@ -535,8 +535,8 @@ def test_a_stream_of_the_name_of_a_deleted_one_is_counted_from_its_own_beginning
     assert planner.counted()[MODEL]["waiting"] == 8
     for kind, name in (("models", MODEL), ("streams", STREAM)):
         path = f"{registry_process.url}/v1/{kind}/{name}"
-        httpx.post(f"{path}:archive", json={"by": "test"}).raise_for_status()
-        httpx.delete(path, params={"by": "test"}).raise_for_status()
+        plain_http.post(f"{path}:archive", json={"by": "test"}).raise_for_status()
+        plain_http.delete(path, params={"by": "test"}).raise_for_status()
     registry.register_stream(STREAM, json.dumps(SCHEMA))
     use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
     look_again(planner)

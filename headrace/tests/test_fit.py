@@ -185,8 +185,7 @@ def replace_max(schema: Schema) -> Schema:
     return replace(schema, features=tuple(replace(feature, maximum=None) for feature in schema.features))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_few_distinct_events_teach_what_they_say(tmp_path: Path, seed: int) -> None:
+def test_few_distinct_events_teach_what_they_say(tmp_path: Path) -> None:
     """Held out by their bytes, all copies of a word with one label were out, and the model learned the other label."""
     drawn = random.Random(1)
     rates = dict(zip("abcdefgh", (0.95, 0.05, 0.9, 0.1, 0.9, 0.1, 0.9, 0.1), strict=True))
@@ -196,7 +195,7 @@ def test_few_distinct_events_teach_what_they_say(tmp_path: Path, seed: int) -> N
         "stream: s\nfeatures: [{name: word, dtype: string}]\nlabels: [{name: y, dtype: int64, min: 0, max: 1}]\n"
     )
     (tmp_path / "model.yaml").write_text(
-        f"name: m\nstream: s\nlabel: y\nseed: {seed}\nestimator: linear_classifier\n"
+        "name: m\nstream: s\nlabel: y\nseed: 1\nestimator: linear_classifier\n"
         "features: {word: {type: vocabulary, words: [a, b, c, d, e, f, g, h], oov: drop}}\n"
         "training: {passes: 10, optimizer: {name: adam, learning_rate: 0.05}}\nevaluation: {holdout_fraction: 0.1}\n"
     )

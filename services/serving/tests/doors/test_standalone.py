@@ -303,10 +303,13 @@ def test_what_was_reloaded_outlives_the_manager(server: StandaloneServer, place:
     server.reload(config_of_one("kept", str(place.add("kept", 1).parent)))
     assert answer_of(server, "kept") == (200, [1006.0])
     (manager,) = psutil.Process(server.process.pid).children()
+    runners = manager.children(recursive=True)
     manager.send_signal(signal.SIGKILL)
     # What is asked meanwhile is answered late, or not at all; who answers it is another manager's runner.
     wait_until(lambda: _manager_pid(server) not in (None, manager.pid), "another manager being there")
+    wait_until(lambda: not any(map(_is_alive, runners)), "the runners of the one before being gone")
     wait_until(lambda: answer_of(server, "kept") == (200, [1006.0]), "the model being served again")
+    server.wait_states("kept", {1: "AVAILABLE"})
     assert [item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]] == ["kept"]
 
 

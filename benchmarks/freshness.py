@@ -2,7 +2,7 @@
 
 Served by every replica, whole model, gate included, while events come at a fixed rate.
 
-`python -m benchmarks.freshness [--seconds 240] [--rate 1000] [--replicas 2] [--mode local|compose]`
+`python -m benchmarks.freshness [--example flights] [--seconds 240] [--rate 1000] [--replicas 2] [--mode local|compose]`
 
 The platform runs as `headrace up` or `headrace --platform compose up` starts it. A feeder posts a tenth of a second's
 events at a time and notes when each post was answered and where in the log it ended. An event counts as served when
@@ -27,6 +27,7 @@ from typing import Any
 
 import orjson
 import psutil
+import yaml
 
 from benchmarks.report import Cell, publish
 from common.errors import Unavailable
@@ -41,11 +42,9 @@ from headrace.files.event_files import NDJSON
 from headrace.local.launcher import Launcher
 from headrace.places import SERVICES
 
-_EXAMPLE_DIR = Path("examples/flights")
+_EXAMPLES = Path("examples")
 _TRIGGERS = b"triggers: {min_examples: 500, max_interval_seconds: 1, cooldown_seconds: 0, max_round_examples: 50000}"
-_GATE = (
-    b"gate: {metric: auc, max_regression: 0.05, confidence: 0.95, on_not_enough_evidence: promote, on_reject: retry}"
-)
+_GATE = "gate: {metric: %s, max_regression: 0.05, confidence: 0.95, on_not_enough_evidence: promote, on_reject: retry}"
 """Fifty held-out events of a round of 500 are too few for a figure: it rejects what is worse beyond chance."""
 _POSTS_PER_SECOND = 10
 _LOOK_SECONDS = 0.3
@@ -101,7 +100,7 @@ def main() -> int:
         launcher.up(replicas=arguments.replicas, port_offset=None)
         launcher.wait_until_ready(timeout_seconds=90.0)
         before = _cpu_seconds(launcher)
-        posts, seen = _run(launcher, seconds=arguments.seconds, rate=arguments.rate)
+        posts, seen = _run(launcher, arguments.example, seconds=arguments.seconds, rate=arguments.rate)
         used = {name: now - before.get(name, 0.0) for name, now in _cpu_seconds(launcher).items()}
     finally:
         launcher.close()
@@ -130,6 +129,7 @@ def _launcher(mode: str, data_dir: Path) -> Launcher | ComposeLauncher:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness")
+    parser.add_argument("--example", default="flights", help="a folder of examples/ with a replay.py and a gate")
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--rate", type=int, default=1000, help="events per second")
     parser.add_argument("--replicas", type=int, default=2)
@@ -137,26 +137,27 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _definition() -> tuple[DefinitionFolder, Mapping[str, Any], Mapping[str, bytes]]:
-    """The flights example with triggers for short rounds, and a gate that allows for their few held-out events.
+def _definition(example: str) -> tuple[DefinitionFolder, Mapping[str, Any], Mapping[str, bytes]]:
+    """An example with triggers for short rounds, and a gate on its metric that allows for their few held-out events.
 
     Returns:
         The folder's names, the stream's schema, the model's files.
     """
-    folder = read_folder(_EXAMPLE_DIR)
+    folder = read_folder(_EXAMPLES / example)
     assert folder.schema is not None
     assert folder.files is not None
     lines = folder.files["model.yaml"].split(b"\n")
+    gate = (_GATE % yaml.safe_load(folder.files["model.yaml"])["gate"]["metric"]).encode()
     changed = [
-        _TRIGGERS if line.startswith(b"triggers:") else _GATE if line.startswith(b"gate:") else line for line in lines
+        _TRIGGERS if line.startswith(b"triggers:") else gate if line.startswith(b"gate:") else line for line in lines
     ]
     return folder, folder.schema, {**folder.files, "model.yaml": b"\n".join(changed)}
 
 
-def _run(launcher: Launcher | ComposeLauncher, *, seconds: float, rate: int) -> tuple[list[Post], Seen]:
-    folder, schema, files = _definition()
+def _run(launcher: Launcher | ComposeLauncher, example: str, *, seconds: float, rate: int) -> tuple[list[Post], Seen]:
+    folder, schema, files = _definition(example)
     events_per_post = rate // _POSTS_PER_SECOND
-    events = list(replay(_EXAMPLE_DIR, int(seconds * _POSTS_PER_SECOND) * events_per_post))
+    events = list(replay(_EXAMPLES / example, int(seconds * _POSTS_PER_SECOND) * events_per_post))
     bodies = [
         b"\n".join(map(orjson.dumps, events[start : start + events_per_post]))
         for start in range(0, len(events), events_per_post)
@@ -255,7 +256,8 @@ def _publish(
     rejected = sum(not seen.is_promoted(version) for version in seen.versions)
     publish(
         "freshness" if arguments.mode == "local" else "freshness_compose",
-        f"Freshness ({arguments.mode}) at {arguments.rate:,} events/s, {arguments.replicas} replicas: seconds from "
+        f"Freshness of {arguments.example} ({arguments.mode}) at {arguments.rate:,} events/s, {arguments.replicas} "
+        "replicas: seconds from "
         f"acknowledged to served by every replica (target: p95 <= {_TARGET_SECONDS:.0f} s)",
         [*rows, total],
         notes=[

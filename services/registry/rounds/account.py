@@ -4,7 +4,7 @@ Trained, held out and unusable ones are what the versions of the line say, from 
 what their plans say, what their rounds ended before (max_steps, early_stopping: somewhere in the version's own range,
 so without a partition), and what the planner is about to leave out. Waiting is the rest. Trainers count the log beyond
 the head and say so in their reports. A report may be of a head that has moved since: the log's total does not move with
-it.
+it. Nor does it shrink when production moves back from a version that took more of the log than was counted before.
 """
 
 import json
@@ -108,6 +108,7 @@ def _line(connection: Connection, name: str, numbers: list[int]) -> _Line:
         select(versions_table.c.version, versions_table.c.draft_json, rounds_table.c.plan_json)
         .join(rounds_table, rounds_table.c.round_id == versions_table.c.round_id)
         .where(versions_table.c.model == name)
+        .where(versions_table.c.version.between(min(numbers, default=0), max(numbers, default=0)))
     )
     rows = {row.version: row for row in connection.execute(query)}
     line = _Line()
@@ -187,7 +188,20 @@ def _beyond(
     counted_from = _line(connection, name, line_of(parents, head))
     beyond = counted_from.total + there - line.total
     # The log may have grown between an older version's count and the round that took what came since.
-    return beyond if counted_from.versions == line.versions else max(beyond, 0)
+    least = _taken_by_newer(connection, name, parents, line)
+    return beyond if counted_from.versions == line.versions and not least else max(beyond, least)
+
+
+def _taken_by_newer(connection: Connection, name: str, parents: Mapping[int, int], line: _Line) -> int:
+    """Examples beyond the head that versions newer than it account for: those that production moved back from."""
+    head = line.versions[-1]["version"] if line.versions else 0
+    totals = {head: line.total}
+    for number in sorted(number for number in parents if number > head):
+        parent = parents[number]
+        if parent not in totals:
+            totals[parent] = _line(connection, name, line_of(parents, parent)).total
+        totals[number] = totals[parent] + _line(connection, name, [number]).total
+    return max(totals.values()) - line.total
 
 
 def _uncounted(entries: Iterable[Mapping[str, Any]]) -> list[str]:

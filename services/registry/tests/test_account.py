@@ -68,6 +68,19 @@ def test_a_version_of_what_came_after_the_last_count_adds_up(catalog: Catalog) -
     assert found["adds_up"]
 
 
+def test_a_rollback_from_a_version_of_what_came_after_the_last_count_takes_nothing_back(catalog: Catalog) -> None:
+    publish(catalog)
+    report(catalog, head_version=1, waiting=400)
+    publish(catalog)
+    catalog.rollback("m", by="o", reason="worse")
+    found = catalog.account("m")
+    assert (found["examples"]["total"], found["examples"]["waiting"], found["problems"]) == (2000, 1000, [])
+    report(catalog, head_version=1, waiting=900)
+    assert catalog.account("m")["examples"]["total"] == 2000
+    report(catalog, head_version=1, waiting=1100)
+    assert catalog.account("m")["examples"]["total"] == 2100
+
+
 def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Catalog) -> None:
     catalog.plan_round(next_plan(catalog))
     held = lease(catalog)

@@ -1,6 +1,7 @@
 """How a version is measured, as its definition says it (section `evaluation`).
 
 holdout_fraction: 0.1
+window_examples: 2000                 # judged on at least as many, the rounds before held out; 0: on this round's alone
 metrics: [auc, recall, {name: precision, threshold: 0.3}]        # common/definition/metrics.py
 slices:
   - carrier
@@ -26,6 +27,7 @@ from common.suggestions import did_you_mean
 _MAX_SLICES, _MAX_FEATURES = 16, 3
 DEFAULT_MOST, MAX_MOST = 20, 200
 DEFAULT_CALIBRATION_FRACTION = 0.5
+MAX_WINDOW = 100_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Evaluation:
     """A feature by whose value events are held out."""
     keep_equal_together: bool = False
     """Whether events with equal features are on one side."""
+    window_examples: int = 2000
+    """A round that holds out fewer is judged on the newest that its ancestors held out as well, up to this number."""
 
     def to_configuration(self) -> dict[str, float | str]:
         """What the plan of a round says of it: the choice of examples, and no metric. The trainer's splitting.py says
@@ -120,6 +124,8 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
     calibrating = fields.optional_number("calibration_fraction", None, minimum=0.01)
     split_by = fields.text("split_by") if fields.has("split_by") else ""
     keeps_equal = fields.flag("keep_equal_together", Evaluation.keep_equal_together)
+    has_window = fields.has("window_examples")
+    window = fields.integer("window_examples", Evaluation.window_examples, minimum=0, maximum=MAX_WINDOW)
     fields.finish()
     if split_by and keeps_equal:
         raise InvalidInput(
@@ -128,11 +134,13 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
         )
     if (split_by or keeps_equal) and not fraction:
         raise InvalidInput("evaluation: holdout_fraction is 0, so there is nothing to split by")
+    if has_window and window and not fraction:
+        raise InvalidInput("evaluation: holdout_fraction is 0, so window_examples has nothing to take; leave it out")
     if calibrating is not None and calibrating >= 1.0:
         raise InvalidInput(f"evaluation: calibration_fraction must be below 1, got {calibrating}")
     share = calibrating or 0.0
     return Evaluation(
-        fraction, warn_share, max_unusable, metrics, slices, group_by, share, split_by, keeps_equal
+        fraction, warn_share, max_unusable, metrics, slices, group_by, share, split_by, keeps_equal, window
     )  # fmt: skip
 
 

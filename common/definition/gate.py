@@ -32,6 +32,8 @@ from common.suggestions import did_you_mean
 OnReject = Literal["retry", "skip"]
 OnNotEnough = Literal["promote", "reject", "canary"]
 DEFAULT_MAX_REGRESSION = 0.005
+SHOWN_CONFIDENCE = 0.95
+"""Of the intervals that a verdict names where the gate judges by figures."""
 _ON_NOT_ENOUGH: tuple[OnNotEnough, ...] = ("reject", "promote", "canary")
 _MAX_RULES = 32
 

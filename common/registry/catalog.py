@@ -98,6 +98,12 @@ FROM_SCRATCH = "from_scratch"
 
 HEAD_BEFORE = "head_before"
 """Beside FROM_SCRATCH: the head of the model when the round was planned."""
+WINDOW = "window"
+"""The key of a plan's configuration under which ranges of ancestors stand (`ranges_as_json`): where the round's own
+held-out examples are few, candidate and parent are judged on the newest ones held out there as well.
+
+Under the same key a version's `evaluation` says on what it was judged: {"examples": how many, "earlier": those of them
+from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are}."""
 
 PUSHED = "pushed"
 """The trigger of a plan that no round trains: its version was made elsewhere (services/registry/versions/pushed.py)."""

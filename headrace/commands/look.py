@@ -259,6 +259,7 @@ def _print_version(version: Version, model: Model, words: Words) -> None:
         "verdict": f"{version.verdict.decision}{f': {reasons}' if reasons else ''}",
         "events": f"{version.events_trained:,} trained, {version.events_held_out:,} held out"
         f"{training_facts.duplicates(version)}, {version.events_unusable:,} unusable{training_facts.left_out(version)}",
+        "judged on": training_facts.judged(version),
         "range": ", ".join(f"{r.partition}: {r.from_offset} to {r.to_offset}" for r in version.ranges),
         "stream": f"{version.stream}, schema version {version.schema_version}",
         "created": _clock(version.created_at), "definition": version.definition_digest[:12],

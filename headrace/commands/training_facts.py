@@ -22,6 +22,17 @@ def duplicates(version: Version) -> str:
     return f" ({found:,} with the features of a trained one)" if found else ""
 
 
+def judged(version: Version) -> str:
+    """On how many examples; "-" where nothing was measured, or before versions told it."""
+    window = version.evaluation.get("window")
+    if not window:
+        return "-"
+    of = ", ".join(f"{one['partition']}: {one['from_offset']} to {one['to_offset']}" for one in window["ranges"])
+    earlier = f", {window['earlier']:,} of them from earlier rounds (range {of})" if of else ""
+    unusable = f"; {window['unusable']:,} others could not be used" if window["unusable"] else ""
+    return f"{window['examples']:,} held-out examples{earlier}{unusable}"
+
+
 def course(version: Version) -> str:
     told = version.environment.get("training")
     if not told:

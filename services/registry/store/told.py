@@ -56,6 +56,19 @@ class _Duplicates(TypedDict, total=False):
     same_event: int
 
 
+class _Range(TypedDict):
+    partition: int
+    from_offset: int
+    to_offset: int
+
+
+class _Window(TypedDict):
+    examples: int
+    earlier: int
+    unusable: int
+    ranges: list[_Range]
+
+
 class _Evaluation(TypedDict, total=False):
     slices: list[_Slice]
     intervals: _Intervals
@@ -63,6 +76,7 @@ class _Evaluation(TypedDict, total=False):
     by_step: list[dict[str, Any]]
     duplicates: _Duplicates
     undefined: dict[str, str]
+    window: _Window
 
 
 class _LeftOut(TypedDict):

@@ -9,7 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from common.definition.gate import Gate, read_gate
+from common.errors import InvalidInput
 from common.registry.catalog import Decision, Verdict, VersionMetrics
+from services.registry.store.told import check_told
 from services.registry.versions.gate import judge
 
 VALUES = st.floats(-1e6, 1e6)
@@ -111,6 +113,31 @@ def test_a_metric_without_a_value_says_why() -> None:
     assert compared.reasons[-1].startswith("the parent's auc is not defined: all 40 held-out events have")
     none = judge(read_gate({"metric": "auc"}), metrics={}, has_parent=False, held_out_count=0)
     assert none.reasons == ("the candidate's auc is not defined: no event is held out",)
+
+
+def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change() -> None:
+    evaluation: dict[str, Any] = {
+        "window": {"examples": 2000, "earlier": 1950, "unusable": 0, "ranges": []},
+        "intervals": {"auc": {"candidate": [0.7, 0.74], "difference": [-0.01, 0.03]}},
+    }
+    check_told(evaluation=evaluation)
+    sides = {"candidate": {"auc": 0.72}, "parent": {"auc": 0.71}}
+
+    def reasons(held_out_count: int, **more: Any) -> tuple[str, ...]:
+        gate = read_gate({"metric": "auc", "max_regression": 0.05, **more})
+        return judge(
+            gate, metrics=sides, has_parent=True, held_out_count=held_out_count, evaluation=evaluation
+        ).reasons  # fmt: skip
+
+    size = "judged on 2,000 held-out examples, 1,950 of them from earlier rounds"
+    assert reasons(50)[-1] == f"{size}, with 95% confidence auc changed by [-0.01, 0.03]"
+    by_interval = reasons(50, confidence=0.9)
+    assert by_interval[-1] == size
+    assert "changed by [-0.01, 0.03]" in by_interval[0]
+    assert "too few" not in " ".join(reasons(50, min_examples=2000))
+    assert reasons(5000, min_examples=2001)[0].startswith("2000 held-out examples are too few")
+    with pytest.raises(InvalidInput, match=r"window\.examples"):
+        check_told(evaluation={"window": {**evaluation["window"], "examples": "many"}})
 
 
 @pytest.mark.parametrize("metric", ["log_loss", "rmse", "mae"])

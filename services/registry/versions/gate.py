@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from common.counted import counted
-from common.definition.gate import Gate, Rule
+from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
 from common.registry.catalog import Decision, JsonMap, Verdict, VersionMetrics
 
 Outcome = Literal["passed", "failed", "not_enough_evidence"]
@@ -80,9 +80,10 @@ def judge(
     Args:
         metrics: {"candidate": {...}, "parent": {...}}, both measured on the same held-out slice.
         has_parent: the first version of a model has none, and nothing is compared.
-        held_out_count: examples in that slice.
-        evaluation: the slices and intervals of these metrics, as VersionDraft.evaluation says.
+        held_out_count: examples that the round held out, where the evaluation does not say on how many was judged.
+        evaluation: the slices, intervals and window of these metrics, as VersionDraft.evaluation says.
     """
+    held_out_count = evaluation.get("window", {}).get("examples", held_out_count)
     few: list[str] = []
     if held_out_count < rule.min_examples:
         few.append(f"{held_out_count} held-out examples are too few to judge by, the gate needs {rule.min_examples}")
@@ -93,7 +94,9 @@ def judge(
             told = _judge_one(one, figures, has_parent=has_parent, is_by_interval=rule.confidence is not None)
             said.append(told)
             outcomes.append(_told(one, figures, told))
-    return _verdict(rule, few, said, tuple(outcomes))
+    verdict = _verdict(rule, few, said, tuple(outcomes))
+    size = _size(rule, evaluation)
+    return replace(verdict, reasons=(*verdict.reasons, size)) if size else verdict
 
 
 def _verdict(rule: Gate, few: Sequence[str], said: Sequence[_Said], outcomes: tuple[JsonMap, ...]) -> Verdict:
@@ -127,6 +130,21 @@ def refuse_unusable(
     fault = f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}"
     before = verdict.reasons if verdict.decision is Decision.REJECT else ()
     return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
+
+
+def _size(rule: Gate, evaluation: JsonMap) -> str:
+    """On how many examples was judged, and, where no rule asks for confidence, how sure the changes are."""
+    window = evaluation.get("window", {})
+    if not window:
+        return ""
+    earlier = f", {window['earlier']:,} of them from earlier rounds" if window["earlier"] else ""
+    size = f"judged on {window['examples']:,} held-out examples{earlier}"
+    if rule.confidence is not None:
+        return size
+    found: JsonMap = evaluation.get("intervals", {})
+    changes = {one.metric: found.get(one.metric, {}).get("difference") for one in rule.asked if not one.slice}
+    sure = [f"{name} changed by {_range(*bounds)}" for name, bounds in changes.items() if bounds]
+    return f"{size}, with {SHOWN_CONFIDENCE:.0%} confidence {' and '.join(sure)}" if sure else size
 
 
 def _figures(rule: Rule, metrics: VersionMetrics, evaluation: JsonMap, held_out_count: int) -> Iterator[_Figures]:

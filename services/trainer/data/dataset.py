@@ -21,6 +21,8 @@ from services.trainer.data.holdout import Keys, position_keys
 from services.trainer.data.read_ahead import ReadAhead
 
 _MOST_TRACES = 64
+PLACE = np.dtype([("ingest_time", np.float64), ("partition", np.int64), ("offset", np.int64)])
+"""Of an example's record; ingest_time in epoch seconds. By it the examples of several rounds are in one order."""
 
 
 class Reading(Protocol):
@@ -42,8 +44,8 @@ class Block:
     """Of each example's position in the log (holdout.py), same shape."""
     next_position: dict[int, int]
     """Where reading goes on after this block: {partition: offset}, every partition of the ranges."""
-    last_ingest_time: float
-    """Of the newest record in the block, epoch seconds."""
+    places: NDArray[np.void]
+    """PLACE of each example, same shape."""
     faults: Mapping[int, str]
     """By index, why an example is none: what the record of somebody else's topic was found to be."""
 
@@ -79,8 +81,8 @@ def read_blocks(
     examples: list[bytes] = []
     crcs: list[NDArray[np.uint32]] = []
     places: list[tuple[int, int, int]] = []
+    times: list[float] = []
     faults: dict[int, str] = {}
-    last_ingest_time = 0.0
     for record in _merged(log, topic, remaining, readers):
         record_examples, record_crcs = _cut(topic, record)
         if traces is not None and len(traces) < _MOST_TRACES:
@@ -90,15 +92,28 @@ def read_blocks(
         examples += record_examples
         crcs.append(record_crcs)
         places.append((record.partition, record.offset, len(record_examples)))
+        times.append(record.headers.ingest_time)
         position[record.partition] = record.offset + 1
-        last_ingest_time = max(last_ingest_time, record.headers.ingest_time)
         if len(examples) >= block_examples:
-            keys = position_keys(places)
-            yield Block(examples, np.concatenate(crcs), keys, dict(position), last_ingest_time, faults)
-            examples, crcs, places, faults, last_ingest_time = [], [], [], {}, 0.0
+            yield _block(examples, crcs, places, times, dict(position), faults)
+            examples, crcs, places, times, faults = [], [], [], [], {}
     if examples:
         end = {item.partition: item.to_offset for item in ranges}
-        yield Block(examples, np.concatenate(crcs), position_keys(places), end, last_ingest_time, faults)
+        yield _block(examples, crcs, places, times, end, faults)
+
+
+def _block(
+    examples: list[bytes],
+    crcs: Sequence[NDArray[np.uint32]],
+    records: Sequence[tuple[int, int, int]],
+    times: Sequence[float],
+    next_position: dict[int, int],
+    faults: Mapping[int, str],
+) -> Block:
+    """`records`: as position_keys takes them; `times`: when they were ingested."""
+    of_records = np.array([(at, *place[:2]) for at, place in zip(times, records, strict=True)], PLACE)
+    places = np.repeat(of_records, [count for _, _, count in records])
+    return Block(examples, np.concatenate(crcs), position_keys(records), next_position, places, faults)
 
 
 def count_examples(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> int:

@@ -10,6 +10,7 @@ from common.registry.catalog import (
     HEAD_BEFORE,
     LEFT_OUT,
     SKIPPED,
+    WINDOW,
     Decision,
     OffsetRange,
     RoundPlan,
@@ -22,6 +23,7 @@ from services.trainer.plan.backlog import Stretch
 from services.trainer.plan.chain import Beginning, ModelState, left_out
 from services.trainer.plan.tracked import LogBounds
 from services.trainer.plan.triggers import MANUAL, Fire
+from services.trainer.plan.window import Windows
 from services.trainer.settings import TrainerSettings
 
 _SCRATCH = "scratch"
@@ -34,11 +36,12 @@ class Drafts:
         self._settings, self._registry, self._log = settings, registry, log
         self._code_digest = lineage.code_digest()
         self._counts = RangeCounts(log)
+        self._windows = Windows(registry)
         self._reasons: dict[tuple[str, int], str] = {}
 
     def forget_counts(self) -> None:
         """Of ranges: a stream of the name of a deleted one has offsets of its own."""
-        self._counts = RangeCounts(self._log)
+        self._counts, self._windows = RangeCounts(self._log), Windows(self._registry)
 
     def plan_of(
         self,
@@ -69,10 +72,17 @@ class Drafts:
         if start == _SCRATCH:
             notes |= {FROM_SCRATCH: True, HEAD_BEFORE: state.head}
         sequence = state.model.round_sequence + 1
+        parent = 0 if start == _SCRATCH else state.head
+        window = self._windows.ranges_of(
+            configuration, model=state.model.name, parent=parent, stream=state.model.stream,
+            schema_version=state.schema_version, wanted=state.definition.evaluation.window_examples,
+            rounds=state.rounds, log_start=log.start,
+        )  # fmt: skip
+        notes |= {WINDOW: ranges_as_json(window)} if window else {}
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
-            parent_version=0 if start == _SCRATCH else state.head,
+            parent_version=parent,
             stream=state.model.stream,
             schema_version=state.schema_version,
             ranges=stretch.ranges,

@@ -6,7 +6,7 @@ the range, in every attempt, splits it the same way; nothing about it needs savi
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tensorflow as tf
@@ -16,16 +16,18 @@ from common.definition.model import Definition
 from common.eventlog.base import Position
 from common.registry.catalog import OffsetRange
 from common.schema import Schema
-from services.trainer.data.dataset import Block, Reading, read_blocks
+from services.trainer.data.dataset import PLACE, Block, Reading, read_blocks
 from services.trainer.data.holdout import Keys
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.decoding import Decoder
-from services.trainer.features.parsing import absent_rows, lengths_of, parse
+from services.trainer.features.parsing import Parsed, absent_rows, lengths_of, parse
 from services.trainer.rounds.equality import equal_keys
 from services.trainer.rounds.splitting import Split
 
+EARLIER = -1
+"""The index of the block of what rounds before have held out."""
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
 _FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
@@ -62,6 +64,20 @@ class ParsedBlock:
     absent: Mapping[str, NDArray[np.bool_]]
     crcs: NDArray[np.uint32]
     equal: Keys
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The examples of a stretch of the log that judge and are never trained on, serialized.
+
+    Attributes:
+        ranges: the stretch, one range for each of its partitions.
+        places: PLACE [n] of the examples.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    examples: list[bytes]
+    places: NDArray[np.void]
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,8 @@ class RoundData:
     parse_seconds: float = field(default=0.0, init=False)
     traces: dict[bytes, None] = field(default_factory=dict, init=False)
     """Of the records that were read, as read_blocks says."""
+    held_out: dict[int, HeldOut] = field(default_factory=dict, init=False)
+    """Of the newest blocks that were read, by index: as many as hold `window_examples` of the definition."""
     _kept: list[PreparedBlock] = field(default_factory=list)
     _is_complete: bool = False
     _parsed: list[ParsedBlock] = field(default_factory=list)
@@ -156,9 +174,11 @@ class RoundData:
             traces=self.traces,
         )
         index, began = first_index, time.monotonic()
+        begin = dict(start or {item.partition: item.from_offset for item in self.ranges})
         while (block := next(blocks, None)) is not None:
             extracted = time.monotonic()
-            parsed = self._parse(index, block)
+            parsed = self._parse(index, block, begin)
+            begin = block.next_position
             self.extract_seconds += extracted - began
             self.parse_seconds += time.monotonic() - extracted
             yield parsed
@@ -192,10 +212,21 @@ class RoundData:
             for row, reason in sorted(rows.get(block.index, {}).items())
         ]
 
-    def _parse(self, index: int, block: Block) -> ParsedBlock:
+    def earlier(self, examples: list[bytes]) -> ParsedBlock:
+        """Examples that rounds before have held out, as a block; those that do not parse are refused."""
+        rows, nothing = len(examples), np.zeros(0, PLACE)
+        unsplit = Block(examples, np.zeros(rows, np.uint32), np.zeros(rows, np.uint64), {}, nothing, {})
+        block = self._parse(EARLIER, unsplit)
+        held_out = np.ones(len(block.examples), np.bool_)
+        return replace(block, held_out=held_out, calibrating=~held_out)
+
+    def _parse(self, index: int, block: Block, begin: Position | None = None) -> ParsedBlock:
+        """`begin`: where the block does, if what it holds out is to be kept."""
         rows = [row for row in range(len(block.examples)) if row not in block.faults]
         parsed = parse([block.examples[row] for row in rows], self.schema.columns)
         equal = equal_keys(parsed.raw, self.schema, len(parsed.kept))
+        if begin is not None and self.definition.evaluation.window_examples:
+            self._keep_held_out(index, self._held_out_of(block, begin, rows, parsed, equal))
         raw, broken = self._decode(parsed.raw)
         kept = [rows[row] for place, row in enumerate(parsed.kept) if place not in broken]
         examples = [block.examples[row] for row in kept]
@@ -215,6 +246,45 @@ class RoundData:
             block.crcs[kept],
             equal,
         )
+
+    def all_held_out(self) -> Iterator[HeldOut]:
+        """Of the whole range, which is not the round's own; nothing is decoded.
+
+        Raises:
+            DataLoss: the log cannot give the range.
+        """
+        begin = {item.partition: item.from_offset for item in self.ranges}
+        for block in read_blocks(
+            self.log, self.topic, self.ranges, block_examples=self.block_examples, readers=self.readers
+        ):
+            rows = [row for row in range(len(block.examples)) if row not in block.faults]
+            parsed, equal = Parsed({}, [], []), np.zeros(0, np.uint64)
+            if not self.split.is_by_place:
+                parsed = parse([block.examples[row] for row in rows], self.schema.columns)
+                equal = equal_keys(parsed.raw, self.schema, len(parsed.kept))
+            yield self._held_out_of(block, begin, rows, parsed, equal)
+            begin = block.next_position
+
+    def _held_out_of(self, block: Block, begin: Position, rows: list[int], parsed: Parsed, equal: Keys) -> HeldOut:
+        """`rows`: those that are examples at all. Where the position decides, an example that does not parse is held
+        out as well, and found unusable each time that it should judge."""
+        asked = rows if self.split.is_by_place else [rows[row] for row in parsed.kept]
+        chosen = self.split.judging(block, asked, parsed.raw, equal)
+        ranges = [OffsetRange(partition, offset, block.next_position[partition]) for partition, offset in begin.items()]
+        return HeldOut(
+            tuple(piece for piece in ranges if piece.from_offset < piece.to_offset),
+            [block.examples[row] for row in chosen],
+            block.places[chosen],
+        )
+
+    def _keep_held_out(self, index: int, found: HeldOut) -> None:
+        self.held_out[index] = found
+        count = 0
+        for newest in sorted(self.held_out, reverse=True):
+            if count >= self.definition.evaluation.window_examples:
+                del self.held_out[newest]
+            else:
+                count += len(self.held_out[newest].examples)
 
 
 def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:

@@ -16,6 +16,7 @@ from services.trainer.families.port import Answering
 from services.trainer.features.scales import Scales
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
+from services.trainer.rounds import window
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, version_of
 from services.trainer.rounds.measuring import measure
@@ -34,14 +35,16 @@ def figures_of(assignment: RoundAssignment, *, registry: RegistryClient, log: Ev
     stored = version_of(registry, plan.model, assignment.round.version, assignment, work_dir)[0]
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()
     candidate = Foreign(_fetched(registry, assignment.candidate, work_dir / "candidate"), last)
+    data = data_of(assignment, inputs, log)
     measured = measure(
         candidate,
         _live(assignment, registry, last),
-        data_of(assignment, inputs, log),
+        data,
         FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}, scales=Scales({}, {}, {})),
         set_aside={},
         left_out=None,
         check_stop=lambda: None,
+        window=window.Window.of(plan, data, log, window.Kept()),
     )
     if not measured.held_out_count:
         raise InvalidInput(f"no event of {plan.model}'s last round is held out, so there is nothing to judge by")

@@ -17,6 +17,7 @@ from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.rounds import window
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of, stored_version
 from services.trainer.rounds.program import OTHER_ROWS, Program, initial
 
@@ -44,10 +45,12 @@ class Kept:
     cold_because: why the round that runs has a program that was built for it; empty where it has not.
     renewed_because: why the kept program began with initial values that were made for the round; empty where not.
     leaves_because: why the process takes no further round; empty where it may.
+    held_out: what judges further rounds, of the same definition, schema and code.
     """
 
     def __init__(self, leaves_because: str = "") -> None:
         self.cold_because, self.renewed_because, self.leaves_because = _FIRST, "", leaves_because
+        self.held_out = window.Kept()
         self._rounds = 0
         self._own: _Own | None = None
         self._made: tuple[int, Checkpoint] | None = None
@@ -104,6 +107,8 @@ class Kept:
 
     def keep(self, program: Program, inputs: RoundInputs, plan: RoundPlan) -> None:
         """A program that was built for the round."""
+        if self._own is None or self._own.key != _key_of(plan):
+            self.held_out.stretches = []
         self._own, self._made = None, None
         self._own = _Own(_key_of(plan), program, replace(inputs, parent=None), _values_of(program))
 

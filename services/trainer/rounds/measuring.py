@@ -16,11 +16,12 @@ from services.trainer.learn.metrics import binary
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
-from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.blocks import EARLIER, PreparedBlock, RoundData
 from services.trainer.rounds.equal_events import EqualEvents
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
+from services.trainer.rounds.window import Window
 from services.trainer.summaries import pr_curves
 from services.trainer.summaries.statistics import RoundStatistics
 from services.trainer.summaries.worst import WorstExamples
@@ -70,8 +71,11 @@ def measure(
     set_aside: SetAside,
     left_out: LeftOut | None,
     check_stop: Callable[[], None],
+    window: Window,
 ) -> Measured:
     """One pass over the range: candidate and parent on the held-out slice, the parent on the trained examples.
+
+    Where the slice is small, both are judged on the window's examples as well, which count as nothing else.
 
     The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them. A
     held-out example that the candidate cannot score is unusable and in nobody's slice.
@@ -90,9 +94,11 @@ def measure(
     equal = EqualEvents()
     statistics = RoundStatistics(model.schema)
     labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
-    for block in data.prepared(model):
+    own_count = 0
+    for block in _judging(data.prepared(model), lambda: window.blocks(model, compared.count("candidate"))):
         check_stop()
-        if model.definition.training.summaries.statistics:
+        is_own = block.index != EARLIER
+        if is_own and model.definition.training.summaries.statistics:
             for part, raw, rows in (
                 (block.trained, block.trained_raw, block.trained_rows),
                 (block.held_out, block.held_out_raw, block.held_out_rows),
@@ -110,7 +116,6 @@ def measure(
             trained_count=block.trained.count,
         )
         _add(compared, "candidate", block.held_out, outputs, without=bad)
-        worst.add(block.held_out, block.held_out_raw, outputs, without=bad)
         if own:
             own.add(_kept(block.held_out, bad))
         if parent and own_of_parent:
@@ -121,12 +126,17 @@ def measure(
                 predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
                 ours = {name: predicted[theirs] for name, theirs in answered.items()}
                 _add(compared, side, examples, ours, without=dict(without) | unanswered)
+        if not is_own:
+            continue
+        own_count = compared.count("candidate")
+        worst.add(block.held_out, block.held_out_raw, outputs, without=bad)
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
         equal.add(block)
         labels.add(block.trained.labels, block.trained.weights)
     tally.unusable += data.serialized(tally.faults)
-    held_out = compared.count("candidate") + tally.calibrating
+    held_out, judging = own_count + tally.calibrating, compared.count("candidate")
+    told = {"window": window.told(own_count=own_count, count=judging)} if judging else {}
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
     counts |= {"left_out": tally.left_out} if tally.left_out else {}
     metrics = dict(compared.metrics())
@@ -134,7 +144,7 @@ def measure(
         metrics[name] = (one.result() if one else {}) | dict(metrics[name])
     return Measured(
         {**metrics, "examples": counts, **features.metrics()},
-        compared.details() | ({"duplicates": equal.counts()} if held_out else {}),
+        compared.details() | ({"duplicates": equal.counts()} if held_out else {}) | told,
         tally.trained,
         tally.left_out,
         held_out,
@@ -142,7 +152,8 @@ def measure(
         tally.sample,
         features.warnings()
         | labels.warnings(metrics["candidate"])
-        | _without_metrics(model.definition, tally.trained, held_out),
+        | _without_metrics(model.definition, tally.trained, judging)
+        | ({"window": f"judged on this round's held-out examples alone: {window.fault}"} if window.fault else {}),
         {
             tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
             for tag, data in compared.judged()
@@ -151,6 +162,12 @@ def measure(
         worst,
         statistics,
     )
+
+
+def _judging(own: Iterator[PreparedBlock], earlier: Callable[[], Iterator[PreparedBlock]]) -> Iterator[PreparedBlock]:
+    """`earlier` is asked when the round's own blocks are through."""
+    yield from own
+    yield from earlier()
 
 
 def _is_network(definition: Definition) -> bool:
@@ -212,7 +229,8 @@ def _of_parent(
 ) -> Iterator[tuple[Side, TrainingSet, Mapping[str, tf.Tensor], Mapping[int, str]]]:
     """What the parent answers to: which examples, raw, and which of them count nowhere."""
     yield "parent", block.held_out, block.held_out_raw, bad
-    yield "progressive", block.trained, block.trained_raw, aside
+    if block.index != EARLIER:
+        yield "progressive", block.trained, block.trained_raw, aside
 
 
 def _add(

@@ -20,6 +20,7 @@ from common.definition import identity
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
+from common.registry.catalog import WINDOW, ranges_from_json
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
@@ -34,7 +35,7 @@ from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.protocol.messages import Done, Message, Progress
-from services.trainer.rounds import program, publishing, teamwork
+from services.trainer.rounds import program, publishing, teamwork, window
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
@@ -50,6 +51,7 @@ from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
 from services.trainer.summaries.observing import Observer
 
@@ -101,6 +103,7 @@ class RoundWork:
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._input: DividedLog | None = None
+        self._held_out = around.kept.held_out if around.kept else window.Kept()
         self._scores: Scores | None = None
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
@@ -144,13 +147,16 @@ class RoundWork:
             version = self._registry.register_version(self._assignment.lease, draft)
         if kept:
             kept.made(version.version, trained.final)
+            self._held_out.keep(
+                ranges_from_json(self._plan.configuration.get(WINDOW, [])), trained.data.held_out.values()
+            )
         publishing.after_registration(self._assignment, self._log, version, output, measured)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
         process = trained.process
         return Done(version.version, str(version.verdict.decision), measured.trained_count, learned, process)
 
     def measured(self, trained: Trained) -> Measured:
-        """On the events of the range."""
+        """On the events of the range, and on those of the window."""
         with self._stage("evaluate"):
             return measure(
                 trained.model,
@@ -165,6 +171,7 @@ class RoundWork:
                 set_aside=trained.set_aside,
                 left_out=trained.left_out,
                 check_stop=lambda: self._check_stop("evaluate"),
+                window=Window.of(self._plan, trained.data, self._log, self._held_out),
             )
 
     def trained(self) -> Trained:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from common.errors import InvalidInput
+from common.errors import DataLoss, InvalidInput
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.learn.checkpoint import Checkpoint
@@ -169,7 +169,10 @@ def rebuild(
         return made[0].final, work.examples_trained
 
     def measured() -> Mapping[str, float]:
-        return work.measured(made[0]).metrics["candidate"]
+        found = work.measured(made[0])
+        if fault := found.warnings.get("window"):
+            raise DataLoss(fault)
+        return found.metrics["candidate"]
 
     try:
         return rebuild_check.compare(

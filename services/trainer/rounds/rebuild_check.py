@@ -15,7 +15,16 @@ from common.counted import counted
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import FROM_SCRATCH, HEAD_BEFORE, LEFT_OUT, SKIPPED, FileEntry, Version, VersionStatus
+from common.registry.catalog import (
+    FROM_SCRATCH,
+    HEAD_BEFORE,
+    LEFT_OUT,
+    SKIPPED,
+    WINDOW,
+    FileEntry,
+    Version,
+    VersionStatus,
+)
 from common.registry.client import RegistryClient
 from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
@@ -27,12 +36,12 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
-_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, "requested")
+_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, "requested", "drift")
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""
 Measure = Callable[[], Mapping[str, float]]
-"""Metrics of what was trained, on the held-out events."""
+"""Metrics of what was trained, on the held-out events. Raises DataLoss: the log no longer has those of its window."""
 
 
 def compare(
@@ -44,8 +53,9 @@ def compare(
     registry: RegistryClient,
     log: EventLog,
 ) -> Rebuilt:
-    """Trains only when the whole lineage is there, and measures only where other weights came out. A version that was
-    trained asynchronously is judged by these metrics, not by its weights.
+    """Trains only when the whole lineage is there, and measures on what the version was judged on. A version that was
+    trained asynchronously is judged by these metrics, not by its weights. Equal weights with other metrics are a
+    warning.
 
     Raises:
         Unavailable, Overloaded: the log or the registry is away; nothing is known then.
@@ -64,9 +74,20 @@ def compare(
     stored, damage, note = _stored(assignment, version, registry)
     found = list[str]()
     metrics = dict[str, tuple[float, float]]()
-    if digest != version.weights_digest:
+    try:
         before = version.metrics.get("candidate", {})
         metrics = {name: (before[name], value) for name, value in measure().items() if name in before}
+    except DataLoss as error:
+        warnings = (*warnings, error.message)
+    if digest == version.weights_digest:
+        warnings = (
+            *warnings,
+            *(
+                f"{name} was {was:.6g} and is {now:.6g} with the same weights"
+                for name, (was, now) in metrics.items()
+                if was != now
+            ),
+        )
     asked = asked_of(assignment)
     if asked:
         judged = [rule.metric for rule in version.verdict.rule.asked]

@@ -63,6 +63,16 @@ class Split:
         held_out = holdout_mask(keys, seed=self.seed, fraction=self.holdout_fraction)
         return held_out, held_out & holdout_mask(keys, seed=~self.seed, fraction=self.calibration_fraction)
 
+    @property
+    def is_by_place(self) -> bool:
+        """Whether examples need not be parsed for it."""
+        return self.rule == "position"
+
+    def judging(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> list[int]:
+        """Which of these examples are held out and calibrate nothing: the ones that judge later rounds as well."""
+        held_out, calibrating = self.masks(block, kept, raw, equal)
+        return [kept[row] for row in np.flatnonzero(held_out & ~calibrating).tolist()]
+
     def _keys(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> Keys:
         if self.rule == "group":
             return group_keys(raw[self.by].numpy())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from services.trainer.learn.metrics.judged import Floats, Judged, Weighed, mean_of, ratio, sums
+from services.trainer.learn.metrics.judged import Batched, Floats, Judged, Weighed, mean_of, quotients, ratio, sums
 
 OfCounts = Callable[[float, float, float, float], float | None]
 """True positives, false positives, true negatives, false negatives, each a sum of weights, to a value."""
@@ -28,6 +28,15 @@ def auc_of(labels: Floats, scores: Floats) -> Weighed:
     Not defined without both classes.
     """
     _, group = np.unique(scores, return_inverse=True)
+    rising = np.argsort(group, kind="stable")
+    positives, negatives = (rising[chosen[rising]] for chosen in (labels > 0.5, labels <= 0.5))
+    lowest, highest = (np.searchsorted(group[negatives], group[positives], side) for side in ("left", "right"))
+
+    def many(weights: Floats) -> Floats:
+        of_positives, of_negatives = weights.T[:, positives], weights.T[:, negatives]
+        below = np.pad(np.cumsum(of_negatives, axis=1), [(0, 0), (1, 0)])
+        beaten = 0.5 * (below[:, lowest] + below[:, highest])
+        return quotients((of_positives * beaten).sum(axis=1), of_positives.sum(axis=1) * below[:, -1])
 
     def value(weights: Floats) -> float | None:
         positive, negative = weights * (labels > 0.5), weights * (labels <= 0.5)
@@ -38,7 +47,7 @@ def auc_of(labels: Floats, scores: Floats) -> Weighed:
         below = np.cumsum(negatives) - negatives
         return float((positives * (below + 0.5 * negatives)).sum() / total)
 
-    return value
+    return Batched(value, many)
 
 
 def pr_auc_of(labels: Floats, scores: Floats) -> Weighed:
@@ -158,7 +167,15 @@ def counted(actual: np.ndarray, predicted: np.ndarray, of_counts: OfCounts) -> W
             return None
         return of_counts(true_positive, false_positive, true_negative, false_negative)
 
-    return value
+    def many(weights: Floats) -> Floats:
+        true_negative, false_positive, false_negative, true_positive = (
+            (code == place).astype(np.float64) @ weights for place in range(4)
+        )
+        counts = zip(true_positive, false_positive, true_negative, false_negative, strict=True)
+        found = [of_counts(*map(float, one)) if sum(one) > 0 else None for one in counts]
+        return np.array([np.nan if one is None else one for one in found])
+
+    return Batched(value, many)
 
 
 def logit(probability: float) -> float:

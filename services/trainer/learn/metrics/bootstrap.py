@@ -7,17 +7,21 @@ al.: Estimating uncertainty for massive data streams, 2012). It is seeded: the s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.metrics import Metric
-from services.trainer.learn.metrics.judged import Floats, Judged, Weighed
+from services.trainer.learn.metrics.judged import Batched, Floats, Judged, Weighed
 from services.trainer.learn.metrics.table import prepared
 
 _MIN_RESAMPLES, _MAX_RESAMPLES = 200, 1000
 _MAX_DRAWS = 20_000_000
 """Of weights, all resamples together, where that leaves the fewest resamples: what bounds the cost."""
+_AT_ONCE = 200_000
+"""Weights in memory: they stay in the processor's cache."""
+_KEPT_DRAWS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,21 @@ class Interval:
         return {name: list(pair) for name, pair in bounds.items() if pair is not None}
 
 
-def resample_count(example_count: int) -> int:
+def resample_count(example_count: int, *, is_asked: bool = True) -> int:
+    """`is_asked`: by a gate that judges by intervals; where they are only shown, fewer will do."""
+    if not is_asked:
+        return int(np.clip(_MAX_DRAWS // 10 // max(example_count, 1), _MIN_RESAMPLES // 2, _MIN_RESAMPLES))
     return int(np.clip(_MAX_DRAWS // max(example_count, 1), _MIN_RESAMPLES, _MAX_RESAMPLES))
 
 
 def intervals(
-    questions: Sequence[Question], candidate: Judged, parent: Judged | None, *, confidence: float, seed: int
+    questions: Sequence[Question],
+    candidate: Judged,
+    parent: Judged | None,
+    *,
+    confidence: float,
+    seed: int,
+    is_asked: bool = True,
 ) -> list[Interval]:
     """One for each question, over the examples that candidate and parent have both scored.
 
@@ -61,13 +74,27 @@ def intervals(
         candidate = candidate.at(np.isin(candidate.rows, parent.rows))
         parent = parent.at(np.isin(parent.rows, candidate.rows))
     units = _units(candidate)
+    unit_count, resamples = int(units.max(initial=-1)) + 1, resample_count(candidate.count, is_asked=is_asked)
     asked = [_Asked(question, candidate, parent) for question in questions]
-    random = np.random.Generator(np.random.PCG64(seed))
-    for _ in range(resample_count(candidate.count)):
-        drawn = random.poisson(1.0, int(units.max(initial=-1)) + 1).astype(np.float64)[units]
+    at_once = max(1, _AT_ONCE // max(candidate.count, 1))
+    draws = _kept_draws if unit_count * resamples <= _KEPT_DRAWS else _draws
+    drawn = draws(unit_count, resamples, seed)
+    for start in range(0, resamples, at_once):
+        weights = drawn[start : start + at_once].astype(np.float64)
+        weights = weights if unit_count == candidate.count else weights[:, units]
         for one in asked:
-            one.draw(drawn)
+            one.draw(weights.T)
     return [one.interval(confidence) for one in asked]
+
+
+def _draws(units: int, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """Poisson(1), [resamples, units]."""
+    random = np.random.Generator(np.random.PCG64(seed))
+    return np.stack([random.poisson(1.0, units).astype(np.uint8) for _ in range(resamples)])
+
+
+_kept_draws = lru_cache(maxsize=2)(_draws)
+"""A model's rounds are judged on equally many examples where its window is full, and draw the same."""
 
 
 def _units(data: Judged) -> NDArray[np.int64]:
@@ -87,18 +114,19 @@ class _Asked:
             if data is not None:
                 part = data if self._chosen is None else data.at(self._chosen)
                 self._measures.append((prepared(question.metric, part), part.weights))
-        self._found: list[list[float]] = []
+        self._found: list[Floats] = []
 
     def draw(self, drawn: Floats) -> None:
+        """drawn: [n, resamples]."""
         weights = drawn if self._chosen is None else drawn[self._chosen]
-        values = [measure(given * weights) for measure, given in self._measures]
-        if all(value is not None for value in values):
-            self._found.append([value for value in values if value is not None])
-        else:
-            self._found.append([np.nan] * len(values))
+        values = [
+            _values(measure, weights if (given == 1.0).all() else given[:, np.newaxis] * weights)
+            for measure, given in self._measures
+        ]
+        self._found.append(np.stack(values, axis=1))
 
     def interval(self, confidence: float) -> Interval:
-        found = np.array(self._found)
+        found = np.concatenate(self._found)
         there = found[np.isfinite(found).all(axis=1)]
         if 2 * len(there) <= len(found) or not len(there):
             return Interval(None, None)
@@ -106,6 +134,14 @@ class _Asked:
         return Interval(
             _bounds(there[:, 0], confidence), None if difference is None else _bounds(difference, confidence)
         )
+
+
+def _values(measure: Weighed, weights: Floats) -> Floats:
+    """Under each column of weights; NaN where the metric is not defined."""
+    if isinstance(measure, Batched):
+        return measure.many(weights)
+    found = [measure(column) for column in np.ascontiguousarray(weights.T)]
+    return np.array([np.nan if value is None else value for value in found])
 
 
 def _bounds(values: Floats, confidence: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.evaluation import Evaluation, SliceBy
-from common.definition.gate import Gate, Rule
+from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
 from common.definition.metrics import Metric
 from services.trainer.families.port import Outputs
 from services.trainer.learn.metrics import bootstrap, curves
@@ -136,19 +136,22 @@ class Comparison:
     ) -> dict[str, Any]:
         """By metric over all examples; those of a slice are written into what is told of it."""
         candidate, parent = self._sides["candidate"], self._sides["parent"]
-        if self._gate.confidence is None or not candidate.count:
+        if not candidate.count:
             return {}
+        is_asked = self._gate.confidence is not None
         overall: dict[str, Any] = {}
         for head in candidate.heads:
             data = candidate.judged(head.name)
             assert data is not None
             asked = list(self._questions(head.name, head.asked, cuts, masks, data.rows, overall, told))
+            asked = [one for one in asked if is_asked or one[0].chosen is None]
             against = parent.judged(head.name) if any(one.name == head.name for one in parent.heads) else None
             found = bootstrap.intervals(
                 [question for question, _, _ in asked],
                 data,
                 against,
-                confidence=self._gate.confidence,
+                confidence=self._gate.confidence or SHOWN_CONFIDENCE,
+                is_asked=is_asked,
                 seed=self._seed,
             )
             for (_, name, place), interval in zip(asked, found, strict=True):

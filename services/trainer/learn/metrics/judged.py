@@ -16,6 +16,21 @@ Weighed = Callable[[Floats], float | None]
 
 
 @dataclass(frozen=True)
+class Batched:
+    """A Weighed that measures under many weights at once as well.
+
+    Attributes:
+        many: weights float64 [n, k] to values [k]; NaN where the metric is not defined.
+    """
+
+    one: Weighed
+    many: Callable[[Floats], Floats]
+
+    def __call__(self, weights: Floats) -> float | None:
+        return self.one(weights)
+
+
+@dataclass(frozen=True)
 class Judged:
     """n examples of one head.
 
@@ -133,7 +148,12 @@ def mean_of(terms: Floats | NDArray[np.bool_]) -> Weighed:
         total = weights.sum()
         return float((terms * weights).sum() / total) if total > 0 else None
 
-    return value
+    return Batched(value, lambda weights: quotients(terms.astype(np.float64) @ weights, weights.sum(axis=0)))
+
+
+def quotients(above: Floats, below: Floats) -> Floats:
+    """Elementwise; NaN where nothing is below."""
+    return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0)
 
 
 def ratio(above: float, below: float) -> float | None:

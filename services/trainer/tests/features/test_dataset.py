@@ -70,7 +70,7 @@ def test_a_block_closes_at_the_first_record_boundary_at_or_after_its_size() -> N
     blocks = blocks_of(log, 4)
     assert [len(block.examples) for block in blocks] == [6, 6]
     assert [block.next_position for block in blocks] == [{0: 2}, {0: 4}]
-    assert [block.last_ingest_time for block in blocks] == [1.0, 3.0]
+    assert [float(block.places["ingest_time"].max()) for block in blocks] == [1.0, 3.0]
 
 
 def test_every_example_comes_with_the_checksum_of_its_frame() -> None:

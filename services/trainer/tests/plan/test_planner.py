@@ -18,10 +18,12 @@ from common.registry.catalog import (
     LEFT_OUT,
     PRODUCTION,
     SKIPPED,
+    WINDOW,
     ChangeKind,
     Model,
     RoundPlan,
     VersionDraft,
+    ranges_from_json,
 )
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
@@ -59,13 +61,18 @@ def planners(registry: RegistryClient, events: Events, tmp_path: Path) -> Planne
 RULE = "{min_value: 0.5, max_regression: null, on_reject: %s}"
 
 
-def use(registry: RegistryClient, *, triggers: str, on_reject: str = "retry") -> None:
-    files = {"model.yaml": definition(triggers=triggers, gate=RULE % on_reject)}
+def use(registry: RegistryClient, *, triggers: str, on_reject: str = "retry", evaluation: str = "{}") -> None:
+    files = {"model.yaml": definition(triggers=triggers, gate=RULE % on_reject, evaluation=evaluation)}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
 
 
 def finish(
-    registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9, files: Mapping[str, bytes] = NO_FILES
+    registry: RegistryClient,
+    tmp_path: Path,
+    *,
+    auc: float = 0.9,
+    files: Mapping[str, bytes] = NO_FILES,
+    held_out: int = 0,
 ) -> None:
     """Leases the planned round and registers a version with this AUC and more files; the gate wants 0.5."""
     lease = registry.lease_round("test", ttl_seconds=30.0)
@@ -85,8 +92,8 @@ def finish(
         weights_digest="0" * 64,
         metrics={"candidate": {"auc": auc}, "parent": {"auc": 0.9}, "progressive": {}},
         gate=Gate(metric="auc", min_value=0.5),
-        events_trained=lease.round.plan.example_count,
-        events_held_out=0,
+        events_trained=lease.round.plan.example_count - held_out,
+        events_held_out=held_out,
         events_unusable=0,
         files=manifest,
         step=1,
@@ -155,6 +162,50 @@ def test_rounds_follow_each_other_without_gap_or_overlap(
     assert (second.sequence, second.parent_version) == (2, 1)
     assert second.seed != first.seed
     assert second.configuration_digest == first.configuration_digest
+
+
+def windows_of(plan: RoundPlan) -> list[tuple[int, int]]:
+    return [(piece.from_offset, piece.to_offset) for piece in ranges_from_json(plan.configuration.get(WINDOW, []))]
+
+
+def test_a_window_follows_the_chain_of_parents_past_rejection_rollback_and_another_rule(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    triggers = "{min_examples: 10, cooldown_seconds: 0}"
+    use(registry, triggers=triggers, evaluation="{window_examples: 4}")
+    planner = planners()
+
+    def plan_one() -> RoundPlan:
+        events.add(10, per_record=5)
+        return next_plan(planner, registry)
+
+    assert windows_of(plan_one()) == []
+    finish(registry, tmp_path, held_out=2)  # 1, [0, 2)
+    assert windows_of(plan_one()) == [(0, 2)]
+    finish(registry, tmp_path, held_out=2, auc=0.1)  # rejected, [2, 4)
+    retried = plan_one()
+    assert (ends_of(retried), windows_of(retried)) == ([(0, 2, 6)], [(0, 2)])
+    finish(registry, tmp_path, held_out=4)  # 3, [2, 6)
+    assert windows_of(plan_one()) == [(2, 6)], "the newest are enough"
+    finish(registry, tmp_path, held_out=1)  # 4, [6, 8)
+    assert windows_of(plan_one()) == [(2, 8)]
+    finish(registry, tmp_path, held_out=1)  # 5, [8, 10)
+    registry.set_alias(MODEL, PRODUCTION, 3, by="test", reason="4 and 5 are worse")
+    back = plan_one()
+    assert (back.parent_version, windows_of(back)) == (3, [(2, 6)])
+    finish(registry, tmp_path, held_out=8)
+    cut = plan_one()
+    (begin, end), (own_begin, own_end) = windows_of(cut)[0], ends_of(back)[0][1:]
+    assert own_begin < begin < end == own_end, "of a long range the newest records"
+    finish(registry, tmp_path, held_out=2)
+    use(registry, triggers=triggers, evaluation="{window_examples: 400, holdout_fraction: 0.2}")
+    assert windows_of(plan_one()) == [], "what the share before let learn, this one may hold out"
+    finish(registry, tmp_path, held_out=2)
+    last = plan_one()
+    assert windows_of(last) == [(ends_of(last)[0][1] - 2, ends_of(last)[0][1])]
+    finish(registry, tmp_path, held_out=2)
+    use(registry, triggers=triggers, evaluation="{window_examples: 0, holdout_fraction: 0.2}")
+    assert WINDOW not in plan_one().configuration
 
 
 def test_a_round_is_cut_at_a_record_boundary_below_its_bound(

@@ -13,7 +13,7 @@ from common.eventlog.tfrecord import cut, frame
 from common.examples.codec import ExampleCodec
 from common.registry.catalog import Version
 from common.schema import Schema
-from services.trainer.data.dataset import Block
+from services.trainer.data.dataset import PLACE, Block
 from services.trainer.data.holdout import holdout_mask
 from services.trainer.protocol.messages import Done
 from services.trainer.rounds.blocks import ParsedBlock
@@ -166,7 +166,7 @@ def test_the_rule_before_reads_events_of_another_topic_with_their_defaults() -> 
     codec = ExampleCodec(schema)
     rows: list[dict[str, Any]] = [{"word": "a", "tags": [], "at": at} for at in range(300)]
     absent, filled = (cut(frame([codec.encode(more | row) for row in rows])) for more in ({}, {"extra": 0.5}))
-    block = Block(*absent, np.zeros(300, np.uint64), {}, 0.0, {})
+    block = Block(*absent, np.zeros(300, np.uint64), {}, np.zeros(300, PLACE), {})
     split = Split.of({"evaluation": {}}, Evaluation(0.25), schema, seed=4)
     out, _ = split.masks(block, range(300), {}, block.keys)
     assert out.tolist() == holdout_mask(filled[1].astype(np.uint64), seed=4, fraction=0.25).tolist()

@@ -101,7 +101,7 @@ def chain_of(directory: Path, files: Mapping[str, bytes], *, kept: Kept | None, 
     platform = Platform(directory, exports=kept is not None)
     for number, parent in enumerate(parents):
         platform.append(events(60, seed=number + 1))
-        done = platform.train(platform.lease(files, parent_version=parent), kept=kept)
+        done = platform.train(platform.lease(files, parent_version=parent, has_window=True), kept=kept)
         assert isinstance(done, Done), done
     versions = platform.registry.versions
     return Chain(

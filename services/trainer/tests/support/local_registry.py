@@ -12,6 +12,7 @@ from pathlib import Path
 from common.definition.model import parse_definition
 from common.errors import DataLoss, Unavailable
 from common.registry.catalog import (
+    WINDOW,
     Decision,
     FileEntry,
     JsonMap,
@@ -26,6 +27,7 @@ from common.registry.catalog import (
     Version,
     VersionDraft,
     VersionStatus,
+    ranges_as_json,
 )
 
 
@@ -114,6 +116,7 @@ class LocalRegistry:
         seed: int = 11,
         parent_version: int = 0,
         evaluation: JsonMap | None = None,
+        window: tuple[OffsetRange, ...] = (),
     ) -> Lease:
         """Stores the definition and leases a round over the ranges.
 
@@ -131,7 +134,8 @@ class LocalRegistry:
             schema_version=1,
             ranges=ranges,
             definition_digest=digest,
-            configuration={"block_examples": block_examples, "evaluation": split},
+            configuration={"block_examples": block_examples, "evaluation": split}
+            | ({WINDOW: ranges_as_json(window)} if window else {}),
             configuration_digest="",
             code_digest="",
             seed=seed,

@@ -29,7 +29,12 @@ SCHEMA = {
 
 
 def definition(
-    *, triggers: str = "{min_examples: 10}", gate: str = "{min_value: 0.5}", seed: int = 7, training: str = "{}"
+    *,
+    triggers: str = "{min_examples: 10}",
+    gate: str = "{min_value: 0.5}",
+    seed: int = 7,
+    training: str = "{}",
+    evaluation: str = "{}",
 ) -> bytes:
     return f"""
 name: {MODEL}
@@ -42,6 +47,7 @@ features:
 triggers: {triggers}
 gate: {gate}
 training: {training}
+evaluation: {evaluation}
 """.encode()
 
 

@@ -154,13 +154,16 @@ class Platform:
             headers = RecordHeaders(1, len(part), 1000.0 + end, b"%016d" % end)
             self.log.append("examples.stream", 0, [NewRecord(frame(part), headers)])
 
-    def lease(self, files: Mapping[str, bytes], *, block_examples: int = 40, parent_version: int = 0) -> Lease:
-        """A round over everything that no version has learned from."""
+    def lease(
+        self, files: Mapping[str, bytes], *, block_examples: int = 40, parent_version: int = 0, has_window: bool = False
+    ) -> Lease:
+        """A round over everything that no version has learned from; with a window over all that its ancestors have."""
         start = self.registry.versions[parent_version - 1].ranges[0].to_offset if parent_version else 0
         end = self.log.end_position("examples.stream")[0]
         ranges = (OffsetRange(0, start, end),)
+        window = (OffsetRange(0, 0, start),) if has_window and start else ()
         return self.registry.lease(
-            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version
+            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version, window=window
         )
 
     def after_blocks(self, count: int) -> Callable[[], bool]:

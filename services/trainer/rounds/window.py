@@ -1,0 +1,140 @@
+"""What judges a small round beside its own held-out examples: the newest that its ancestors have held out.
+
+The plan names their ranges, so that each attempt and every rebuild is judged on the same examples. A process that goes
+on to a further round keeps those that it has read, serialized, and reads only what is new. They are parsed and scored
+as one block in the order of the log, so that it does not matter where they come from.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataLoss, InvalidInput
+from common.registry.catalog import WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
+from services.trainer.data.dataset import Reading
+from services.trainer.families.port import Answering
+from services.trainer.rounds.blocks import HeldOut, PreparedBlock, RoundData, prepare
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of examples that are kept; more are read again in each round."""
+
+
+@dataclass
+class Kept:
+    """Stretches of the log that the process has read, with what is held out of them."""
+
+    stretches: list[HeldOut] = field(default_factory=list)
+
+    def of(self, ranges: Sequence[OffsetRange], data: RoundData, log: Reading) -> HeldOut:
+        """What is held out of the ranges; reads those of them that are not kept.
+
+        Raises:
+            DataLoss: the log no longer has all of it, or it is damaged.
+            InvalidInput: it ends before.
+        """
+        for piece in _without(ranges, (one for kept in self.stretches for one in kept.ranges)):
+            unread = RoundData(
+                log, data.topic, (piece,), data.block_examples, data.schema, data.definition, data.split, data.readers
+            )
+            self.stretches += unread.all_held_out()
+        return _within(ranges, self.stretches)
+
+    def keep(self, ranges: Sequence[OffsetRange], own: Iterable[HeldOut]) -> None:
+        """After a round: what the next may be judged on is its window, and what it has held out itself."""
+        new = [*own]
+        learned = [piece for one in new for piece in one.ranges]
+        before = [one for one in self.stretches if _overlap(one.ranges, ranges) and not _overlap(one.ranges, learned)]
+        self.stretches = before + new
+        if sum(len(example) for one in self.stretches for example in one.examples) > _MOST_BYTES:
+            self.stretches = []
+
+
+@dataclass
+class Window:
+    """Of one round.
+
+    Attributes:
+        ranges: as the plan says.
+        most: examples on which a round is judged, its own ones included, unless it has more.
+        fault: why the ranges could not be read; the round is judged on its own examples then.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    most: int
+    kept: Kept
+    data: RoundData
+    log: Reading
+    fault: str = ""
+    chosen: int = 0
+
+    @classmethod
+    def of(cls, plan: RoundPlan, data: RoundData, log: Reading, kept: Kept) -> "Window":
+        ranges = ranges_from_json(plan.configuration.get(WINDOW, []))
+        return cls(ranges, data.definition.evaluation.window_examples, kept, data, log)
+
+    def blocks(self, model: Answering, own_count: int) -> Iterator[PreparedBlock]:
+        """None where the round's own examples are enough, else one with the newest of the ranges."""
+        wanted = self.most - own_count
+        if not self.ranges or wanted <= 0:
+            return
+        try:
+            found = self.kept.of(self.ranges, self.data, self.log)
+        except (DataLoss, InvalidInput) as error:
+            self.fault = error.message
+            return
+        newest = np.lexsort([found.places[name] for name in ("offset", "partition", "ingest_time")])[-wanted:]
+        self.chosen = len(newest)
+        if self.chosen:
+            yield prepare(model, self.data.earlier([found.examples[row] for row in newest.tolist()]))
+
+    def told(self, *, own_count: int, count: int) -> JsonMap:
+        """As common/registry/catalog.py says; `count`: of examples that candidate and parent were judged on."""
+        return {
+            "examples": count,
+            "earlier": count - own_count,
+            "unusable": self.chosen - (count - own_count),
+            "ranges": ranges_as_json(self.ranges) if self.chosen else [],
+        }
+
+
+def _within(ranges: Sequence[OffsetRange], stretches: Iterable[HeldOut]) -> HeldOut:
+    """Those examples of the stretches that lie in the ranges."""
+    examples, places = list[bytes](), list[NDArray[np.void]]()
+    for one in stretches:
+        is_there = np.zeros(len(one.examples), np.bool_)
+        for piece in ranges:
+            partitions, offsets = one.places["partition"], one.places["offset"]
+            is_there |= (partitions == piece.partition) & (piece.from_offset <= offsets) & (offsets < piece.to_offset)
+        examples += [example for example, is_one in zip(one.examples, is_there.tolist(), strict=True) if is_one]
+        places.append(one.places[is_there])
+    return HeldOut(tuple(ranges), examples, np.concatenate(places))
+
+
+def _without(ranges: Iterable[OffsetRange], covered: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The parts of the ranges that are not covered."""
+    left = list(ranges)
+    for one in covered:
+        left = [
+            part
+            for piece in left
+            for part in (
+                (piece,)
+                if piece.partition != one.partition
+                else (
+                    OffsetRange(piece.partition, piece.from_offset, min(piece.to_offset, one.from_offset)),
+                    OffsetRange(piece.partition, max(piece.from_offset, one.to_offset), piece.to_offset),
+                )
+            )
+            if part.from_offset < part.to_offset
+        ]
+    return left
+
+
+def _overlap(some: Iterable[OffsetRange], others: Sequence[OffsetRange]) -> bool:
+    return any(
+        one.partition == other.partition and one.from_offset < other.to_offset and other.from_offset < one.to_offset
+        for one in some
+        for other in others
+    )

@@ -44,8 +44,8 @@ from headrace.places import SERVICES
 
 _EXAMPLES = Path("examples")
 _TRIGGERS = b"triggers: {min_examples: 500, max_interval_seconds: 1, cooldown_seconds: 0, max_round_examples: 50000}"
-_GATE = "gate: {metric: %s, max_regression: 0.05, confidence: 0.95, on_not_enough_evidence: promote, on_reject: retry}"
-"""Fifty held-out events of a round of 500 are too few for a figure: it rejects what is worse beyond chance."""
+_GATE = "gate: {metric: %s, max_regression: 0.05, on_reject: retry}"
+"""Judged on the 2,000 examples of the window, once there are as many."""
 _POSTS_PER_SECOND = 10
 _LOOK_SECONDS = 0.3
 _DRAIN_SECONDS = 90.0
@@ -138,7 +138,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _definition(example: str) -> tuple[DefinitionFolder, Mapping[str, Any], Mapping[str, bytes]]:
-    """An example with triggers for short rounds, and a gate on its metric that allows for their few held-out events.
+    """An example with triggers for short rounds, and a gate on its metric that judges by the figure.
 
     Returns:
         The folder's names, the stream's schema, the model's files.

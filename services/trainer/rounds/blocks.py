@@ -224,7 +224,8 @@ class RoundData:
         """`begin`: where the block does, if what it holds out is to be kept."""
         rows = [row for row in range(len(block.examples)) if row not in block.faults]
         parsed = parse([block.examples[row] for row in rows], self.schema.columns)
-        equal = equal_keys(parsed.raw, self.schema, len(parsed.kept))
+        is_own = index != EARLIER
+        equal = equal_keys(parsed.raw, self.schema, len(parsed.kept)) if is_own else block.keys[parsed.kept]
         if begin is not None and self.definition.evaluation.window_examples:
             self._keep_held_out(index, self._held_out_of(block, begin, rows, parsed, equal))
         raw, broken = self._decode(parsed.raw)
@@ -242,7 +243,7 @@ class RoundData:
             raw,
             *self.split.masks(block, kept, raw, equal),
             [(block.examples[row], reason) for row, reason in sorted(refused)],
-            absent_rows(examples, (*self.schema.features, *self.schema.labels)),
+            absent_rows(examples, (*self.schema.features, *self.schema.labels)) if is_own else {},
             block.crcs[kept],
             equal,
         )

@@ -31,12 +31,16 @@ def auc_of(labels: Floats, scores: Floats) -> Weighed:
     rising = np.argsort(group, kind="stable")
     positives, negatives = (rising[chosen[rising]] for chosen in (labels > 0.5, labels <= 0.5))
     lowest, highest = (np.searchsorted(group[negatives], group[positives], side) for side in ("left", "right"))
+    has_ties = bool((lowest < highest).any())
 
     def many(weights: Floats) -> Floats:
-        of_positives, of_negatives = weights.T[:, positives], weights.T[:, negatives]
-        below = np.pad(np.cumsum(of_negatives, axis=1), [(0, 0), (1, 0)])
-        beaten = 0.5 * (below[:, lowest] + below[:, highest])
-        return quotients((of_positives * beaten).sum(axis=1), of_positives.sum(axis=1) * below[:, -1])
+        of_positives, of_negatives = (np.take(weights.T, chosen, axis=1) for chosen in (positives, negatives))
+        below = np.zeros((weights.shape[1], len(negatives) + 1))
+        np.cumsum(of_negatives, axis=1, out=below[:, 1:])
+        beaten = np.take(below, lowest, axis=1)
+        if has_ties:
+            beaten = 0.5 * (beaten + np.take(below, highest, axis=1))
+        return quotients(np.einsum("kp,kp->k", of_positives, beaten), of_positives.sum(axis=1) * below[:, -1])
 
     def value(weights: Floats) -> float | None:
         positive, negative = weights * (labels > 0.5), weights * (labels <= 0.5)

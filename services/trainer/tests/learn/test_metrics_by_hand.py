@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.metrics import Metric
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.metrics.binary import auc_of
 from services.trainer.learn.metrics.collected import MeasuredHead, Slices
+from services.trainer.learn.metrics.judged import Batched, judged
+from services.trainer.learn.metrics.table import prepared
 
 
 def area(labels: list[int], scores: list[float], weights: list[float] | None = None) -> float | None:
@@ -17,6 +20,22 @@ def area(labels: list[int], scores: list[float], weights: list[float] | None = N
 
 def logit(probability: float) -> float:
     return math.log(probability / (1 - probability))
+
+
+@pytest.mark.parametrize("metric", ["auc", "log_loss", "precision", "recall"])
+def test_many_weights_at_once_measure_what_each_measures_alone(metric: str) -> None:
+    """Resamples of the bootstrap; with ties, weights of 0, and a column without a positive."""
+    random = np.random.default_rng(1)
+    labels, outputs = np.array([1, 0, 1, 0, 0, 1.0]), np.array([0.5, 0.5, 2.0, -1.0, 3.0, -1.0])
+    measure = prepared(Metric(metric), judged("binary", labels, outputs, np.ones(6), np.arange(6)))
+    weights = random.poisson(1.0, (6, 40)).astype(np.float64)
+    weights[labels > 0.5, 0] = 0.0
+    assert isinstance(measure, Batched)
+    alone = [measure(column) for column in weights.T]
+    expected = [math.nan if value is None else value for value in alone]
+    assert measure.many(weights).tolist() == pytest.approx(expected, nan_ok=True)
+    if metric != "log_loss":
+        assert alone[0] in (None, 0.0)
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:

@@ -12,6 +12,7 @@
     evaluation: {holdout_fraction: 0.1, metrics: [auc, recall]}            # common/definition/evaluation.py
     gate: {metric: auc, max_regression: 0.005, min_value: 0.5}             # common/definition/gate.py
     export: {warmup_requests: 16}
+    retention: {keep_all_hours: 1, keep_hourly_days: 7}                    # common/definition/retention.py
     serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
 
 A second file, restart.yaml, may list layers and tables that start anew in the first round of this definition
@@ -49,6 +50,7 @@ from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
 from common.definition.parts import check_parts
+from common.definition.retention import Retention, parse_retention
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
@@ -79,7 +81,7 @@ ESTIMATORS = (
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving", "warm_start", "operations",
+    "triggers", "evaluation", "gate", "export", "serving", "retention", "warm_start", "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -142,6 +144,7 @@ class Definition:
     gate: Gate
     export: Export
     serving: ServingSpec
+    retention: Retention
     restart: tuple[str, ...] = ()
     warm_start: WarmStart | None = None
     operations: tuple[str, ...] = ()
@@ -218,6 +221,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         gate=gate,
         export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
+        retention=parse_retention(fields.take("retention", {})),
         restart=_restart(files),
         warm_start=warm_start,
         operations=_operations(fields, files, module),

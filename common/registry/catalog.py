@@ -220,6 +220,24 @@ class VersionStatus(StrEnum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     ARCHIVED = "archived"
+    """Its files are gone, its record stays."""
+
+
+THINNED_TO: Mapping[str, str] = {
+    "hourly": "one version an hour", "daily": "one version a day", "none": "no version of that age",
+}  # fmt: skip
+"""The rules of a definition's retention: what stays of a time."""
+
+
+@dataclass(frozen=True)
+class ThinnedVersions:
+    """What a rule of the retention has thinned of a model in all; `at` is epoch seconds of the newest pass."""
+
+    rule: str
+    versions: int
+    first_version: int
+    last_version: int
+    at: float
 
 
 @dataclass(frozen=True)
@@ -282,6 +300,10 @@ class Version:
     "may_be_left_out": {signature: inputs}, "operations": {name: count}, "tags", "producer"}."""
     evaluation: JsonMap = field(default_factory=dict)
     """As in VersionDraft; a list of versions leaves it out."""
+    thinned_at: float = 0.0
+    """When its files went, epoch seconds; 0: they have not, or by an older release."""
+    thinned_by: str = ""
+    """Of THINNED_TO; "" where it was not thinned."""
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,13 @@ export:
   on_unsupported: fail
   checkpoint_shard_bytes: 268435456
 """,
+    "retention": """\
+retention:
+  keep_all_hours: 1
+  keep_hourly_days: 7
+  keep_daily_days: null
+  keep_newest: 1
+""",
     "serving": "serving:\n  engine: auto\n  slo_ms: 20\n  batching: {max_batch_size: 64}\n",
     "serving: batching": """\
 serving:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import orjson
 
 from common.errors import InvalidInput
-from common.registry.catalog import HistoryEntry, Model, Round, Stream, Version
+from common.registry.catalog import HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
 from headrace.client.answers import build
 from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
@@ -241,15 +241,16 @@ class Lifecycle:
         answer = self._registry.call("GET", "/v1/models", repeatable=True).json()
         return {str(item["name"]): item["serving"] for item in answer["models"] if item.get("serving")}
 
-    def not_loaded(self, model: str) -> dict[int, dict[str, str]]:
-        """{version: {instance: why it could not load it}}, as the replicas report it."""
+    def about_versions(self, model: str) -> tuple[dict[int, dict[str, str]], list[ThinnedVersions]]:
+        """({version: {instance: why it could not load it}}, as the replicas report it, and what retention thinned)."""
         answer = self._registry.call("GET", f"/v1/models/{segment(model)}/versions", repeatable=True).json()
         found = {
             int(item["version"]): {str(at["instance_id"]): str(at["reason"]) for at in item.get("served_by", ())
                                    if at.get("reason")}
             for item in answer["versions"]
         }  # fmt: skip
-        return {version: reasons for version, reasons in found.items() if reasons}
+        thinned = [build(ThinnedVersions, one) for one in answer.get("thinned", ())]
+        return {version: reasons for version, reasons in found.items() if reasons}, thinned
 
     def instances(self) -> list[Mapping[str, Any]]:
         """Every instance of every service that has reported lately, as it says of itself."""

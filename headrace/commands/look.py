@@ -11,7 +11,7 @@ import typer
 from common.counted import counted
 from common.definition.class_words import Words
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import Decision, Model, Round, RoundState, Version
+from common.registry.catalog import THINNED_TO, Decision, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from common.schema import Schema
 from headrace.client.platform import Client
@@ -266,7 +266,7 @@ def _print_version(version: Version, model: Model, words: Words) -> None:
         "weights": version.weights_digest[:12], "seed": version.seed, "step": version.step,
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
         "training": training_facts.course(version),
-        "files": f"{len(version.files)}, {sum(file.size_bytes for file in version.files) / 1e6:.1f} MB",
+        "files": _files(version),
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
     for name, signature in version.contract.get("signatures", {}).items():
@@ -294,6 +294,13 @@ def _print_version(version: Version, model: Model, words: Words) -> None:
     evaluation_tables.print_classes(version, words)
     evaluation_tables.print_slices(version)
     evaluation_tables.print_rules(version)
+
+
+def _files(version: Version) -> str:
+    if version.thinned_at:
+        stays = THINNED_TO.get(version.thinned_by, version.thinned_by)
+        return f"thinned at {_clock(version.thinned_at)}: {stays} stays; `headrace rebuild` trains it again"
+    return f"{len(version.files)}, {sum(file.size_bytes for file in version.files) / 1e6:.1f} MB"
 
 
 def _format_facts(found: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
+from common.registry.catalog import PRODUCTION, THINNED_TO, Model, Version, VersionMetrics
 from common.registry.round_words import rolled_back_words
 from common.schema import Schema
 from headrace.client.lifecycle import Applied
@@ -177,7 +177,7 @@ def list_versions(
     with session.client() as client:
         known = client.model(model)
         versions = client.versions(model)
-        failed = client.not_loaded(model)
+        failed, thinned = client.about_versions(model)
 
     def table() -> None:
         if not versions:
@@ -188,9 +188,15 @@ def list_versions(
         metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
         title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])
+        for one in thinned:
+            typer.echo(
+                f"thinned: {counted(one.versions, 'version')}, {one.first_version} to {one.last_version}, last "
+                f"{age(time.time() - one.at, units=1)} ago; {THINNED_TO[one.rule]} stays (retention of the definition)"
+            )
 
     listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
-    session.show({"aliases": dict(known.aliases), "versions": listed}, table)
+    document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in thinned]}
+    session.show(document, table)
 
 
 def promote(

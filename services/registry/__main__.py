@@ -30,7 +30,6 @@ from services.registry.pages.neighbours import Neighbours
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
 from services.registry.store.shelf import claim
-from services.registry.versions.collection import CollectionRules
 from services.registry.webhooks.hooks import read_webhooks
 from services.registry.webhooks.sender import Webhooks
 
@@ -129,9 +128,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
     backoff = Backoff(settings.backoff_first_seconds, settings.backoff_ceiling_seconds)
     return CatalogLimits(
         lease_rules=LeaseRules(settings.max_lost_leases, backoff),
-        collection_rules=CollectionRules(
-            settings.keep_versions, settings.upload_grace_seconds, settings.keep_versions_every_seconds
-        ),
+        upload_grace_seconds=settings.upload_grace_seconds,
         keep_changes=settings.keep_changes,
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,

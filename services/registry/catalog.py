@@ -25,6 +25,7 @@ from common.registry.catalog import (
     Round,
     RoundPlan,
     Stream,
+    ThinnedVersions,
     Version,
     VersionDraft,
 )
@@ -36,7 +37,7 @@ from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle.apply import Applied, apply
 from services.registry.lifecycle.takeover import takeover
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
-from services.registry.rounds import leases, rolled_back
+from services.registry.rounds import leases, line, rolled_back
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
 from services.registry.rounds.jobs import Jobs
@@ -52,11 +53,12 @@ from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 from services.registry.versions import aliases
 from services.registry.versions import published as versions
-from services.registry.versions.collection import Collected, CollectionRules, collect
+from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
 from services.registry.versions.contract import contract_of
 from services.registry.versions.overview import overview
 from services.registry.versions.pushed import Measured, check_files, push_version
+from services.registry.versions.retention import list_thinned, thinned_counts
 from services.registry.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ class CatalogLimits:
     """Bounds and rules; the settings say what each means."""
 
     lease_rules: LeaseRules
-    collection_rules: CollectionRules
+    upload_grace_seconds: float
     keep_changes: int
     max_file_bytes: int
     max_watchers: int
@@ -98,6 +100,8 @@ class Catalog:
         self._teams = Teams(clock, self._is_held)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
+        with self._database.write() as transaction:
+            line.complete(transaction.connection)
         self.jobs = Jobs(self._database)
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
@@ -495,7 +499,23 @@ class Catalog:
         return size_bytes
 
     def collect(self) -> Collected:
-        return collect(self._database, self._blobs, self._limits.collection_rules)
+        return collect(
+            self._database,
+            self._blobs,
+            self._limits.upload_grace_seconds,
+            log_starts=self._reports.log_start,
+            served=lambda model: {served.version for _, served in self._reports.served(model)},
+        )
+
+    def thinned(self, model: str) -> list[ThinnedVersions]:
+        """What retention has thinned of the model, by rule."""
+        with self._database.read() as connection:
+            return list_thinned(connection, model)
+
+    def thinned_counts(self) -> dict[tuple[str, str], int]:
+        """{(model, rule): versions}."""
+        with self._database.read() as connection:
+            return thinned_counts(connection)
 
     # changes
 

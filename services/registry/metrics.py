@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from common.registry.catalog import PRODUCTION, Model, Version
+from common.registry.catalog import PRODUCTION, THINNED_TO, Model, Version
 from services.registry.catalog import Catalog
 
 _MOST_MODELS, _MOST_METRICS, _MOST_SLICES = 200, 20, 10
@@ -29,14 +29,19 @@ class CatalogMetrics(Collector):
         """data_dir: whose disk is looked at."""
         self._catalog, self._clock, self._data_dir = catalog, clock, data_dir
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         rounds = GaugeMetricFamily("headrace_registry_rounds", "Rounds by state", labels=["state"])
         versions = GaugeMetricFamily("headrace_registry_versions", "Versions by status", labels=["status"])
         for (kind, label), count in self._catalog.counts().items():
             (rounds if kind == "rounds" else versions).add_metric([label], count)
         watchers = GaugeMetricFamily("headrace_registry_watchers", "Watchers connected")
         watchers.add_metric([], self._catalog.watcher_count)
-        yield from (rounds, versions, watchers)
+        thinned = CounterMetricFamily(
+            "headrace_model_thinned_versions", "Versions that retention has thinned, by rule", labels=["model", "rule"]
+        )
+        for (model, rule), count in [*self._catalog.thinned_counts().items()][: _MOST_MODELS * len(THINNED_TO)]:
+            thinned.add_metric([model, rule], count)
+        yield from (rounds, versions, watchers, thinned)
         if self._data_dir is not None:
             disk = shutil.disk_usage(self._data_dir)
             used = GaugeMetricFamily(

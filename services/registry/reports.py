@@ -147,6 +147,11 @@ class Reports:
         furthest = max(told, key=lambda one: (_seen(one.report.models[model]), one.reported_at), default=None)
         return furthest.report.models[model] if furthest is not None else None
 
+    def log_start(self, model: str) -> dict[int, int] | None:
+        """{partition: offset} where the log of the model's stream begins; None while no trainer has said so."""
+        told = (self.counted(model) or {}).get("log_start")
+        return {int(partition): int(offset) for partition, offset in told.items()} if told is not None else None
+
     def users_of(self, model: str) -> list[str]:
         """Sentences that say which replicas still hold versions of the model."""
         held: dict[str, list[int]] = {}

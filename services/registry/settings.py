@@ -1,5 +1,6 @@
 """Every REGISTRY_* setting."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -52,10 +53,6 @@ class RegistrySettings(ServiceSettings):
     """How long no round is planned after a model's first failed round; doubled with each further failure in a row."""
     backoff_ceiling_seconds: float = Field(600.0, gt=0)
     """Longest such pause."""
-    keep_versions: int = Field(0, ge=0)
-    """Newest versions of a model whose files are kept, besides those an alias or a round needs; 0 keeps all."""
-    keep_versions_every_seconds: float = Field(0.0, ge=0)
-    """Of the older versions the first in each such stretch of time is kept too (3600: hourly ones); 0: none."""
     upload_grace_seconds: float = Field(3600.0, ge=0)
     """How long a file stays that nothing refers to."""
     collect_every_seconds: float = Field(600.0, gt=0)
@@ -66,3 +63,10 @@ class RegistrySettings(ServiceSettings):
     """Watchers at once; each holds one thread."""
     heartbeat_seconds: float = Field(2.0, gt=0, le=5)
     """A watcher hears at least this often."""
+
+    @classmethod
+    def _renamed(cls) -> Mapping[str, str]:
+        return {
+            "REGISTRY_KEEP_VERSIONS": "`retention: {keep_newest}` of model.yaml",
+            "REGISTRY_KEEP_VERSIONS_EVERY_SECONDS": "`retention: {keep_hourly_days, keep_daily_days}` of model.yaml",
+        }

@@ -132,10 +132,15 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
 
     @app.get("/v1/models/{model}/versions", tags=["versions"])
     def list_versions(model: str) -> Response:
-        """Oldest first, without their files; `served_by` lists the replicas that have each."""
+        """Oldest first, without their files; `served_by` lists the replicas that have each.
+
+        `thinned` says what `retention` of the definition has thinned: `[{rule: hourly | daily | none, versions,
+        first_version, last_version, at}]`; such a version keeps its record and has `thinned_at` and `thinned_by`.
+        """
         served = catalog.served_by(model)
         found = catalog.list_versions(model)
-        return json_answer({"versions": [asdict(one) | {"served_by": served.get(one.version, [])} for one in found]})
+        listed = [asdict(one) | {"served_by": served.get(one.version, [])} for one in found]
+        return json_answer({"versions": listed, "thinned": [asdict(one) for one in catalog.thinned(model)]})
 
     @app.get("/v1/models/{model}/versions/{version}", tags=["versions"])
     def get_version(model: str, version: VersionNumber) -> Response:
@@ -244,7 +249,7 @@ def _add_files(app: FastAPI, catalog: Catalog) -> None:
 
     @app.post("/v1/gc", tags=["files"])
     def collect() -> Response:
-        """Removes files that nothing needs, and archives versions beyond those to keep."""
+        """Thins old versions as `retention` of their definitions says, and removes files that nothing needs."""
         collected = catalog.collect()
         archived = [{"model": model, "version": version} for model, version in collected.archived_versions]
         return json_answer({**asdict(collected), "archived_versions": archived})

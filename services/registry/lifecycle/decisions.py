@@ -12,7 +12,17 @@ from services.registry.definitions import models, streams
 from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
-from services.registry.store.tables import aliases, archived_streams, deleted, jobs, rounds, version_files, versions
+from services.registry.store.tables import (
+    aliases,
+    archived_streams,
+    deleted,
+    jobs,
+    lineage,
+    rounds,
+    thinned,
+    version_files,
+    versions,
+)
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import streams as streams_table
 from services.registry.versions.published import get_version
@@ -93,7 +103,7 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
     check_author(by, reason)
     connection = transaction.connection
     model = check_model_deletable(connection, name, users=users)
-    for table in (version_files, versions, aliases, rounds, jobs):
+    for table in (version_files, lineage, thinned, versions, aliases, rounds, jobs):
         connection.execute(delete(table).where(table.c.model == name))
     connection.execute(delete(models_table).where(models_table.c.name == name))
     _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from common.registry.catalog import PRODUCTION, JsonMap, Model, Round, RoundState, Version
+from common.registry.catalog import PRODUCTION, THINNED_TO, JsonMap, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of
 from services.registry.pages import actions, charts
 from services.registry.pages.reading import Place, Reading
@@ -50,6 +50,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "serving": serving,
         "versions": [_row(one, production, line) for one in reversed(shown)],
         "version_count": len(versions),
+        "thinned": [(one, THINNED_TO[one.rule]) for one in catalog.thinned(name)],
         "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),
         "metric": _metric(versions),

@@ -1,26 +1,23 @@
 """The account of a model: where every event in its stream's log is, from where the model began to the log's end.
 
-Trained, held out and unusable ones are what the versions of the line say, from the head down to the first. Left out is
-what their plans say, what their rounds ended before (max_steps, early_stopping: somewhere in the version's own range,
-so without a partition), and what the planner is about to leave out. Waiting is the rest. Trainers count the log beyond
-the head and say so in their reports. A report may be of a head that has moved since: the log's total does not move with
-it. Nor does it shrink when production moves back from a version that took more of the log than was counted before.
+Trained, held out and unusable ones are what the versions of the line say, from the head down to the first, summed up
+when a version is registered (line.py). Left out is what their plans say, what their rounds ended before (max_steps,
+early_stopping: somewhere in the version's own range, so without a partition), and what the planner is about to leave
+out. Waiting is the rest. Trainers count the log beyond the head and say so in their reports. A report may be of a head
+that has moved since: the log's total does not move with it. Nor does it shrink when production moves back from a
+version that took more of the log than was counted before.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from common.registry.catalog import (
     LEARN,
     LEAVE_OUT,
-    LEFT_OUT,
     PRODUCTION,
-    SKIPPED,
     JsonMap,
     Model,
     RoundPlan,
@@ -29,30 +26,14 @@ from common.registry.catalog import (
 from common.registry.round_words import waiting_words
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
-from services.registry.rounds.descent import line_of, parents_of
+from services.registry.rounds.line import Totals, ancestor_at_most, left_out_of, totals_of, uncounted
+from services.registry.store.tables import lineage
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 
 _MAX_SAMPLES = 20
-
-
-@dataclass
-class _Line:
-    """What the versions from one of them down to the first say together."""
-
-    trained: int = 0
-    held_out: int = 0
-    unusable: int = 0
-    left_out: list[dict[str, Any]] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
-    samples: list[Any] = field(default_factory=list)
-    versions: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        left_out = sum(entry["examples"] or 0 for entry in self.left_out)
-        return self.trained + self.held_out + self.unusable + left_out
+SHOWN_VERSIONS = 100
+"""Of a line; the sums are of all."""
 
 
 def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonMap:
@@ -62,154 +43,100 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
         counted: the newest report of a trainer on this model (planner.counted); None while none has come.
     """
     model = models.get_model(connection, name)
-    parents = parents_of(connection, name)
-    line = _line(connection, name, line_of(parents, model.head_version))
+    line = totals_of(connection, name, model.head_version)
     is_current = counted is not None and counted["head_version"] == model.head_version
     pending = list(counted.get("left_out", [])) if counted and is_current else _about_to_go(model)
-    beyond = _beyond(connection, name, parents, line, counted)
+    beyond = _beyond(connection, model, line, counted)
     about_to_go = sum(entry["examples"] or 0 for entry in pending)
     waiting = None if beyond is None else beyond - about_to_go
-    problems = [*line.problems, *_uncounted([*line.left_out, *pending])]
+    problems = [*line.problems, *uncounted(pending)]
     if waiting is None:
         problems.append("no trainer has reported how far the log goes")
     elif waiting < 0:
         problems.append(f"{-waiting} more examples are accounted for than the log holds")
-    left_out = sum(entry["examples"] or 0 for entry in line.left_out) + about_to_go
+    newest = _newest_of_line(connection, name, model.head_version)
+    left_out = _left_out(connection, name, model.head_version)
+    samples = [sample for _, _, draft in newest for sample in draft.get("unusable", {}).get("samples", [])]
     return {
         "model": name,
         "stream": model.stream,
         "head_version": model.head_version,
         "production_version": model.aliases.get(PRODUCTION, 0),
         "examples": {
-            "total": None if beyond is None else line.total + beyond,
+            "total": None if beyond is None else line.accounted + beyond,
             "trained": line.trained,
             "held_out": line.held_out,
             "unusable": line.unusable,
-            "left_out": left_out,
+            "left_out": line.left_out + about_to_go,
             "waiting": waiting,
         },
-        "unusable": {"reasons": line.reasons, "samples": line.samples[:_MAX_SAMPLES]},
-        "left_out": [*line.left_out, *({**entry, "version": 0} for entry in pending)],
+        "unusable": {"reasons": dict(line.reasons), "samples": samples[:_MAX_SAMPLES]},
+        "left_out": [*left_out, *({**entry, "version": 0} for entry in pending)],
         "waiting": {**_waiting(connection, model, counted if is_current else None, waiting), **_log_of(counted)},
-        "versions": line.versions,
+        "versions": [_entry(*one) for one in newest],
+        "version_count": line.versions,
         "adds_up": not problems,
         "problems": problems,
     }
 
 
-def learned(connection: Connection, name: str, version: int) -> int:
-    """Examples of the log that the version and those before it on its line account for."""
-    return _line(connection, name, line_of(parents_of(connection, name), version)).total
+def _newest_of_line(connection: Connection, name: str, head: int) -> list[tuple[int, RoundPlan, JsonMap]]:
+    """(version, plan, draft) of the newest on the line that are among SHOWN_VERSIONS of the model, oldest first."""
+    numbers = versions_table.c.version
+    found: list[tuple[int, RoundPlan, JsonMap]] = []
+    expected = head
+    for row in connection.execute(_registered(name, numbers <= head).order_by(numbers.desc()).limit(SHOWN_VERSIONS)):
+        if row.version == expected:
+            plan = rounds.plan_of(row)
+            found.append((row.version, plan, json.loads(row.draft_json)))
+            expected = plan.parent_version
+    return found[::-1]
 
 
-def _line(connection: Connection, name: str, numbers: list[int]) -> _Line:
-    """In one question for however many versions."""
-    query: Any = (
+def _left_out(connection: Connection, name: str, head: int) -> list[dict[str, Any]]:
+    """Of the newest SHOWN_VERSIONS of the model that left something out, those on the line; oldest first."""
+    leaves_out = (lineage.c.model == name) & lineage.c.leaves_out & (lineage.c.version <= head)
+    query = select(lineage.c.version).where(leaves_out).order_by(lineage.c.version.desc()).limit(SHOWN_VERSIONS)
+    on_line, at = list[int](), head
+    for number in connection.execute(query).scalars():
+        at = ancestor_at_most(connection, name, at, number)
+        on_line += [number] if at == number else []
+    chosen = _registered(name, versions_table.c.version.in_(on_line)).order_by(versions_table.c.version)
+    rows = connection.execute(chosen) if on_line else ()
+    return [one for row in rows for one in left_out_of(row.version, rounds.plan_of(row), json.loads(row.draft_json))]
+
+
+def _registered(name: str, chosen: ColumnElement[bool]) -> Any:
+    return (
         select(versions_table.c.version, versions_table.c.draft_json, rounds_table.c.plan_json)
         .join(rounds_table, rounds_table.c.round_id == versions_table.c.round_id)
-        .where(versions_table.c.model == name)
-        .where(versions_table.c.version.between(min(numbers, default=0), max(numbers, default=0)))
+        .where(versions_table.c.model == name, chosen)
     )
-    rows = {row.version: row for row in connection.execute(query)}
-    line = _Line()
-    ends: dict[int, int] = {}
-    for number in reversed(numbers):
-        _add(line, number, rounds.plan_of(rows[number]), json.loads(rows[number].draft_json), ends)
-    return line
 
 
-def _add(line: _Line, number: int, plan: RoundPlan, draft: Mapping[str, Any], ends: dict[int, int]) -> None:
-    trained, held_out, unusable = (draft[f"events_{kind}"] for kind in ("trained", "held_out", "unusable"))
-    line.trained += trained
-    line.held_out += held_out
-    line.unusable += unusable
-    for reason, count in draft.get("unusable", {}).get("reasons", {}).items():
-        line.reasons[reason] = line.reasons.get(reason, 0) + count
-    line.samples += draft.get("unusable", {}).get("samples", [])
-    skipped = _skipped(plan)
-    line.left_out += [{**entry, "version": number} for entry in skipped]
-    untouched = draft.get("environment", {}).get("training", {}).get("left_out", {"examples": 0})
-    if untouched["examples"]:
-        nowhere = dict.fromkeys(("partition", "from_offset", "to_offset"))
-        line.left_out.append({**nowhere, **untouched, "version": number})
-    line.versions.append(
-        {
-            "version": number,
-            "examples": plan.example_count,
-            "trained": trained,
-            "held_out": held_out,
-            "unusable": unusable,
-            "left_out": untouched["examples"],
-            "ranges": plan.ranges,
-        }
-    )
-    told = trained + held_out + unusable + untouched["examples"]
-    if told != plan.example_count:
-        line.problems.append(f"version {number} accounts for {told} of {plan.example_count} examples")
-    line.problems += _gaps(number, plan, skipped, ends)
+def _entry(number: int, plan: RoundPlan, draft: JsonMap) -> dict[str, Any]:
+    within = [one["examples"] for one in left_out_of(number, plan, draft) if one["partition"] is None]
+    counts = {kind: draft[f"events_{kind}"] for kind in ("trained", "held_out", "unusable")}
+    return {
+        "version": number, "examples": plan.example_count, **counts, "left_out": sum(within), "ranges": plan.ranges,
+    }  # fmt: skip
 
 
-def _skipped(plan: RoundPlan) -> list[dict[str, Any]]:
-    """Plans of before have no counts."""
-    told = plan.configuration.get(LEFT_OUT)
-    if told is not None:
-        return [dict(entry) for entry in told]
-    return [{**piece, "examples": None, "reason": "unknown"} for piece in plan.configuration.get(SKIPPED, [])]
-
-
-def _gaps(number: int, plan: RoundPlan, skipped: Iterable[Mapping[str, Any]], ends: dict[int, int]) -> list[str]:
-    """What lies between the pieces of one version and the next; moves `ends` on."""
-    pieces: dict[int, list[tuple[int, int]]] = {}
-    for piece in plan.ranges:
-        pieces.setdefault(piece.partition, []).append((piece.from_offset, piece.to_offset))
-    for entry in skipped:
-        pieces.setdefault(entry["partition"], []).append((entry["from_offset"], entry["to_offset"]))
-    found = []
-    for partition, offsets in sorted(pieces.items()):
-        offsets.sort()
-        start = ends.get(partition, offsets[0][0])
-        for before, after in pairwise([(start, start), *offsets]):
-            if before[1] != after[0]:
-                found.append(f"version {number}, partition {partition}: {before[1]} is followed by {after[0]}")
-        ends[partition] = offsets[-1][1]
-    return found
-
-
-def _beyond(
-    connection: Connection, name: str, parents: Mapping[int, int], line: _Line, counted: JsonMap | None
-) -> int | None:
+def _beyond(connection: Connection, model: Model, line: Totals, counted: JsonMap | None) -> int | None:
     """Examples in the log after the head; None where no trainer has counted from a version that is still known."""
     if counted is None:
         return None
     head = int(counted["head_version"])
-    if head and head not in parents:
+    counted_from = totals_of(connection, model.name, head)
+    if head and not counted_from.versions:
         return None
     there = int(counted["waiting"]) + sum(entry["examples"] or 0 for entry in counted.get("left_out", []))
-    counted_from = _line(connection, name, line_of(parents, head))
-    beyond = counted_from.total + there - line.total
+    beyond = counted_from.accounted + there - line.accounted
     # The log may have grown between an older version's count and the round that took what came since.
-    least = _taken_by_newer(connection, name, parents, line)
-    return beyond if counted_from.versions == line.versions and not least else max(beyond, least)
-
-
-def _taken_by_newer(connection: Connection, name: str, parents: Mapping[int, int], line: _Line) -> int:
-    """Examples beyond the head that versions newer than it account for: those that production moved back from."""
-    head = line.versions[-1]["version"] if line.versions else 0
-    totals = {head: line.total}
-    for number in sorted(number for number in parents if number > head):
-        parent = parents[number]
-        if parent not in totals:
-            totals[parent] = _line(connection, name, line_of(parents, parent)).total
-        totals[number] = totals[parent] + _line(connection, name, [number]).total
-    return max(totals.values()) - line.total
-
-
-def _uncounted(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [
-        f"partition {entry['partition']} [{entry['from_offset']}, {entry['to_offset']}) was left out and not counted"
-        for entry in entries
-        if entry["examples"] is None and entry["reason"] != "retention"
-    ]
+    newer = (lineage.c.model == model.name) & (lineage.c.version > model.head_version)
+    most = connection.execute(select(func.max(lineage.c.accounted)).where(newer)).scalar_one() or 0
+    least = max(0, most - line.accounted)
+    return beyond if head == model.head_version and not least else max(beyond, least)
 
 
 def _waiting(connection: Connection, model: Model, counted: JsonMap | None, waiting: int | None) -> JsonMap:

@@ -1,4 +1,4 @@
-"""Who is whose parent, and which version the next round starts from: the head of the line.
+"""Which version the next round starts from: the head of the line.
 
 The head is production, or a canary or a version held back by a pin that came after production: rounds go on from it, so
 that canaries build on each other's events. Moving production by hand anywhere but forward along that line brings the
@@ -6,24 +6,14 @@ head back to production; so does taking the canary away.
 """
 
 import json
-from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
 
 from common.registry.catalog import PRODUCTION, PUSHED, Model
 from services.registry.definitions import models
+from services.registry.rounds.line import is_on_line
 from services.registry.store.database import Transaction
 from services.registry.store.tables import rounds, versions
-
-
-def parents_of(connection: Connection, model: str) -> dict[int, int]:
-    """{version: parent}; 0 stands for none."""
-    query = (
-        select(versions.c.version, rounds.c.plan_json)
-        .join(rounds, rounds.c.round_id == versions.c.round_id)
-        .where(versions.c.model == model)
-    )
-    return {row.version: int(json.loads(row.plan_json)["parent_version"]) for row in connection.execute(query)}
 
 
 def trained_version(connection: Connection, model: str, version: int) -> int:
@@ -38,21 +28,14 @@ def trained_version(connection: Connection, model: str, version: int) -> int:
     return int(plan["parent_version"]) if plan.get("trigger") == PUSHED else version
 
 
-def line_of(parents: Mapping[int, int], version: int) -> list[int]:
-    """The version, its parent and so on, down to the first."""
-    line: list[int] = []
-    while version and version in parents:
-        line.append(version)
-        version = parents[version]
-    return line
-
-
 def follow_production(transaction: Transaction, before: Model, version: int) -> None:
     """Production has gone from where it was in `before` to `version`: settles where the next round starts."""
     version = trained_version(transaction.connection, before.name, version)
     production = trained_version(transaction.connection, before.name, before.aliases.get(PRODUCTION, 0))
-    line = line_of(parents_of(transaction.connection, before.name), before.head_version)
-    went_forward = version in line and production in line[line.index(version) :]
+    name, connection = before.name, transaction.connection
+    went_forward = is_on_line(connection, name, version, of=before.head_version) and is_on_line(
+        connection, name, production, of=version
+    )
     if version and not went_forward:
         models.change(transaction, before.name, head_version=version)
 
@@ -62,6 +45,6 @@ def follow_canary(transaction: Transaction, before: Model, version: int) -> None
     connection = transaction.connection
     version = trained_version(connection, before.name, version)
     production = trained_version(connection, before.name, before.aliases.get(PRODUCTION, 0))
-    line = line_of(parents_of(transaction.connection, before.name), before.head_version)
-    if before.head_version != production and version not in line:
+    is_below = is_on_line(connection, before.name, version, of=before.head_version)
+    if before.head_version != production and not is_below:
         models.change(transaction, before.name, head_version=production)

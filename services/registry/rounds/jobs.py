@@ -25,7 +25,7 @@ MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
 MAX_OPTIONS_BYTES, MAX_TOLD_BYTES, MAX_ENDED_BYTES = 256 * 1024, 1024 * 1024, 16 * 1024 * 1024
 _MAX_TTL_SECONDS = 86_400
 _MAX_WORD, _MAX_HOLDER = 1000, 256
-_OPEN = (str(JobState.WAITING), str(JobState.RUNNING))
+OPEN_JOBS = (str(JobState.WAITING), str(JobState.RUNNING))
 _OPTIONS: Mapping[JobKind, Mapping[str, tuple[int, int]]] = {
     JobKind.REBUILD: {},
     JobKind.PROFILE: {"first_step": (0, 1_000_000), "steps": (1, 100)},
@@ -121,7 +121,7 @@ def _listed(connection: Connection, *, model: str = "", job_id: str = "", only_o
     named = {jobs.c.model: model, jobs.c.job_id: job_id}
     query = select(jobs).where(*(column == value for column, value in named.items() if value))
     if only_open:
-        query = query.where(jobs.c.state.in_(_OPEN))
+        query = query.where(jobs.c.state.in_(OPEN_JOBS))
     found = [_job_of(row) for row in connection.execute(query.order_by(jobs.c.asked_at.desc()))]
     if job_id and not found:
         raise NotFound(f"there is no job {job_id}; of those that have ended the newest {MAX_ENDED} are kept")
@@ -214,7 +214,7 @@ def _check_options(kind: JobKind, options: Mapping[str, Any]) -> None:
 def _forget_oldest(connection: Connection) -> None:
     """Keeps the newest MAX_ENDED of those that have ended, as far as MAX_ENDED_BYTES hold them: lists read all."""
     size = func.length(jobs.c.told_json) + func.length(jobs.c.options_json)
-    ended = select(jobs.c.job_id, size).where(jobs.c.state.not_in(_OPEN)).order_by(jobs.c.ended_at.desc())
+    ended = select(jobs.c.job_id, size).where(jobs.c.state.not_in(OPEN_JOBS)).order_by(jobs.c.ended_at.desc())
     room, forgotten = MAX_ENDED_BYTES, []
     for place, (job_id, size_bytes) in enumerate(connection.execute(ended)):
         room -= size_bytes

@@ -13,8 +13,8 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.registry.catalog import LEARN, LEAVE_OUT, JsonMap, Model
 from services.registry.definitions import models
-from services.registry.rounds.account import learned
-from services.registry.rounds.descent import line_of, parents_of, trained_version
+from services.registry.rounds.descent import trained_version
+from services.registry.rounds.line import is_on_line, totals_of
 from services.registry.store.database import Transaction
 from services.registry.store.tables import versions
 
@@ -40,7 +40,7 @@ def outcome(connection: Connection, before: Model, version: int, events: str) ->
         events: "": as gate.on_reject of the definition has it.
     """
     head = trained_version(connection, before.name, version)
-    if head == before.head_version or head not in line_of(parents_of(connection, before.name), before.head_version):
+    if head == before.head_version or not is_on_line(connection, before.name, head, of=before.head_version):
         return {}
     earlier = before.rolled_back_now()
     end: dict[str, Any] = dict(earlier.get("end_position", {}))
@@ -49,12 +49,12 @@ def outcome(connection: Connection, before: Model, version: int, events: str) ->
     )
     for partition, offset in json.loads(connection.execute(query).scalar_one()).items():
         end[partition] = max(offset, end.get(partition, 0))
-    behind = learned(connection, before.name, before.head_version) - learned(connection, before.name, head)
+    learned, stays = (totals_of(connection, before.name, end).accounted for end in (before.head_version, head))
     return {
         "head_version": head,
         "newest_version": before.newest_version,
         "events": events or _usual(connection, before),
-        "examples": behind + earlier.get("examples", 0),
+        "examples": learned - stays + earlier.get("examples", 0),
         "end_position": end,
     }
 

@@ -72,6 +72,7 @@ class Database:
             _check_format(connection)
             _add_columns(connection)
             tables.metadata.create_all(connection)
+            _add_indexes(connection)
 
     @property
     def now(self) -> float:
@@ -153,6 +154,13 @@ def _add_columns(connection: Connection) -> None:
             if column.name not in known:
                 words = CreateColumn(column).compile(dialect=connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {words}")
+
+
+def _add_indexes(connection: Connection) -> None:
+    """create_all makes those of new tables only."""
+    for table in tables.metadata.tables.values():
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
 @contextmanager

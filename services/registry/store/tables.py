@@ -91,6 +91,8 @@ rounds = Table(
     Column("holder_secret_sha256", String, nullable=False, server_default=""),
     UniqueConstraint("model", "sequence"),
     Index("rounds_by_state", "state", "planned_at"),
+    Index("rounds_by_model_and_state", "model", "state"),
+    Index("rounds_by_time", "planned_at", "round_id"),
 )
 
 versions = Table(
@@ -107,6 +109,39 @@ versions = Table(
     Column("created_at", Float, nullable=False),
     # What its SavedModel promises (services.registry.versions.contract); {} for versions of before there was one.
     Column("contract_json", Text, nullable=False, server_default="{}"),
+    # common.registry.catalog.Version.thinned_at and thinned_by.
+    Column("thinned_at", Float, nullable=False, server_default="0"),
+    Column("thinned_by", String, nullable=False, server_default=""),
+    # What counts, thins and collects reads these alone, and none of the JSON.
+    Index("versions_by_status", "status", "model", "version", "created_at"),
+    Index("versions_by_time", "created_at", "model"),
+)
+
+lineage = Table(
+    "lineage",
+    metadata,
+    # One row a version; services.registry.rounds.line says what each column is for.
+    Column("model", String, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("parent_version", Integer, nullable=False),
+    Column("depth", Integer, nullable=False),
+    Column("jump_version", Integer, nullable=False),
+    Column("accounted", Integer, nullable=False),
+    Column("leaves_out", Boolean, nullable=False),
+    Column("totals_json", Text, nullable=False),
+    Index("lineage_by_left_out", "model", "leaves_out", "version"),
+)
+
+thinned = Table(
+    "thinned",
+    metadata,
+    # Of each model and rule, what has been thinned in all; services.registry.versions.retention.
+    Column("model", String, primary_key=True),
+    Column("rule", String, primary_key=True),
+    Column("versions", Integer, nullable=False),
+    Column("first_version", Integer, nullable=False),
+    Column("last_version", Integer, nullable=False),
+    Column("at", Float, nullable=False),
 )
 
 version_files = Table(
@@ -140,6 +175,9 @@ alias_history = Table(
     Column("changed_by", String, nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Float, nullable=False),
+    Index("alias_history_by_alias", "model", "alias"),
+    Index("alias_history_by_move", "alias", "move"),
+    Index("alias_history_by_author", "changed_by"),
     sqlite_autoincrement=True,
 )
 
@@ -155,6 +193,8 @@ history = Table(
     Column("version", Integer, nullable=False),
     Column("detail", Text, nullable=False),
     Column("reason", Text, nullable=False),
+    Index("history_by_author", "changed_by"),
+    Index("history_by_action", "action"),
     sqlite_autoincrement=True,
 )
 

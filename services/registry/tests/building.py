@@ -11,9 +11,9 @@ from pathlib import Path
 from common.definition.gate import Gate
 from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.reporting import Report
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.rounds.leases import LeaseRules
-from services.registry.versions.collection import CollectionRules
 from testing.saved_models import saved_model
 
 SCHEMA: JsonMap = {
@@ -22,7 +22,7 @@ SCHEMA: JsonMap = {
 }
 LIMITS = CatalogLimits(
     lease_rules=LeaseRules(max_lost_leases=3, backoff=Backoff(first_seconds=2.0, longest_seconds=60.0)),
-    collection_rules=CollectionRules(keep_versions=0, grace_seconds=100.0),
+    upload_grace_seconds=100.0,
     keep_changes=1000,
     max_file_bytes=10_000_000,
     max_watchers=4,
@@ -45,9 +45,10 @@ class Clock:
         self.now += seconds
 
 
-def definition(name: str = "m", stream: str = "s", *, seed: int = 7) -> dict[str, bytes]:
+def definition(name: str = "m", stream: str = "s", *, seed: int = 7, retention: str = "") -> dict[str, bytes]:
     """model.yaml of the smallest model there is."""
-    text = f"name: {name}\nstream: {stream}\nlabel: y\nseed: {seed}\nestimator: linear_classifier\n"
+    text = f"retention: {retention}\n" if retention else ""
+    text += f"name: {name}\nstream: {stream}\nlabel: y\nseed: {seed}\nestimator: linear_classifier\n"
     return {"model.yaml": f"{text}features: {{x: {{type: numeric}}}}\n".encode()}
 
 
@@ -57,6 +58,16 @@ def new_catalog(directory: Path, clock: Clock, limits: CatalogLimits = LIMITS) -
     catalog.register_stream("s", json.dumps(SCHEMA))
     catalog.register_model("m", stream="s", files=definition(), by="test")
     return catalog
+
+
+NEWEST_ONLY = "{keep_all_hours: 0, keep_hourly_days: 0, keep_daily_days: 0}"
+"""A retention that keeps the newest version and what is needed, once the day is over."""
+
+
+def report_log(catalog: Catalog, *, model: str = "m", log_start: int = 0) -> None:
+    """A trainer says where the log begins, without which nothing is thinned."""
+    told = {"head_version": 0, "waiting": 0, "left_out": [], "log_start": {"0": log_start}, "log_end": {"0": 10**9}}
+    catalog.report(Report("t", "trainer", "", 1.0, models={model: told}))
 
 
 def next_plan(catalog: Catalog, *, model: str = "m", count: int = 10) -> RoundPlan:

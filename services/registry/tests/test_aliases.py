@@ -117,7 +117,7 @@ def test_a_rollback_leads_to_a_kept_version_that_was_in_production_and_always_en
     for step in steps:
         if step is not None and (not moves or moves[-1][1] != step):
             moves.append((SET, step))
-        target = rollback_target(moves, kept)
+        target = rollback_target(reversed(moves), kept.__contains__)
         if step is None and target is not None:
             moves.append((ROLLBACK, target))
     before = {version for _, version in moves}
@@ -128,6 +128,6 @@ def test_a_rollback_leads_to_a_kept_version_that_was_in_production_and_always_en
 
 def _roll_back_all(moves: list[tuple[str, int]], kept: set[int]) -> Iterator[int]:
     moves = list(moves)
-    while (target := rollback_target(moves, kept)) is not None:
+    while (target := rollback_target(reversed(moves), kept.__contains__)) is not None:
         moves.append((ROLLBACK, target))
         yield target

@@ -16,8 +16,19 @@ from common.errors import Conflict, HeadraceError, NotFound
 from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.store.blobs import InFolder
-from services.registry.tests.building import LIMITS, SCHEMA, Clock, draft, lease, new_catalog, next_plan, publish, store
-from services.registry.versions.collection import CollectionRules
+from services.registry.tests.building import (
+    LIMITS,
+    NEWEST_ONLY,
+    SCHEMA,
+    Clock,
+    definition,
+    draft,
+    lease,
+    new_catalog,
+    next_plan,
+    report_log,
+    store,
+)
 from testing.saved_models import saved_model
 from testing.waiting import DEADLINE_SECONDS
 
@@ -99,42 +110,6 @@ def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clo
     catalog.close()
 
 
-def test_old_versions_are_archived_but_not_those_that_are_needed(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=CollectionRules(2, GRACE_SECONDS)))
-    for _ in range(5):
-        publish(catalog)
-    catalog.set_alias("m", "shadow", 1, by="ada", reason="compare")
-    catalog.set_alias("m", "production", 2, by="ada", reason="trial")
-    catalog.plan_round(next_plan(catalog))
-    catalog.set_alias("m", "production", 5, by="ada", reason="trial over")
-    real_clock.pass_seconds(GRACE_SECONDS + 60)
-    collected = catalog.collect()
-    assert collected.archived_versions == (("m", 3),), "not the newest two, the shadow, or the open round's parent"
-    assert collected.removed_files == 2
-    assert catalog.get_version("m", 3).status is VersionStatus.ARCHIVED
-    assert len(catalog.get_version("m", 3).files) == 2, "what it consisted of stays on record"
-    with pytest.raises(Conflict, match="version 3 of m is archived"):
-        catalog.set_alias("m", "production", 3, by="ada", reason="")
-    for kept in (1, 2, 4, 5):
-        assert all(_bytes_of(catalog, file) for file in catalog.get_version("m", kept).files)
-    catalog.close()
-
-
-@pytest.mark.covers("ckpt-save")
-def test_of_old_versions_the_first_of_each_hour_stays_however_often_it_is_collected(
-    tmp_path: Path, real_clock: Clock
-) -> None:
-    rules = CollectionRules(1, GRACE_SECONDS, keep_every_seconds=3600.0)
-    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=rules))
-    archived: list[tuple[str, int]] = []
-    for _ in range(7):
-        publish(catalog)
-        archived += catalog.collect().archived_versions
-        real_clock.pass_seconds(1500.0)
-    assert archived == [("m", 2), ("m", 3), ("m", 5), ("m", 6)], "those of 0, 4500 and 9000 s stay"
-    catalog.close()
-
-
 def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_clock: Clock) -> None:
     catalog = new_catalog(tmp_path, real_clock)
     catalog.plan_round(next_plan(catalog))
@@ -150,17 +125,6 @@ def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_
     catalog.close()
 
 
-def test_a_rollback_passes_over_archived_versions(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=CollectionRules(1, GRACE_SECONDS)))
-    publish(catalog)
-    catalog.set_alias("m", "stable", 1, by="ada", reason="good")
-    publish(catalog)
-    publish(catalog)
-    assert catalog.collect().archived_versions == (("m", 2),)
-    assert catalog.rollback("m", by="ada", reason="3 is bad").aliases["production"] == 1
-    catalog.close()
-
-
 class NothingNeededIsCollected(RuleBasedStateMachine):
     """Whatever happens in whatever order: every file of a kept version and of a resume point can be read."""
 
@@ -172,8 +136,8 @@ class NothingNeededIsCollected(RuleBasedStateMachine):
         probe = Path(self.directory.name) / "probe"
         probe.touch()
         self.clock = Clock(probe.stat().st_mtime)
-        rules = CollectionRules(keep_versions=1, grace_seconds=GRACE_SECONDS)
-        self.catalog = new_catalog(Path(self.directory.name), self.clock, replace(LIMITS, collection_rules=rules))
+        self.catalog = new_catalog(Path(self.directory.name), self.clock)
+        self.catalog.register_model("m", stream="s", files=definition(retention=NEWEST_ONLY), by="test")
         self.token = 0
         self.round_id = ""
 
@@ -225,7 +189,8 @@ class NothingNeededIsCollected(RuleBasedStateMachine):
 
     @rule()
     def collect_much_later(self) -> None:
-        self.clock.pass_seconds(GRACE_SECONDS + 60)
+        self.clock.pass_seconds(24 * 3600.0)
+        report_log(self.catalog)
         self.catalog.collect()
 
     @invariant()

@@ -6,7 +6,7 @@ never come back to by rolling back, and a move made by hand (also one to an olde
 Versions whose files are gone are passed over.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from sqlalchemy import Connection, Row, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
@@ -92,10 +92,15 @@ def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str,
 def back_to(connection: Connection, before: Model) -> int:
     """Where a rollback would lead. Raises Conflict when there is nowhere to go."""
     model, current = before.name, before.aliases.get(PRODUCTION, 0)
-    query = select(alias_history).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
-    moves = [(row.move, row.to_version) for row in connection.execute(query.order_by(alias_history.c.id))]
-    kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
-    target = rollback_target(moves, set(connection.execute(kept).scalars()))
+    moves = connection.execute(
+        select(alias_history.c.move, alias_history.c.to_version)
+        .where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
+        .order_by(alias_history.c.id.desc())
+    )
+    target = rollback_target(
+        ((row.move, row.to_version) for row in moves),
+        lambda version: _status(connection, model, version) != VersionStatus.ARCHIVED,
+    )
     if target is None:
         raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
     return target
@@ -131,18 +136,30 @@ def _stays(current: int) -> str:
     return f"stays at {current}" if current else "still names no version"
 
 
-def rollback_target(moves: Iterable[tuple[str, int]], kept: Container[int]) -> int | None:
-    """Where a rollback leads after these (move, to_version) of production, oldest first; None when nowhere."""
-    stack: list[int] = []
+def rollback_target(moves: Iterable[tuple[str, int]], is_kept: Callable[[int], bool]) -> int | None:
+    """Where a rollback leads after these (move, to_version) of production, newest first; None when nowhere.
+
+    Reads no further than to the answer.
+    """
+    current = 0
+    for version in _stack(moves):
+        current = current or version
+        if version != current and is_kept(version):
+            return version
+    return None
+
+
+def _stack(moves: Iterable[tuple[str, int]]) -> Iterator[int]:
+    """What lies on the stack after the moves, the top first: a rollback took off what lay above its version."""
+    rolled_back_to: list[int] = []
     for how, version in moves:
-        if how == SET:
-            stack.append(version)
+        if how == ROLLBACK:
+            rolled_back_to.append(version)
             continue
-        while stack and stack[-1] != version:
-            stack.pop()  # what was undone, and what was passed over then
-    current = stack.pop() if stack else 0
-    below = (version for version in reversed(stack) if version in kept and version != current)
-    return next(below, None)
+        while rolled_back_to and rolled_back_to[-1] == version:
+            rolled_back_to.pop()
+        if not rolled_back_to:
+            yield version
 
 
 def move(

@@ -1,4 +1,4 @@
-"""Garbage collection: files that no version and no open round needs; and old versions beyond those to keep.
+"""Garbage collection: old versions are thinned (retention.py), then files go that no version and no open round needs.
 
 Files are set aside inside one writing transaction, so that nothing can begin to need one between the look and the
 removal: versions and resume points are stored under the same lock. Their bytes are deleted after it, so that a slow
@@ -6,35 +6,24 @@ storage keeps nobody waiting; a run has a bound. A crash in the middle leaves fi
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, select
 
 from common.errors import InvalidInput
-from common.registry.catalog import ChangeKind, VersionStatus
-from services.registry.rounds.plans import OPEN_STATES, plan_of
+from services.registry.definitions import models
+from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.blobs import Blobs
-from services.registry.store.database import Database, Transaction
-from services.registry.store.tables import aliases, rounds, version_files, versions
+from services.registry.store.database import Database
+from services.registry.store.tables import rounds, version_files, versions
+from services.registry.versions import retention
 
-_MOST_FILES, _SWEEP_SECONDS = 10_000, 60.0
-"""Of one run; what is more, the next one takes."""
-
-
-@dataclass(frozen=True)
-class CollectionRules:
-    """What may go.
-
-    Attributes:
-        keep_versions: newest versions kept of each model, besides those an alias or an open round needs; 0 keeps all.
-        keep_every_seconds: of the older ones the first in each such stretch of time stays too; 0: none.
-        grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
-    """
-
-    keep_versions: int
-    grace_seconds: float
-    keep_every_seconds: float = 0.0
+LogStarts = Callable[[str], Mapping[int, int] | None]
+Served = Callable[[str], Collection[int]]
+_MOST_FILES, _MOST_VERSIONS, _SWEEP_SECONDS = 10_000, 10_000, 60.0
+"""Of one run, the versions of each model; what is more, the next one takes."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +36,24 @@ class Collected:
     freed_bytes: int
 
 
-def collect(database: Database, blobs: Blobs, rules: CollectionRules) -> Collected:
-    """Archives what is too old, then deletes what nothing refers to."""
-    if min(rules.keep_versions, rules.grace_seconds, rules.keep_every_seconds) < 0:
-        raise InvalidInput("keep_versions, grace_seconds and keep_every_seconds must not be negative")
-    with database.write() as transaction:
-        archived = tuple(_archive_old(transaction, rules))
+def collect(
+    database: Database, blobs: Blobs, grace_seconds: float, *, log_starts: LogStarts, served: Served
+) -> Collected:
+    """Thins versions as their models' definitions say, then deletes what nothing refers to.
+
+    Args:
+        grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
+        log_starts: {partition: offset} where the log of a model's stream begins; None: no trainer has said so, and the
+            model is left as it is.
+        served: the versions of a model that replicas have.
+    """
+    if grace_seconds < 0:
+        raise InvalidInput("grace_seconds must not be negative")
+    archived = tuple(_thin_all(database, log_starts, served))
     stored = blobs.digests()
     removed = freed = 0
     with database.write() as transaction:
-        unused_since = transaction.now - rules.grace_seconds
+        unused_since = transaction.now - grace_seconds
         for digest in set(stored) - needed_digests(transaction.connection):
             size = blobs.remove(digest, unused_since=unused_since)
             removed, freed = removed + (size is not None), freed + (size or 0)
@@ -67,6 +64,25 @@ def collect(database: Database, blobs: Blobs, rules: CollectionRules) -> Collect
     return Collected(archived, removed, uploads, freed)
 
 
+def _thin_all(database: Database, log_starts: LogStarts, served: Served) -> Iterator[tuple[str, int]]:
+    with database.read() as connection:
+        known = [model for model in models.list_models(connection) if not model.archived]
+    for model in known:
+        log_start = log_starts(model.name)
+        if log_start is None:
+            continue
+        with database.read() as connection:
+            rule = retention.retention_of(connection, model)
+            found = list(islice(retention.find_due(connection, model, rule, database.now), _MOST_VERSIONS))
+        for first in range(0, len(found), retention.MOST_OF_A_PASS):
+            with database.write() as transaction:
+                chosen = found[first : first + retention.MOST_OF_A_PASS]
+                numbers = retention.thin(
+                    transaction, model.name, chosen, log_start=log_start, served=served(model.name)
+                )
+            yield from ((model.name, number) for number in numbers)
+
+
 def needed_digests(connection: Connection) -> set[str]:
     """Of every file of a version that is not archived, and of every open round's resume point."""
     kept = (
@@ -75,46 +91,13 @@ def needed_digests(connection: Connection) -> set[str]:
             versions,
             (versions.c.model == version_files.c.model) & (versions.c.version == version_files.c.version),
         )
-        .where(versions.c.status != str(VersionStatus.ARCHIVED))
+        .where(versions.c.status.in_(retention.KEPT))
     )
     digests = set(connection.execute(kept).scalars())
     for row in connection.execute(select(rounds.c.resume_point_json).where(_is_open())):
         if row.resume_point_json:
             digests.update(file["digest"] for file in json.loads(row.resume_point_json)["files"])
     return digests
-
-
-def _archive_old(transaction: Transaction, rules: CollectionRules) -> Iterator[tuple[str, int]]:
-    if rules.keep_versions == 0:
-        return
-    connection = transaction.connection
-    needed = {(row.model, row.version) for row in connection.execute(select(aliases))}
-    for row in connection.execute(select(rounds).where(_is_open())):
-        needed.add((row.model, plan_of(row).parent_version))
-    needed |= set(_periodic(connection, rules.keep_every_seconds))
-    kept = versions.c.status != str(VersionStatus.ARCHIVED)
-    newest_first = select(versions.c.model, versions.c.version).where(kept).order_by(versions.c.version.desc())
-    seen: dict[str, int] = {}
-    for model, version in connection.execute(newest_first).all():
-        seen[model] = seen.get(model, 0) + 1
-        if seen[model] > rules.keep_versions and (model, version) not in needed:
-            chosen = (versions.c.model == model) & (versions.c.version == version)
-            connection.execute(update(versions).where(chosen).values(status=str(VersionStatus.ARCHIVED)))
-            transaction.record(ChangeKind.VERSION, model, version=version)
-            yield model, version
-
-
-def _periodic(connection: Connection, every_seconds: float) -> Iterator[tuple[str, int]]:
-    """The first version of each model, and then each that is so much younger than the one before it here."""
-    if not every_seconds:
-        return
-    kept = versions.c.status != str(VersionStatus.ARCHIVED)
-    oldest_first = select(versions.c.model, versions.c.version, versions.c.created_at).where(kept)
-    before: dict[str, float] = {}
-    for model, version, created_at in connection.execute(oldest_first.order_by(versions.c.version)).all():
-        if model not in before or created_at - before[model] >= every_seconds:
-            before[model] = created_at
-            yield model, version
 
 
 def _is_open() -> ColumnElement[bool]:

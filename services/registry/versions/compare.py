@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from common.registry.catalog import JsonMap, Version
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
-from services.registry.rounds.descent import line_of, parents_of
+from services.registry.rounds.line import shared_ancestor
 from services.registry.versions import published as versions
 
 _MAX_LINES = 2000
@@ -25,12 +25,11 @@ def compare(connection: Connection, model: str, first: int, second: int) -> Json
     """What docs/api.md says of `diff`. Raises NotFound."""
     one, other = (versions.get_version(connection, model, number) for number in (first, second))
     plans = [rounds.get_round(connection, version.round_id).plan for version in (one, other)]
-    parents = parents_of(connection, model)
     return {
         "model": model,
         "from": first,
         "to": second,
-        "relation": _relation(parents, first, second),
+        "relation": _relation(connection, model, first, second),
         "configuration": differences(plans[0].configuration, plans[1].configuration),
         "definition": _definition(connection, one, other),
         "metrics": _metrics(one, other),
@@ -43,15 +42,13 @@ def compare(connection: Connection, model: str, first: int, second: int) -> Json
     }
 
 
-def _relation(parents: Mapping[int, int], first: int, second: int) -> str:
+def _relation(connection: Connection, model: str, first: int, second: int) -> str:
     if first == second:
         return "the same version"
-    if first in line_of(parents, second):
-        return f"{second} descends from {first}"
-    if second in line_of(parents, first):
-        return f"{first} descends from {second}"
-    shared = [version for version in line_of(parents, first) if version in line_of(parents, second)]
-    return f"both descend from {shared[0]}" if shared else "neither descends from the other"
+    shared = shared_ancestor(connection, model, first, second)
+    if shared in (first, second):
+        return f"{second if shared == first else first} descends from {shared}"
+    return f"both descend from {shared}" if shared else "neither descends from the other"
 
 
 def _definition(connection: Connection, one: Version, other: Version) -> dict[str, list[str]]:

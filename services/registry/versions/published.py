@@ -28,6 +28,7 @@ from common.registry.catalog import (
 from common.registry.wire import json_text
 from services.registry.definitions import models
 from services.registry.rounds.leases import held_row
+from services.registry.rounds.line import add_to_line
 from services.registry.rounds.plans import RoundRow, end_done, parent_end_of, plan_of, row_of
 from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
@@ -114,7 +115,8 @@ def insert_version(
     transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict, contract: JsonMap
 ) -> None:
     connection, plan = transaction.connection, plan_of(row)
-    ends = end_position(plan, parent_end_of(connection, plan))
+    parent_end = parent_end_of(connection, plan)
+    ends = end_position(plan, parent_end)
     status = VersionStatus.REJECTED if verdict.decision is Decision.REJECT else VersionStatus.ACCEPTED
     connection.execute(
         insert(versions).values(
@@ -129,6 +131,7 @@ def insert_version(
             contract_json=json_text(contract),
         )
     )
+    add_to_line(connection, version, plan, asdict(replace(draft, files=())), parent_end)
     files = [{"model": plan.model, "version": version, **asdict(file)} for file in draft.files]
     connection.execute(insert(version_files), files)
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
@@ -189,6 +192,8 @@ def move_alias(transaction: Transaction, model: Model, version: int, verdict: Ve
 def _registered_before(connection: Connection, row: RoundRow, draft: VersionDraft) -> Version:
     stored = connection.execute(select(versions.c.draft_json).where(versions.c.round_id == row.round_id)).scalar_one()
     version = get_version(connection, str(row.model), int(row.version))
+    if version.status is VersionStatus.ARCHIVED and version.weights_digest == draft.weights_digest:
+        return version
     if stored != _draft_json(draft) or version.files != tuple(sorted(draft.files, key=lambda file: file.path)):
         raise Conflict(f"round {row.round_id} is done with version {row.version}, from another draft")
     return version
@@ -277,6 +282,8 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         unusable=draft.get("unusable", {}),
         contract=json.loads(row.contract_json),
         evaluation=draft.get("evaluation", {}),
+        thinned_at=row.thinned_at,
+        thinned_by=row.thinned_by,
     )
 
 

@@ -12,7 +12,7 @@ from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import RoundPlan, Version
+from common.registry.catalog import RoundPlan, Version, VersionStatus
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer.data.dataset import Reading
@@ -172,9 +172,15 @@ def stored_version(
 ) -> tuple[Version, Checkpoint]:
     """With its checkpoint, from the cache where it is there."""
     version = registry.get_version(model, number)
-    directory = Path(assignment.cache_dir) / model / str(number)
-    registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
+    directory = version_dir(assignment, model, number)
+    if version.status is not VersionStatus.ARCHIVED:
+        registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
     return version, checkpoint.read(directory)
+
+
+def version_dir(assignment: RoundAssignment, model: str, number: int) -> Path:
+    """Where the files of a version are on this trainer, if they are."""
+    return Path(assignment.cache_dir) / model / str(number)
 
 
 def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from common.errors import DataLoss, InvalidInput
+from common.registry.catalog import Version
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import DefinitionFailedError, describe
+from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
@@ -17,7 +19,7 @@ from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuil
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
-from services.trainer.rounds.inputs import log_of, registry_of
+from services.trainer.rounds.inputs import log_of, registry_of, version_dir
 from services.trainer.rounds.kept import Kept, NotAsFreshError
 from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError, Surroundings
 from services.trainer.rounds.publishing import Trained
@@ -162,7 +164,10 @@ def rebuild(
     made: list[Trained] = []
 
     def train_again() -> tuple[Checkpoint, int]:
+        version = around.registry.get_version(assignment.plan.model, assignment.rebuild_of)
         try:
+            for ancestor in rebuild_check.thinned_ancestors(version, around.registry):
+                _train_ancestor(ancestor, assignment, report, stop_requested, around)
             made.append(work.trained())
         except (NotFiniteError, DefinitionFailedError) as error:
             raise InvalidInput(f"training it again failed: {error}") from error
@@ -180,3 +185,32 @@ def rebuild(
         )
     except StopRequestedError:
         return Stopped(work.place.examples_done)
+
+
+def _train_ancestor(
+    ancestor: Version,
+    assignment: RoundAssignment,
+    report: Report,
+    stop_requested: Callable[[], bool],
+    around: Surroundings,
+) -> None:
+    """Leaves the checkpoint of a version without files where the round that continues from it looks for it.
+
+    Raises:
+        InvalidInput: other weights came out than the registry has on record.
+    """
+    its_round = around.registry.get_round(ancestor.model, ancestor.round_id)
+    own = replace(
+        assignment,
+        lease=replace(assignment.lease, round=its_round),
+        work_dir=f"{assignment.work_dir}/{ancestor.version}",
+        rebuild_of=ancestor.version,
+    )
+    final = RoundWork(own, report, stop_requested, around).trained().final
+    digest = checkpoint.weights_digest(final.arrays)
+    if digest != ancestor.weights_digest:
+        raise InvalidInput(
+            f"thinned version {ancestor.version}, trained again, has weights {digest[:12]}, expected "
+            f"{ancestor.weights_digest[:12]}"
+        )
+    checkpoint.write(version_dir(assignment, ancestor.model, ancestor.version), final)

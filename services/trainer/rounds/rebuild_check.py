@@ -22,6 +22,7 @@ from common.registry.catalog import (
     SKIPPED,
     WINDOW,
     FileEntry,
+    OffsetRange,
     Version,
     VersionStatus,
 )
@@ -63,7 +64,13 @@ def compare(
     plan = assignment.plan
     version = registry.get_version(plan.model, assignment.rebuild_of)
     warnings = (*environment.differences(version.environment, here), *_code_difference(version))
-    missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log), *_gone_parent(version, registry))
+    try:
+        ancestors = thinned_ancestors(version, registry)
+    except NotFound as error:
+        return Rebuilt("", missing=(f"an ancestor is not in the registry: {error.message}",), warnings=warnings)
+    warnings = (*_trained_first(ancestors), *warnings)
+    ranges = [*(piece for one in ancestors for piece in one.ranges), *assignment.plan.ranges]
+    missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log, ranges))
     if missing:
         return Rebuilt("", missing=missing, warnings=warnings)
     try:
@@ -166,14 +173,14 @@ def _not_as_planned(assignment: RoundAssignment, version: Version) -> tuple[str,
     )
 
 
-def _gone_records(assignment: RoundAssignment, log: EventLog) -> tuple[str, ...]:
+def _gone_records(assignment: RoundAssignment, log: EventLog, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
     topic = examples_topic(assignment.plan.stream)
     try:
         start, end = log.start_position(topic), log.end_position(topic)
     except NotFound:
         return (f"the event log has no topic {topic}",)
     gone = list[str]()
-    for piece in assignment.plan.ranges:
+    for piece in ranges:
         name = f"{topic}, partition {piece.partition}"
         if piece.from_offset < start.get(piece.partition, 0):
             gone.append(f"retention has removed records {piece.from_offset} to {start[piece.partition] - 1} of {name}")
@@ -182,17 +189,33 @@ def _gone_records(assignment: RoundAssignment, log: EventLog) -> tuple[str, ...]
     return tuple(gone)
 
 
-def _gone_parent(version: Version, registry: RegistryClient) -> tuple[str, ...]:
-    if not version.parent_version:
+def thinned_ancestors(version: Version, registry: RegistryClient) -> list[Version]:
+    """Those without files between the version and its nearest ancestor with files, oldest first. Raises NotFound."""
+    found = list[Version]()
+    number = version.parent_version
+    while number:
+        ancestor = registry.get_version(version.model, number)
+        if ancestor.status is not VersionStatus.ARCHIVED:
+            break
+        found.append(ancestor)
+        number = ancestor.parent_version
+    return found[::-1]
+
+
+def _trained_first(ancestors: Sequence[Version]) -> tuple[str, ...]:
+    """What is trained beside the version itself, from which ancestor and over which records."""
+    if not ancestors:
         return ()
-    parent = f"the parent, version {version.parent_version}"
-    try:
-        found = registry.get_version(version.model, version.parent_version)
-    except NotFound:
-        return (f"{parent}, is not in the registry",)
-    if found.status is VersionStatus.ARCHIVED:
-        return (f"{parent}, is archived: its checkpoint was removed by garbage collection",)
-    return ()
+    first, last = ancestors[0], ancestors[-1]
+    starts, ends = dict[int, int](), dict[int, int]()
+    for piece in (piece for ancestor in ancestors for piece in ancestor.ranges):
+        starts[piece.partition] = min(starts.get(piece.partition, piece.from_offset), piece.from_offset)
+        ends[piece.partition] = max(ends.get(piece.partition, 0), piece.to_offset)
+    base = f"version {first.parent_version}, the nearest ancestor with files" if first.parent_version else "nothing"
+    count = counted(len(ancestors), "thinned version")
+    records = ", ".join(f"{partition}: {starts[partition]} to {ends[partition]}" for partition in sorted(starts))
+    named = f"{count}, {first.version} to {last.version} (records {records})"
+    return (f"{named}, must be trained again first, from {base}",)
 
 
 def _stored(
@@ -200,6 +223,8 @@ def _stored(
 ) -> tuple[Checkpoint | None, tuple[str, ...], tuple[str, ...]]:
     """The version's own checkpoint, or what is wrong with it, or a note why it need not be there."""
     directory = Path(assignment.work_dir) / "stored"
+    if version.thinned_by or not _checkpoint_files(version):
+        return None, (), ("the version is thinned: its files are removed, only its digest was compared",)
     try:
         registry.download(_checkpoint_files(version), directory)
         return checkpoint.read(directory), (), ()

@@ -91,7 +91,31 @@ def test_missing_pieces_of_the_lineage_are_named(trained: tuple[Platform, list[L
     finally:
         platform.registry.versions[0] = honest
     assert "ends before record 998" in short.missing[0]
-    assert "version 1, is archived" in orphan.missing[0]
+    assert "ends before record 998" in orphan.missing[0], "the parent has no files and cannot be trained again"
+
+
+def test_a_version_whose_ancestors_were_thinned_is_rebuilt_from_the_nearest_that_is_kept(
+    trained: tuple[Platform, list[Lease]],
+) -> None:
+    platform, leases = trained
+    honest = platform.registry.versions[0]
+    gone = replace(honest, status=VersionStatus.ARCHIVED, files=(), thinned_at=1.0, thinned_by="hourly")
+    platform.registry.versions[0] = gone
+    try:
+        found = rebuilt(platform, leases[1], 2)
+        platform.registry.versions[0] = replace(gone, weights_digest="f" * 64)
+        other = rebuilt(platform, leases[1], 2)
+    finally:
+        platform.registry.versions[0] = honest
+    assert (found.missing, found.differences) == ((), ())
+    assert found.weights_digest == platform.registry.versions[1].weights_digest
+    end = honest.ranges[0].to_offset
+    assert found.warnings[0] == (
+        f"1 thinned version, 1 to 1 (records 0: 0 to {end}), must be trained again first, from nothing"
+    )
+    assert other.missing == (
+        f"thinned version 1, trained again, has weights {honest.weights_digest[:12]}, expected ffffffffffff",
+    )
 
 
 def test_differing_variables_are_named_with_how_much(trained: tuple[Platform, list[Lease]]) -> None:

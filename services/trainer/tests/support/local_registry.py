@@ -40,6 +40,7 @@ class LocalRegistry:
     drafts: list[VersionDraft] = field(default_factory=list)
     resume_point: ResumePoint | None = None
     takes_resume_points: bool = True
+    rounds: dict[str, Round] = field(default_factory=dict)
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return self.definitions[digest]
@@ -49,6 +50,9 @@ class LocalRegistry:
 
     def get_version(self, model: str, version: int) -> Version:
         return self.versions[version - 1]
+
+    def get_round(self, model: str, round_id: str) -> Round:
+        return self.rounds[round_id]
 
     def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
         self.files_dir.mkdir(parents=True, exist_ok=True)
@@ -72,6 +76,7 @@ class LocalRegistry:
 
     def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
         plan = lease.round.plan
+        self.rounds[lease.round.round_id] = lease.round
         version = Version(
             model=plan.model,
             version=len(self.versions) + 1,

@@ -1,0 +1,58 @@
+"""Which versions of a model keep their files; of others the record stays (services/registry/versions/retention.py)."""
+
+import math
+from dataclasses import dataclass
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+
+HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Hours and days are of UTC; each is thinned to one version when all of it has passed out of its time.
+
+    Attributes:
+        keep_all_hours: younger versions all stay; None: every version stays.
+        keep_hourly_days: younger ones stay one an hour.
+        keep_daily_days: younger ones stay one a day, older ones go; None: one a day stays for ever.
+        keep_newest: so many of the newest versions stay, whatever their age.
+    """
+
+    keep_all_hours: float | None = 1.0
+    keep_hourly_days: float = 7.0
+    keep_daily_days: float | None = None
+    keep_newest: int = 1
+
+    @property
+    def all_seconds(self) -> float:
+        return math.inf if self.keep_all_hours is None else self.keep_all_hours * HOUR_SECONDS
+
+    @property
+    def hourly_seconds(self) -> float:
+        return self.keep_hourly_days * DAY_SECONDS
+
+    @property
+    def daily_seconds(self) -> float:
+        return math.inf if self.keep_daily_days is None else self.keep_daily_days * DAY_SECONDS
+
+
+def parse_retention(section: object) -> Retention:
+    """Raises InvalidInput."""
+    fields = Fields("retention", section)
+    retention = Retention(
+        keep_all_hours=fields.optional_number("keep_all_hours", Retention.keep_all_hours, minimum=0.0),
+        keep_hourly_days=fields.number("keep_hourly_days", Retention.keep_hourly_days, minimum=0.0),
+        keep_daily_days=fields.optional_number("keep_daily_days", Retention.keep_daily_days, minimum=0.0),
+        keep_newest=fields.integer("keep_newest", Retention.keep_newest, minimum=1),
+    )
+    fields.finish()
+    if retention.keep_all_hours is not None and retention.daily_seconds < max(
+        retention.hourly_seconds, retention.all_seconds
+    ):
+        raise InvalidInput(
+            f"retention: keep_daily_days {retention.keep_daily_days:g} ends before keep_all_hours "
+            f"{retention.keep_all_hours:g} or keep_hourly_days {retention.keep_hourly_days:g}"
+        )
+    return retention

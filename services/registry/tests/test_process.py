@@ -253,6 +253,16 @@ def test_it_stops_when_asked_to_though_watchers_are_connected(registry: Registry
         list(watch)
 
 
+def test_all_its_threads_give_way_to_predictions_on_the_same_machine(
+    registry: RegistryServer, connect: Connect
+) -> None:
+    register_all(connect())
+    assert registry.process is not None
+    threads = [int(task.name) for task in Path(f"/proc/{registry.process.pid}/task").iterdir()]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + 10, 19)}
+
+
 def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
     second = RegistryServer(registry.data_dir)
     done = _run(second.environment())

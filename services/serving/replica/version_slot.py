@@ -169,7 +169,7 @@ class VersionSlot:
             version=self.version,
             state=self.state,
             aliases=tuple(sorted(target.removeprefix(_ALIAS_PREFIX) for target in aliases)),
-            signatures=self.signatures,
+            signatures=self.signatures if self.state is not ServingState.END else {},
             error_code=self.error_code,
             error_message=self.error_message,
             runner_id=self.runner.runner_id if self.runner else "",

@@ -6,7 +6,7 @@ has it serve another ModelServerConfig (serialized, base64), and a later snapsho
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -85,7 +85,7 @@ class VersionState:
     aliases: tuple[str, ...] = ()
     """The aliases whose queues this version's runner reads."""
     signatures: Mapping[str, Signature] = field(default_factory=dict)
-    """By name; known once the version is AVAILABLE."""
+    """By name, from AVAILABLE until the version has ended."""
     error_code: int = 0
     """Canonical status code of a failed load, else 0."""
     error_message: str = ""
@@ -168,7 +168,7 @@ class ReplicaState:
 
 def encode(state: ReplicaState) -> bytes:
     """One line, with its line end."""
-    return orjson.dumps(asdict(state)) + b"\n"
+    return orjson.dumps(state) + b"\n"
 
 
 def decode(line: bytes) -> ReplicaState:

@@ -410,3 +410,16 @@ def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str)
     assert found.exit_code == 2
     assert f"`headrace {old}` is called `headrace {new}` now." in found.output
     assert CliRunner().invoke(app, [new, "--help"]).exit_code == 0
+
+
+def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version(run: Run, server: Server) -> None:
+    thinned = {"rule": "hourly", "versions": 57, "first_version": 1, "last_version": 60, "at": 61.0}
+    server.will_answer(200, MODEL)
+    server.will_answer(200, {"versions": [VERSION]})
+    server.will_answer(200, {"versions": [VERSION], "thinned": [thinned]})
+    told = run("versions", "m").stdout
+    assert "thinned: 57 versions, 1 to 60, last" in told
+    assert "one version an hour stays" in told
+    server.will_answer(200, MODEL)
+    server.will_answer(200, VERSION | {"status": "archived", "thinned_at": 61.0, "thinned_by": "hourly"})
+    assert "thinned at 1970-01-01 00:01:01Z: one version an hour stays" in run("show", "m@2").stdout

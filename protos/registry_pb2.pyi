@@ -551,18 +551,22 @@ class UploadFileResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class DownloadFileRequest(_message.Message):
-    __slots__ = ("digest", "offset")
+    __slots__ = ("digest", "offset", "base_digests")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     digest: str
     offset: int
-    def __init__(self, digest: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    base_digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digest: _Optional[str] = ..., offset: _Optional[int] = ..., base_digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FileChunk(_message.Message):
-    __slots__ = ("data",)
+    __slots__ = ("data", "base_digest")
     DATA_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+    base_digest: str
+    def __init__(self, data: _Optional[bytes] = ..., base_digest: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("decision", "reasons", "rule_json", "outcomes_json")

@@ -250,10 +250,20 @@ class RegistryClient:
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
         return self._files.upload(directory, files, self._call(self._stub.MissingFiles, request).digests)
 
-    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace = UNLIMITED) -> int:
+    def download(
+        self,
+        files: Sequence[FileEntry],
+        directory: Path,
+        *,
+        pace: Pace = UNLIMITED,
+        bases: Mapping[str, Path] | None = None,
+    ) -> int:
         """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
 
-        pace: how fast, together with all other downloads that share it.
+        Args:
+            pace: how fast, together with all other downloads that share it.
+            bases: {digest: file that is here}, the likeliest first: a big file of which one of these has the size comes
+                as a patch where the registry can make one, and whole where the patch does not give its digest.
 
         Returns the bytes received. A file appears under its name only when it is whole.
 
@@ -261,7 +271,11 @@ class RegistryClient:
             DataLoss: the stored bytes are damaged.
             NotFound, InvalidInput.
         """
-        return self._files.download(files, directory, pace)
+        return self._files.download(files, directory, pace, bases)
+
+    def received(self) -> Mapping[str, int]:
+        """Bytes of this client's downloads: `whole_bytes` of files that came whole, `patch_bytes` of patches."""
+        return self._files.received()
 
     # versions and aliases
 

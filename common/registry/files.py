@@ -2,9 +2,10 @@
 
 import hashlib
 import io
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -14,6 +15,7 @@ from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
+from common.registry.patches import SMALLEST_FILE_BYTES, patched
 from common.registry.paths import path_below
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -23,6 +25,7 @@ _WRITE_BYTES = 32 * 1024
 _PARALLEL_FILES = 4
 _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 Item = TypeVar("Item")
+logger = logging.getLogger(__name__)
 
 
 def manifest_of(directory: Path, prefix: str = "") -> tuple[FileEntry, ...]:
@@ -61,6 +64,13 @@ class FileTransfer:
     def __init__(self, stub: registry_pb2_grpc.RegistryServiceStub, *, timeout_seconds: float) -> None:
         self._stub = stub
         self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._received = {"whole_bytes": 0, "patch_bytes": 0}
+
+    def received(self) -> Mapping[str, int]:
+        """Bytes of downloads so far: `whole_bytes` of files that came whole, `patch_bytes` of patches."""
+        with self._lock:
+            return dict(self._received)
 
     def upload(self, directory: Path, files: Sequence[FileEntry], missing: Sequence[str]) -> int:
         """Sends those files whose digest is missing; returns the bytes sent."""
@@ -71,10 +81,12 @@ class FileTransfer:
                 raise InvalidInput(f"there is no file {file.path} in {directory}")
         return _sum_in_parallel(wanted, lambda item: self._upload_file(*item))
 
-    def download(self, files: Sequence[FileEntry], directory: Path, pace: Pace) -> int:
+    def download(
+        self, files: Sequence[FileEntry], directory: Path, pace: Pace, bases: Mapping[str, Path] | None = None
+    ) -> int:
         """Writes each file that is not there yet with the right bytes; returns the bytes received."""
         targets = [(path_below(directory, file.path), file) for file in files]
-        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace))
+        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace, bases or {}))
 
     def _upload_file(self, path: Path, file: FileEntry) -> int:
         retry = Retry(self._timeout_seconds)
@@ -110,21 +122,71 @@ class FileTransfer:
         with errors_from_status(f"the upload of {file.path}"):
             self._stub.UploadFile(_pieces(path, file, offset), timeout=self._file_timeout(file.size_bytes - offset))
 
-    def _download_file(self, target: Path, file: FileEntry, pace: Pace) -> int:
+    def _download_file(self, target: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path]) -> int:
         if target.is_file() and target.stat().st_size == file.size_bytes and digest_of(target) == file.digest:
             return 0
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
-            self._fetch(aside, file, pace)
+            received = self._fetch_patched(aside, file, pace, bases)
+            if received == 0:
+                received = self._fetch(aside, file, pace)
             aside.replace(target)
             _sync_directory(target.parent)
         finally:
             aside.unlink(missing_ok=True)
-        return file.size_bytes
+        return received
 
-    def _fetch(self, aside: Path, file: FileEntry, pace: Pace) -> None:
-        """Fills the file aside with verified, durable bytes."""
+    def _count(self, kind: str, received_bytes: int) -> None:
+        with self._lock:
+            self._received[kind] += received_bytes
+
+    def _fetch_patched(self, aside: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path]) -> int:
+        """Fills the file aside from a base of its size and a patch; returns the patch's bytes.
+
+        0 where it has to come whole: there is no patch, or what a patch made of the base has another digest.
+        """
+        if file.size_bytes < SMALLEST_FILE_BYTES:
+            return 0
+        held = {digest: path for digest, path in bases.items() if _size(path) == file.size_bytes}
+        if not held:
+            return 0
+        try:
+            base, patch = self._receive_patch(file, held, pace)
+            if not base:
+                return 0
+            self._count("patch_bytes", len(patch))
+            hashed = hashlib.sha256()
+            with held[base].open("rb") as old, aside.open("wb", buffering=0) as out:
+                for data in patched(old, patch, file.size_bytes):
+                    write_gently(out, data)
+                    hashed.update(data)
+                os.fsync(out.fileno())
+        except (DataLoss, FileNotFoundError, Unavailable) as error:
+            logger.info("a patch cannot be used", extra={"digest": file.digest, "reason": str(error)})
+            return 0
+        if hashed.hexdigest() != file.digest:
+            logger.warning("a patch and its base do not make the file", extra={"digest": file.digest, "base": base})
+            return 0
+        return len(patch)
+
+    def _receive_patch(self, file: FileEntry, held: Mapping[str, Path], pace: Pace) -> tuple[str, bytes]:
+        """(base, patch); ("", b"") when the registry begins to send the whole file."""
+        request = pb.DownloadFileRequest(digest=file.digest, base_digests=list(held))
+        base, patch = "", bytearray()
+        with errors_from_status(f"the patch of {file.path}"):
+            stream = self._stub.DownloadFile(request, timeout=self._file_timeout(file.size_bytes))
+            for chunk in stream:
+                base = base or chunk.base_digest
+                if base not in held:
+                    stream.cancel()
+                    return "", b""
+                patch += chunk.data
+                pace.wait_for(len(chunk.data))
+        return base, bytes(patch)
+
+    def _fetch(self, aside: Path, file: FileEntry, pace: Pace) -> int:
+        """Fills the file aside with verified, durable bytes; returns how many came."""
         retry = Retry(self._timeout_seconds)
         hashed = hashlib.sha256()
         with aside.open("wb", buffering=0) as out:
@@ -147,6 +209,8 @@ class FileTransfer:
         found = hashed.hexdigest()
         if found != file.digest:
             raise DataLoss(f"file {file.path} came with digest {found}, {file.digest} was expected")
+        self._count("whole_bytes", file.size_bytes)
+        return file.size_bytes
 
     def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
         request = pb.DownloadFileRequest(digest=file.digest, offset=offset)
@@ -178,6 +242,13 @@ def _sum_in_parallel(items: Sequence[Item], work: Callable[[Item], int]) -> int:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
 
 
 def _sync_directory(directory: Path) -> None:

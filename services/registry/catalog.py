@@ -491,6 +491,9 @@ class Catalog:
     def read_file(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         return self._blobs.read(digest, offset)
 
+    def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
+        return self._blobs.patch_of(digest, bases)
+
     def file_size(self, digest: str) -> int:
         """Bytes of a complete file. Raises NotFound."""
         size_bytes = self._blobs.size_of(check_digest(digest))

@@ -14,6 +14,7 @@ from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
+from services.registry.store.blobs import CHUNK_BYTES
 
 SERVICE_NAME = "headrace.RegistryService"
 _DEFAULT_ROUNDS = 50
@@ -189,6 +190,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             self._uploads.release()
 
     def DownloadFile(self, request: pb.DownloadFileRequest, context: grpc.ServicerContext) -> Iterator[pb.FileChunk]:
+        if not request.offset and (patch := self._catalog.patch_of(request.digest, request.base_digests)):
+            base, data = patch
+            for start in range(0, len(data), CHUNK_BYTES):
+                yield pb.FileChunk(data=data[start : start + CHUNK_BYTES], base_digest="" if start else base)
+            return
         for chunk in self._catalog.read_file(request.digest, request.offset):
             yield pb.FileChunk(data=chunk)
 

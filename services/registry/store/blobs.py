@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -17,9 +17,11 @@ from typing import BinaryIO
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
+from common.registry.patches import SMALLEST_FILE_BYTES, patch_between
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
 from services.registry.store.shelf import Shelf, is_swept, path_of, set_aside, set_aside_for
 
+_MOST_BASES = 4
 CHUNK_BYTES = 256 * 1024
 """A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
 
@@ -81,6 +83,8 @@ class Blobs:
         self._takeover_seconds = takeover_seconds
         self._lock = threading.Lock()
         self._running: dict[str, _Upload] = {}
+        self._patching = threading.Lock()
+        self._newest_patch: tuple[tuple[str, str], bytes | None] | None = None
         self._blobs.mkdir(parents=True, exist_ok=True)
         self._uploads.mkdir(exist_ok=True)
 
@@ -164,6 +168,33 @@ class Blobs:
                 raise DataLoss(f"file {digest} is damaged: its bytes hash to {hashed.hexdigest()}")
             if held_back:
                 yield held_back
+
+    def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
+        """(base, patch) of the first of at most four bases that a patch makes the file of; None: read all of it.
+
+        Files at a URL have no patches, because both would be fetched first. Whoever applies the patch verifies the
+        digest: a damaged file or base shows there. The newest patch is kept for the other replicas.
+
+        Raises:
+            InvalidInput: a digest is none.
+        """
+        size = self.size_of(digest)
+        if not self._shelf.is_near or size is None or size < SMALLEST_FILE_BYTES:
+            return None
+        for base in bases[:_MOST_BASES]:
+            if self.size_of(check_digest(base)) == size and (patch := self._patch_between(base, digest, size)):
+                return base, patch
+        return None
+
+    def _patch_between(self, base: str, digest: str, size: int) -> bytes | None:
+        with self._patching:
+            if self._newest_patch is None or self._newest_patch[0] != (base, digest):
+                try:
+                    with self._shelf.open(base) as old, self._shelf.open(digest) as new:
+                        self._newest_patch = (base, digest), patch_between(old, new, size)
+                except FileNotFoundError:  # collected meanwhile
+                    return None
+            return self._newest_patch[1]
 
     def digests(self) -> list[str]:
         """Of every complete blob."""
@@ -264,6 +295,8 @@ class Blobs:
 
 class InFolder:
     """Below the data folder itself."""
+
+    is_near = True
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

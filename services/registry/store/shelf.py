@@ -32,6 +32,9 @@ _REMOVAL_SECONDS = 60.0
 class Shelf(Protocol):
     """Files by digest. Methods raise Unavailable where the storage cannot be reached."""
 
+    is_near: bool
+    """Whether reading a file costs no network."""
+
     def size_of(self, digest: str) -> int:
         """Bytes. Raises FileNotFoundError."""
 
@@ -74,6 +77,8 @@ def is_swept(directory: Path) -> bool:
 
 class Elsewhere:
     """At a URL, with notes in the data folder."""
+
+    is_near = False
 
     def __init__(self, directory: Path, place: Place) -> None:
         self._directory, self.place = directory, place

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
@@ -16,6 +17,7 @@ from common.process.pace import Pace
 from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
 from common.registry.files import write_gently
+from common.registry.patches import patch_between, patched
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
 from testing.registry_server import RegistryServer
@@ -258,3 +260,76 @@ def test_a_closed_watch_gives_back_its_place(tmp_path: Path) -> None:
     wait_until(is_free, "the place's return")
     client.close()
     registry.stop()
+
+
+def _tables(*, rows: int, touched: int) -> tuple[bytes, bytes]:
+    """A table of 32 float32 a row, of which a round touched some rows; an odd length, as a bundle has."""
+    random = np.random.default_rng(1)
+    before = random.standard_normal((rows, 32), np.float32)
+    after = before.copy()
+    after[random.choice(rows, touched, replace=False)] += 1
+    return before.tobytes() + b"end", after.tobytes() + b"END"
+
+
+def _two_tables(client: RegistryClient, tmp_path: Path, *, touched: int) -> tuple[FileEntry, FileEntry]:
+    """In the registry, the first also in tmp_path/to."""
+    before, after = _tables(rows=40_000, touched=touched)
+    old, new = files = _folder(tmp_path / "from", a_before=before, b_after=after)
+    client.upload(tmp_path / "from", files)
+    client.download([old], tmp_path / "to")
+    return old, new
+
+
+def test_a_table_with_few_touched_rows_comes_as_a_patch(connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    old, new = _two_tables(client, tmp_path, touched=400)
+    whole_bytes = client.received()["whole_bytes"]
+    received = client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path})
+    assert received < 400 * 3 * 64
+    assert client.received() == {"whole_bytes": whole_bytes, "patch_bytes": received}
+    assert manifest_of(tmp_path / "to") == (old, new)
+
+
+def test_a_table_that_a_round_touched_all_over_comes_whole(connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    old, new = _two_tables(client, tmp_path, touched=20_000)
+    assert client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path}) == new.size_bytes
+    assert client.received()["patch_bytes"] == 0
+    assert manifest_of(tmp_path / "to") == (old, new)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_comes_whole_when_its_base_is_damaged_or_unknown(
+    connect: Connect, tmp_path: Path, is_gone: bool
+) -> None:
+    client = connect()
+    old, new = _two_tables(client, tmp_path, touched=400)
+    base = tmp_path / "to" / old.path
+    with base.open("r+b") as file:
+        file.write(b"damaged")
+    bases = {"0" * 64: base} if is_gone else {old.digest: base}
+    assert client.download([new], tmp_path / "to", bases=bases) == new.size_bytes
+    assert (client.received()["patch_bytes"] == 0) == is_gone
+    assert manifest_of(tmp_path / "to")[1] == new
+
+
+def test_a_damaged_file_in_the_registry_is_refused_as_a_patch_too(
+    connect: Connect, registry: RegistryServer, tmp_path: Path
+) -> None:
+    client = connect()
+    old, new = _two_tables(client, tmp_path, touched=400)
+    with _blob(registry, new.digest).open("r+b") as file:
+        file.write(b"damaged")
+    with pytest.raises(DataLoss, match="damaged"):
+        client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path})
+    assert not (tmp_path / "to" / new.path).exists()
+
+
+def test_a_patch_that_is_cut_or_forged_is_refused() -> None:
+    before, after = _tables(rows=40_000, touched=400)
+    patch = patch_between(io.BytesIO(before), io.BytesIO(after), len(after))
+    assert patch is not None
+    assert b"".join(patched(io.BytesIO(before), patch, len(after))) == after
+    for wrong in (patch[:1000], b"forged" + patch):
+        with pytest.raises(DataLoss):
+            list(patched(io.BytesIO(before), wrong, len(after)))

@@ -101,7 +101,16 @@ class FrontMetrics(Collector):
             yield counter
 
     def _runners(self) -> Iterator[Metric]:
-        versions = self._front.state.versions if self._front.state is not None else ()
+        replica = self._front.state
+        versions = replica.versions if replica is not None else ()
+        fetched = CounterMetricFamily(
+            "headrace_serving_fetched_bytes",
+            "Bytes of versions from the registry: in whole files, and in patches of files that a round touched in part",
+            labels=["kind"],
+        )
+        for kind, count in (replica.fetched if replica is not None else {}).items():
+            fetched.add_metric([kind.removesuffix("_bytes")], count)
+        yield fetched
         states = GaugeMetricFamily(
             "headrace_serving_versions", "Versions of this replica by state; error: ended with one", labels=["state"]
         )

@@ -189,6 +189,7 @@ class Manager:
                 default_alias=NEWEST_ALIAS if self._configured is not None else PRODUCTION,
                 config=self._configured.config_state() if self._configured is not None else None,
                 notice=self._source.notice(),
+                fetched=self._source.fetched(),
             )
         )
         if line == self._last_line and time.monotonic() < self._snapshot_at:

@@ -160,6 +160,10 @@ class ReplicaState:
     notice: str = ""
     """What a reader should know of where the models come from though it stops nothing: that the registry is away."""
 
+    fetched: Mapping[str, int] = field(default_factory=dict)
+    """Bytes from the registry since the replica started: `whole_bytes` in whole files, `patch_bytes` in patches of big
+    ones. Empty where folders decide."""
+
     @property
     def is_standalone(self) -> bool:
         """Whether folders and no registry decide what is served: then TensorFlow Serving's rules hold to the word."""
@@ -182,6 +186,7 @@ def decode(line: bytes) -> ReplicaState:
         default_alias=document["default_alias"],
         config=_config(document["config"]),
         notice=document["notice"],
+        fetched=document["fetched"],
     )
 
 

@@ -151,6 +151,9 @@ class ConfiguredModels:
         """The folders' faults are in `config_state`."""
         return ""
 
+    def fetched(self) -> Mapping[str, int]:
+        return {}
+
     def fetch(self, model: str, version: int) -> Path:
         directory = self._found.directories.get((model, version))
         if directory is None or not directory.is_dir():

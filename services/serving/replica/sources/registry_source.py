@@ -7,7 +7,7 @@ that it has on disk, and says since when nobody told it anything (`notice`).
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -74,6 +74,9 @@ class RegistrySource:
 
     def notice(self) -> str:
         return self._notice
+
+    def fetched(self) -> Mapping[str, int]:
+        return self._client.received()
 
     def fetch(self, model: str, version: int) -> Path:
         try:

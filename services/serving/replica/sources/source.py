@@ -1,6 +1,6 @@
 """Where a replica's models come from: a registry, or folders that a configuration names. All that the manager knows."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class ModelSource(Protocol):
 
     def notice(self) -> str:
         """What a reader of the status should know of the source though it stops nothing; "" when there is nothing."""
+        ...
+
+    def fetched(self) -> Mapping[str, int]:
+        """Bytes that came so far: `whole_bytes` in whole files, `patch_bytes` in patches. Empty for folders."""
         ...
 
     def fetch(self, model: str, version: int) -> Path:

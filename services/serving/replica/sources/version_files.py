@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -42,7 +42,9 @@ class Source(Protocol):
 
     def get_version(self, model: str, version: int) -> Version: ...
 
-    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int: ...
+    def download(
+        self, files: Sequence[FileEntry], directory: Path, *, pace: Pace, bases: Mapping[str, Path]
+    ) -> int: ...
 
 
 class VersionFiles:
@@ -138,7 +140,7 @@ class VersionFiles:
         self._files_dir.mkdir(parents=True, exist_ok=True)
         distinct = {entry.digest: FileEntry(entry.digest, entry.size_bytes, entry.digest) for entry in entries}
         # Leaves alone what is there with the right bytes, and looks at them.
-        self._source.download(list(distinct.values()), self._files_dir, pace=self._pace)
+        self._source.download(list(distinct.values()), self._files_dir, pace=self._pace, bases=self._newest_files())
         partial = directory.with_name(f"{directory.name}{_PARTIAL}")
         shutil.rmtree(partial, ignore_errors=True)
         for entry in entries:
@@ -148,6 +150,11 @@ class VersionFiles:
         if directory.exists():
             shutil.rmtree(directory)  # A crash before the next line leaves no version, as before the first fetch.
         partial.rename(directory)
+
+    def _newest_files(self) -> dict[str, Path]:
+        """Every file that is here, by digest, the newest first: what a patch may be of."""
+        found = [path for path in self._files_dir.iterdir() if not path.name.startswith(".")]
+        return {path.name: path for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)}
 
     def _fetch_again(self, entries: Sequence[FileEntry], directory: Path, fault: str) -> None:
         try:

@@ -37,7 +37,8 @@ def _scraped(report: dict[str, Any]) -> str:
     queue = SimpleNamespace(load=load, depth=5)
     admission = Admission(1)
     admission.refusals["m", "too late"] = 4
-    state = decode(encode(replica_state(version(work=report, runner_pid=7, private_bytes=23))))
+    served = replica_state(version(work=report, runner_pid=7, private_bytes=23))
+    state = decode(encode(replace(served, fetched={"whole_bytes": 128, "patch_bytes": 3})))
     front: Any = SimpleNamespace(
         routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
         admission=admission,
@@ -58,6 +59,7 @@ def _scraped(report: dict[str, Any]) -> str:
         'headrace_serving_in_flight{model="m",target="alias/production"} 1.0',
         'headrace_serving_refused_total{model="m",reason="too late"} 4.0',
         'headrace_serving_cancelled_total{model="m"} 2.0',
+        'headrace_serving_fetched_bytes_total{kind="patch"} 3.0',
         'headrace_serving_runner_requests_total{model="m",signature="serving_default",version="3"} 3.0',
         'headrace_serving_runner_examples_total{model="m",signature="serving_default",version="3"} 5.0',
         'headrace_serving_runner_batches_total{model="m",signature="serving_default",version="3"} 1.0',

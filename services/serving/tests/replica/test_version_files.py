@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ class Registry:
         self.versions: dict[tuple[str, int], dict[str, bytes]] = {}
         self.downloaded: list[str] = []
         self.paces: list[Pace] = []
+        self.bases: list[list[str]] = []
         self.is_away = False
 
     def get_version(self, model: str, version: int) -> Any:
@@ -31,8 +32,9 @@ class Registry:
         entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
         return SimpleNamespace(files=tuple(entries))
 
-    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int:
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace, bases: Mapping[str, Path]) -> int:
         self.paces.append(pace)
+        self.bases.append(list(bases))
         contents = {
             hashlib.sha256(data).hexdigest(): data for files in self.versions.values() for data in files.values()
         }
@@ -75,6 +77,8 @@ def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_ag
     assert (first / "variables/data").read_bytes() == b"weights 1"
     assert (second / "variables/data").read_bytes() == b"weights 2"
     assert len(registry.downloaded) == 3
+    assert registry.bases[0] == []
+    assert sorted(registry.bases[1]) == sorted(registry.downloaded[:2])  # what a patch may be of
     files.fetch("m", 1)
     assert len(registry.downloaded) == 3
 

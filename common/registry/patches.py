@@ -1,0 +1,80 @@
+"""The difference between two files of equal size, for a table of which a round touched some rows.
+
+A patch is the zlib stream of: the count of blocks that differ (uint64); for each, its distance from the one before, in
+blocks of 64 bytes (uint32); their bytes, the last block of a file filled up with zeros. All little-endian.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataLoss
+
+SMALLEST_FILE_BYTES = 4 * 1024 * 1024
+"""A smaller file travels whole: to look for a patch takes longer than it saves."""
+_BLOCK_BYTES = 64
+_PIECE_BYTES = 256 * 1024
+_COMPARED_BYTES = 4 * 1024 * 1024
+_LARGEST_SHARE = 4
+_LARGEST_PATCH_BYTES = 64 * 1024 * 1024
+
+
+def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | None:
+    """What makes `file` of `base`, both of that size and at their start. None where more than a quarter of the file, or
+    64 MiB, differs: then the whole file travels. Holds 8 MiB and the patch in memory."""
+    limit = _largest(size_bytes) // _BLOCK_BYTES
+    places: list[NDArray[np.int64]] = []
+    blocks: list[NDArray[np.uint8]] = []
+    count = 0
+    for start in range(0, size_bytes, _COMPARED_BYTES):
+        old, new = _blocks(base.read(_COMPARED_BYTES)), _blocks(file.read(_COMPARED_BYTES))
+        if old.shape != new.shape:
+            return None
+        differing = np.flatnonzero((old.view(np.uint64) != new.view(np.uint64)).any(axis=1))
+        count += differing.size
+        if count > limit:
+            return None
+        places.append(differing + start // _BLOCK_BYTES)
+        blocks.append(new[differing])
+    distances = np.diff(np.concatenate([np.zeros(1, np.int64), *places])).astype("<u4")
+    return zlib.compress(
+        b"".join([count.to_bytes(8, "little"), distances.tobytes(), *(b.tobytes() for b in blocks)]), 1
+    )
+
+
+def patched(base: BinaryIO, patch: bytes, size_bytes: int) -> Iterator[bytes]:
+    """The bytes of the file of that size which the patch makes of the base, in pieces; their digest is not verified.
+
+    Raises:
+        DataLoss: this is no patch of such a file.
+    """
+    try:
+        content = zlib.decompressobj().decompress(patch, 8 + 2 * _largest(size_bytes))
+    except zlib.error as error:
+        raise DataLoss(f"a patch of {len(patch)} bytes cannot be unpacked: {error}") from error
+    count = int.from_bytes(content[:8], "little")
+    if len(content) != 8 + count * (4 + _BLOCK_BYTES):
+        raise DataLoss(f"a patch of {count} blocks unpacks to {len(content)} bytes")
+    places = np.cumsum(np.frombuffer(content, "<u4", count, 8).astype(np.int64))
+    blocks = np.frombuffer(content, np.uint8, offset=8 + 4 * count).reshape(count, _BLOCK_BYTES)
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        length = min(_PIECE_BYTES, size_bytes - start)
+        piece = _blocks(base.read(length))
+        first = start // _BLOCK_BYTES
+        low, high = np.searchsorted(places, (first, first + len(piece)))
+        piece[places[low:high] - first] = blocks[low:high]
+        yield piece.tobytes()[:length]
+
+
+def _largest(size_bytes: int) -> int:
+    return min(size_bytes // _LARGEST_SHARE, _LARGEST_PATCH_BYTES)
+
+
+def _blocks(data: bytes) -> NDArray[np.uint8]:
+    """uint8 of shape (blocks, 64), the last one filled up with zeros."""
+    padded = np.zeros(-(-len(data) // _BLOCK_BYTES) * _BLOCK_BYTES, np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
+    return padded.reshape(-1, _BLOCK_BYTES)

@@ -1,18 +1,18 @@
 """How much the tests notice: `python -m testing.mutants --seed 1 --count 60 services/trainer/plan common/definition`.
 
-Draws mutants of the product code below each folder by seed: a comparison, an operator, a number, a truth value, a
-condition or a call is changed in a copy of the tracked files. For each mutant the nearest test files run with -x: those
-with the fewest imports between test and module, in the folder's own service. Prints by folder how many mutants are
-caught (a test fails, or the time is over), survived, or not reached (the tests pass although the statement raises), and
-lists those that are not caught. A mutant that changes nothing visible counts as survived: only shares of the same seed
-compare.
+Draws mutants of the product code below each folder by seed, the same after an edit elsewhere: a comparison, operator,
+number, truth value, condition or call is changed in a copy of the tracked files. For each mutant the nearest
+test files run with -x: those with the fewest imports between test and module, in the folder's own service. Prints by
+folder how many mutants are caught (a test fails, or the time is over), survived, or not reached (tests pass although
+the statement raises), and lists those that are not caught. "tests fail without it": the machine was too busy for
+--seconds, or a test fails anyway; such a mutant counts for nothing. A mutant that changes nothing visible survives.
 """
 
 import argparse
 import ast
 import contextlib
+import hashlib
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -39,7 +39,8 @@ _NEAREST = 4
 class Mutant:
     room: str
     path: Path
-    change: str
+    line: int
+    what: str
     text: bytes
     raising: bytes
     """The module with the change, and with a raise before the changed statement."""
@@ -92,8 +93,8 @@ def mutants(room: str, path: Path) -> list[Mutant]:
             )
             new = ast.unparse(ast.fix_missing_locations(other))
             text = source[:begin] + (new if isinstance(node, ast.stmt) else f"({new})").encode() + source[end:]
-            change = f"{path}:{node.lineno}: {source[begin:end].decode()} -> {new}".replace("\n", " ")
-            found[begin, end] = Mutant(room=room, path=path, change=change, text=text, raising=raising)
+            what = f"{source[begin:end].decode()} -> {new}".replace("\n", " ")
+            found[begin, end] = Mutant(room=room, path=path, line=node.lineno, what=what, text=text, raising=raising)
     return [found[place] for place in sorted(found)]
 
 
@@ -164,7 +165,7 @@ def main() -> None:
     for room in given.rooms:
         product = [path for path in imports if path.is_relative_to(room) and "tests" not in path.parts]
         every = [mutant for path in sorted(product) for mutant in mutants(room, path)]
-        random.Random(given.seed).shuffle(every)
+        every.sort(key=lambda mutant: hashlib.sha256(f"{given.seed} {mutant.path} {mutant.what}".encode()).digest())
         drawn += list(islice(filter(compiles, every), given.count))
     trees: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
@@ -193,7 +194,7 @@ def main() -> None:
         for mutant, verdict in zip(drawn, pool.map(judge, drawn), strict=True):
             counts[mutant.room][verdict] += 1
             if verdict != "caught":
-                print(f"{verdict}: {mutant.change}", flush=True)
+                print(f"{verdict}: {mutant.path}:{mutant.line}: {mutant.what}", flush=True)
         for room, count in counts.items():
             print(f"{room}: {', '.join(f'{number} {verdict}' for verdict, number in sorted(count.items()))}")
 

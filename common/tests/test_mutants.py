@@ -18,7 +18,7 @@ def test_a_mutant_changes_one_part_of_a_function_and_nothing_else(tmp_path: Path
     module = tmp_path / "module.py"
     module.write_text(_MODULE)
     found = mutants("room", module)
-    changes = {mutant.change.partition(": ")[2].partition(" -> ")[2]: mutant for mutant in found}
+    changes = {mutant.what.partition(" -> ")[2]: mutant for mutant in found}
     assert {"words", "len(words) >= LIMIT", "not words and len(words) > LIMIT", "2"} <= set(changes)
     assert changes["2"].text.decode() == _MODULE.replace("return 1", "return (2)"), "constants of the module stay"
     assert changes["2"].raising.decode().splitlines()[6:8] == [

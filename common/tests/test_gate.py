@@ -99,6 +99,7 @@ def test_rules_and_outcomes_travel_too() -> None:
     }
     gate = read_gate(section)
     assert [rule.slice for rule in gate.asked] == [{"carrier": "AA"}, {"carrier": None, "month": None}]
+    assert [rule.min_examples for rule in gate.rules] == [5, 0], "a rule without a number judges from the first example"
     assert gate.shown_metric == "late/auc"
     details: dict[str, Any] = {"slices": [{"by": ["carrier"], "where": None, "count": 1, "metrics": {}}]}
     draft = VersionDraft("d", {"candidate": {"rmse": 0.5}}, gate, 1, 1, 0, (), 1, {}, {}, evaluation=details)

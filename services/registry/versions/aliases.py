@@ -99,7 +99,7 @@ def back_to(connection: Connection, before: Model) -> int:
     )
     target = rollback_target(
         ((row.move, row.to_version) for row in moves),
-        lambda version: _status(connection, model, version) != VersionStatus.ARCHIVED,
+        lambda version: _is_kept(connection, model, version),
     )
     if target is None:
         raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
@@ -209,6 +209,12 @@ def _remember(
         )
     )
     transaction.record(ChangeKind.ALIAS, model, version=version, detail=alias)
+
+
+def _is_kept(connection: Connection, model: str, version: int) -> bool:
+    """Also of a version that there is not: moves of a deleted model of that name stay on record."""
+    query = select(versions.c.status).where(versions.c.model == model, versions.c.version == version)
+    return connection.execute(query).scalar_one_or_none() not in (None, str(VersionStatus.ARCHIVED))
 
 
 def _status(connection: Connection, model: str, version: int) -> str:

@@ -182,9 +182,10 @@ def test_a_module_that_is_found_out_in_a_warm_round_has_it_taken_again_with_all_
 
 @pytest.mark.parametrize("family", [name for name, changes in FAMILIES.items() if "module" not in changes])
 def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tmp_path: Path, family: str) -> None:
-    """Rows of a table then mean something else."""
+    """Rows of a table then mean something else; those that mean nothing have initial values that are not 0."""
     words = {"type": "vocabulary", "max_words": 20, "oov": "bucket", "update": True}
-    files = definition(**{**FAMILIES[family], "features": {**FEATURES, "word": words}})
+    vector = {"type": "embedding", "of": "word", "dimension": 2}
+    files = definition(**{**FAMILIES[family], "features": {**FEATURES, "word": words, "word_vector": vector}})
     digests, told = list[list[str]](), list[Any]()
     for name, kept in (("fresh", None), ("warm", Kept())):
         platform = Platform(tmp_path / name, exports=kept is not None)

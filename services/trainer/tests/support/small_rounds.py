@@ -157,14 +157,16 @@ class Platform:
     def lease(
         self, files: Mapping[str, bytes], *, block_examples: int = 40, parent_version: int = 0, has_window: bool = False
     ) -> Lease:
-        """A round over everything that no version has learned from; with a window over all that its ancestors have."""
+        """A round over everything that no version has learned from, with a seed of its own; with a window over all that
+        its ancestors have."""
         start = self.registry.versions[parent_version - 1].ranges[0].to_offset if parent_version else 0
         end = self.log.end_position("examples.stream")[0]
         ranges = (OffsetRange(0, start, end),)
         window = (OffsetRange(0, 0, start),) if has_window and start else ()
         return self.registry.lease(
-            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version, window=window
-        )
+            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version, window=window,
+            seed=11 + parent_version,
+        )  # fmt: skip
 
     def after_blocks(self, count: int) -> Callable[[], bool]:
         """True once so many blocks more are trained."""

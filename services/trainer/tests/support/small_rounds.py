@@ -164,8 +164,8 @@ class Platform:
         ranges = (OffsetRange(0, start, end),)
         window = (OffsetRange(0, 0, start),) if has_window and start else ()
         return self.registry.lease(
-            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version, window=window,
-            seed=11 + parent_version,
+            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version,
+            window=window, seed=11 + parent_version,
         )  # fmt: skip
 
     def after_blocks(self, count: int) -> Callable[[], bool]:

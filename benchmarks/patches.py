@@ -1,0 +1,84 @@
+"""What a version of a big table costs on its way to a replica that holds an older one.
+
+`python -m benchmarks.patches [--rows 1000000] [--touched 10000] [--versions 6]`
+
+A table of float32 [rows, 32] stands in for a version's variables; between two versions so many rows, drawn anew,
+change. Each version is fetched twice from a real registry over loopback: whole, and by a client that holds the one
+before.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import Cell, publish
+from common.registry.catalog import FileEntry
+from common.registry.client import RegistryClient, manifest_of
+from testing.registry_server import RegistryServer
+
+_COLUMNS = 32
+_LIMIT_BYTES = 3_000_000
+
+
+def _write_versions(directory: Path, *, rows: int, touched: int, versions: int) -> None:
+    random = np.random.default_rng(1)
+    table = random.standard_normal((rows, _COLUMNS), np.float32)
+    directory.mkdir()
+    for number in range(versions):
+        chosen = random.choice(rows, touched, replace=False)
+        table[chosen] += random.standard_normal((touched, _COLUMNS), np.float32) * np.float32(0.01)
+        (directory / f"version-{number + 1}").write_bytes(table.tobytes())
+
+
+def _fetched(
+    client: RegistryClient, file: FileEntry, to: Path, bases: Mapping[str, Path] | None = None
+) -> tuple[int, float]:
+    """(bytes that came, seconds)."""
+    began = time.perf_counter()
+    count = client.download([file], to, bases=bases or {})
+    return count, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.patches")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--touched", type=int, default=10_000)
+    parser.add_argument("--versions", type=int, default=6)
+    options = parser.parse_args()
+    lines: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        _write_versions(root / "from", rows=options.rows, touched=options.touched, versions=options.versions)
+        server = RegistryServer(root / "registry")
+        server.start()
+        client = RegistryClient(server.address)
+        try:
+            files = manifest_of(root / "from")
+            client.upload(root / "from", files)
+            held: dict[str, Path] = {}
+            for file in files:
+                whole, whole_seconds = _fetched(client, file, root / "whole")
+                patch, patch_seconds = _fetched(client, file, root / "patched", held)
+                lines.append({
+                    "version": file.path, "whole bytes": whole, "s": whole_seconds,
+                    "bytes beside the one before": patch, "s ": patch_seconds,
+                    "limit": _LIMIT_BYTES if held else None,
+                })  # fmt: skip
+                held = {file.digest: root / "patched" / file.path}
+        finally:
+            client.close()
+            server.stop()
+    publish(
+        "patches",
+        f"Fetching a table of {options.rows:,} x {_COLUMNS} of which {options.touched:,} rows change per version",
+        lines,
+        notes=["The first version has none before it. The registry and the client run on the same machine."],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -26,15 +26,16 @@ def overview(connection: Connection, now: float) -> list[tuple[Model, float, Jso
         & (aliases.c.version == versions_table.c.version)
         & (aliases.c.alias == PRODUCTION),
     )
+    # Models come first, and the last hour: without a hint SQLite reads every version for either.
     newest = published.find_versions(
         connection,
-        (models_table.c.name == versions_table.c.model) & (models_table.c.newest_version == versions_table.c.version),
+        (models_table.c.name == versions_table.c.model)
+        & (models_table.c.newest_version == versions_table.c.version)
+        & func.unlikely(models_table.c.newest_version > 0),
     )
-    recent = versions_table.c.created_at > now - _HOUR_SECONDS
+    recent = func.unlikely(versions_table.c.created_at > now - _HOUR_SECONDS)
     counts = dict(_by_model(connection, versions_table.c.model, func.count(), recent))
-    moves = dict(
-        _by_model(connection, alias_history.c.model, func.max(alias_history.c.at), alias_history.c.alias == PRODUCTION)
-    )
+    moves = _moves(connection)
     by_model = {model: {found.model: found for found in list_} for model, list_ in (("p", produced), ("n", newest))}
     open_rounds = _open_rounds(connection)
     return [
@@ -55,6 +56,15 @@ def overview(connection: Connection, now: float) -> list[tuple[Model, float, Jso
 def _by_model(connection: Connection, model: Any, value: Any, condition: Any) -> list[tuple[str, Any]]:
     query = select(model.label("model"), value.label("value")).where(condition).group_by(model)
     return [(row.model, row.value) for row in connection.execute(query)]
+
+
+def _moves(connection: Connection) -> dict[str, float]:
+    """{model: when its production moved last}."""
+    every = alias_history.alias()
+    of_model = (every.c.model == models_table.c.name) & (every.c.alias == PRODUCTION)
+    newest = select(func.max(every.c.id)).where(of_model).correlate(models_table).scalar_subquery()
+    query = select(alias_history.c.model, alias_history.c.at).join(models_table, alias_history.c.id == newest)
+    return {row.model: row.at for row in connection.execute(query)}
 
 
 def _open_rounds(connection: Connection) -> dict[str, JsonMap]:

@@ -6,6 +6,9 @@ from typing import Any
 from common.counted import counted, is_or_are
 from common.registry.catalog import LEARN, Round, RoundState
 
+JUDGED_ON = "judged on"
+"""How the reason of a verdict begins that says the size of what it rests on."""
+
 
 def progress_of(found: Round) -> str:
     """How far an open round is; "" where it has ended."""

@@ -12,7 +12,7 @@ import typer
 from common.counted import counted
 from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, THINNED_TO, Model, Version, VersionMetrics
-from common.registry.round_words import rolled_back_words
+from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
 from headrace.client.lifecycle import Applied
 from headrace.commands.session import Session, age, print_line, print_table
@@ -261,8 +261,9 @@ def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[st
     metric = version.verdict.rule.shown_metric
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     verdict = str(version.verdict.decision)
-    if version.verdict.reasons and verdict == "reject":
-        verdict += f": {'; '.join(version.verdict.reasons)}"
+    reasons = [reason for reason in version.verdict.reasons if not reason.startswith(JUDGED_ON)]
+    if reasons and verdict == "reject":
+        verdict += f": {'; '.join(reasons)}"
     for instance, reason in failed.get(version.version, {}).items():
         verdict += f"; not loaded by {instance}: {reason}"
     return [

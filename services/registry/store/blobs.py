@@ -178,7 +178,7 @@ class Blobs:
         Raises:
             InvalidInput: a digest is none.
         """
-        size = self.size_of(digest)
+        size = self.size_of(check_digest(digest))
         if not self._shelf.is_near or size is None or size < SMALLEST_FILE_BYTES:
             return None
         for base in bases[:_MOST_BASES]:

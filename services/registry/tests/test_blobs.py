@@ -41,6 +41,12 @@ def test_a_file_can_be_read_back_once_it_is_complete(blobs: Blobs, tmp_path: Pat
     assert not _part(tmp_path).exists()
 
 
+@pytest.mark.parametrize(("digest", "bases"), [("x" * 5000, []), ("../" + DIGEST, [DIGEST])])
+def test_a_patch_of_what_is_no_digest_is_refused(blobs: Blobs, digest: str, bases: list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        blobs.patch_of(digest, bases)
+
+
 def test_an_interrupted_upload_is_taken_up_where_it_stopped(blobs: Blobs) -> None:
     with pytest.raises(Unavailable):
         blobs.receive(DIGEST, len(CONTENT), 0, _interrupted(CONTENT[:300]))

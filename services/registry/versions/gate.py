@@ -15,6 +15,7 @@ from typing import Any, Literal
 from common.counted import counted
 from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
 from common.registry.catalog import Decision, JsonMap, Verdict, VersionMetrics
+from common.registry.round_words import JUDGED_ON
 
 Outcome = Literal["passed", "failed", "not_enough_evidence"]
 # Metrics of one slice are sums in float64: two that are this close are the same.
@@ -138,7 +139,7 @@ def _size(rule: Gate, evaluation: JsonMap) -> str:
     if not window:
         return ""
     earlier = f", {window['earlier']:,} of them from earlier rounds" if window["earlier"] else ""
-    size = f"judged on {window['examples']:,} held-out examples{earlier}"
+    size = f"{JUDGED_ON} {window['examples']:,} held-out examples{earlier}"
     if rule.confidence is not None:
         return size
     found: JsonMap = evaluation.get("intervals", {})

@@ -19,7 +19,6 @@ from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.retry import Backoff
 from common.process.rpc import start_server
-from common.process.scheduling import LoadPriority
 from common.process.tracing import open_tracing
 from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
@@ -53,7 +52,7 @@ def main() -> int:
     configure_logs("registry", log_format=settings.log_format, level=settings.log_level)
     raise_open_files_limit()
     # A version costs 60 ms of a core here. Where serving shares the machine, predictions go first.
-    scheduling.stay_in_background(LoadPriority.NICE)
+    scheduling.stay_in_background(scheduling.LoadPriority.NICE)
     keep_giving_back()
     stop = Stop()
     stop.listen_for_signals()

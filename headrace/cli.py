@@ -34,6 +34,7 @@ from headrace.commands import (
     push,
     rebuild,
     records,
+    signing,
     start,
     stats,
     tensorboard,
@@ -199,6 +200,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "rounds": look.rounds,
         "rebuild": rebuild.rebuild,
         "push": push.push,
+        "verify": signing.verify,
         "promote": models.promote,
         "rollback": models.rollback,
     },
@@ -243,6 +245,7 @@ model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
+app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")
 app.add_typer(records.app, name="records", rich_help_panel="Streams and events")
 

@@ -262,6 +262,8 @@ class VersionDraft:
     """{"slices": [...], "curves": {...}, "intervals": {...}}: docs/guide/evaluate.md says their forms."""
     unusable: JsonMap = field(default_factory=dict)
     """{"reasons": {reason: count}, "samples": [{"partition", "offset", "index", "reason"}]}"""
+    signature: str = ""
+    """As in Version."""
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,11 @@ class Version:
     """When its files went, epoch seconds; 0: they have not, or by an older release."""
     thinned_by: str = ""
     """Of THINNED_TO; "" where it was not thinned."""
+    signed_by: str = ""
+    """The ids of the keys that its signature names, separated by commas; the registry does not verify them. "": it has
+    no signature."""
+    signature: str = ""
+    """The DSSE envelope (statements.py) as text; a list of versions leaves it out, and thinning removes it."""
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,7 @@ def draft_to_wire(draft: VersionDraft) -> pb.Version:
         environment_json=json_text(draft.environment),
         unusable_json=json_text(draft.unusable),
         evaluation_json=json_text(draft.evaluation),
+        signature=draft.signature,
     )
 
 
@@ -287,6 +288,7 @@ def draft_from_wire(message: pb.Version) -> VersionDraft:
         environment=json_map("environment_json", message.environment_json),
         unusable=json_map("unusable_json", message.unusable_json),
         evaluation=json_map("evaluation_json", message.evaluation_json),
+        signature=message.signature,
     )
 
 
@@ -325,6 +327,8 @@ def version_to_wire(version: Version) -> pb.Version:
         step=version.step,
         end_position=dict(version.end_position),
         contract_json=json_text(version.contract),
+        signature=version.signature,
+        signed_by=version.signed_by,
     )
 
 
@@ -363,6 +367,8 @@ def version_from_wire(message: pb.Version) -> Version:
         step=message.step,
         end_position=dict(message.end_position),
         contract=json_map("contract_json", message.contract_json),
+        signature=message.signature,
+        signed_by=message.signed_by,
     )
 
 

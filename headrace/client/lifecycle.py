@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import orjson
 
 from common.errors import InvalidInput
-from common.registry.catalog import HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
+from common.registry.catalog import FileEntry, HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
 from headrace.client.answers import build
 from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
@@ -108,17 +108,19 @@ class Lifecycle:
 
     def push(
         self, model: str, directory: Path, *, origin: str = "", reason: str = "", judge: bool = False,
-        wait_seconds: float = 600.0,
+        wait_seconds: float = 600.0, signing_key: Path | None = None,
     ) -> Version:  # fmt: skip
         """Registers a folder with a SavedModel as the model's next version. Needs grpcio.
 
         Args:
             judge: a trainer measures it beside the live version on what the last round held out, and the gate decides.
             wait_seconds: for that trainer.
+            signing_key: a private key (PEM) that signs the version here.
 
         Raises:
             InvalidInput: it lacks a part or a tag, holds what no replica can run, or links out of the folder.
-            Conflict: to be judged, but no round of the model has made a version.
+            Conflict: to be judged, but no round of the model has made a version; or another version took the number
+                that was signed.
             NotFound: no such model.
             Unavailable: the registry takes no files here, or no trainer could measure it in time.
         """
@@ -138,9 +140,19 @@ class Lifecycle:
                 "POST", f"/v1/models/{segment(model)}:measure", asking, headers=JSON, repeatable=True
             ).json()
             body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
+        if signing_key is not None:
+            body["signature"] = self._signed(model, files, signing_key)
         path = f"/v1/models/{segment(model)}:push"
         answer = self._registry.call("POST", path, orjson.dumps(body), headers=JSON, repeatable=False).json()
         return build(Version, answer)
+
+    def _signed(self, model: str, files: Sequence[FileEntry], signing_key: Path) -> str:
+        from common.registry.signing import read_signer
+        from common.registry.statements import Statement, digests_of
+
+        answer = self._registry.call("GET", f"/v1/models/{segment(model)}", repeatable=True).json()
+        statement = Statement(model, int(answer["newest_version"]) + 1, digests_of(files), {"signer": self._by})
+        return read_signer(signing_key).sign(statement)
 
     def definition(self, digest: str) -> dict[str, bytes]:
         """The files of a definition by its digest."""

@@ -267,6 +267,7 @@ def _print_version(version: Version, model: Model, words: Words) -> None:
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
         "training": training_facts.course(version),
         "files": _files(version),
+        "signed by": ", ".join(f"key {key[:16]}" for key in version.signed_by.split(",") if key) or "nobody",
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
     for name, signature in version.contract.get("signatures", {}).items():

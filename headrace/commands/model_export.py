@@ -9,6 +9,7 @@ import typer
 from common.counted import counted
 from common.errors import Conflict, NotFound
 from common.registry.paths import path_below
+from common.registry.statements import SIGNATURE_FILE
 from headrace.commands.model_files import FOLDER, chosen_version
 from headrace.commands.session import Session
 
@@ -20,7 +21,10 @@ def export(
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="TensorFlow Serving's model_base_path; DIR/VERSION is new.")],
 ) -> None:
-    """Write a version's SavedModel as DIR/VERSION, whole or not at all, as TensorFlow Serving reads it."""
+    """Write a version's SavedModel as DIR/VERSION, whole or not at all, as TensorFlow Serving reads it.
+
+    Its signature comes with it: `headrace verify DIR/VERSION` needs no platform.
+    """
     session: Session = context.obj
     with session.client() as client:
         version = chosen_version(client, name)
@@ -35,6 +39,8 @@ def export(
         )  # Of an export that was cut short; TensorFlow Serving reads numbers only.
         for entry in entries:
             client.fetch_file(entry, path_below(aside, entry.path.removeprefix(FOLDER)))
+        if version.signature:
+            (aside / SIGNATURE_FILE).write_text(version.signature)
         aside.rename(target)
     document = {"model": version.model, "version": version.version, "to": str(target), "files": len(entries)}
     told = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"

@@ -36,6 +36,9 @@ def push(
             "--judge", help="Measure it beside the live version on held-out events; the gate promotes or refuses it."
         ),
     ] = False,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Sign the version with this private key.")
+    ] = None,
     script: Annotated[
         Path | None,
         typer.Option("--run", metavar="SCRIPT", help="First run this script of TensorFlow 1, which exports to DIR."),
@@ -56,7 +59,7 @@ def push(
         note = checked(directory)
         with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
             origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
-            version = client.push(model, directory, origin=origin, reason=reason, judge=judge)
+            version = client.push(model, directory, origin=origin, reason=reason, judge=judge, signing_key=key)
 
     def told() -> None:
         typer.echo(

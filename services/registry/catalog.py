@@ -275,7 +275,7 @@ class Catalog:
 
     def push_version(
         self, model: str, files: Sequence[FileEntry], *, origin: str, by: str, reason: str,
-        measured: Measured | None = None,
+        measured: Measured | None = None, signature: str = "",
     ) -> Version:  # fmt: skip
         """A SavedModel that was made elsewhere, as a version that a person may promote, or the gate where a trainer has
         measured it."""
@@ -293,6 +293,7 @@ class Catalog:
                 by=by,
                 reason=reason,
                 measured=measured,
+                signature=signature,
             )
 
     def get_version(self, model: str, version: int) -> Version:

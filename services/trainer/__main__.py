@@ -19,6 +19,7 @@ from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
 from common.registry.follow import follow
 from common.registry.reporting import Part, Report, Reporter
+from common.registry.signing import read_signer
 from services.trainer.control.cluster import Cluster, place_of
 from services.trainer.control.identity import holder_id, holder_secret, own_data_dir
 from services.trainer.control.lease import RoundLoop
@@ -58,6 +59,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
 def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     health = Health("registry", "event_log", "zygote")
     tracing = open_tracing("trainer", settings.trace_sample)
+    signer = read_signer(settings.signing_key_file) if settings.signing_key_file else None
     own_data_dir(settings.data_dir)
     log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
@@ -78,6 +80,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         on_ended=planner.wake,
         cluster=cluster,
         tracing=tracing,
+        signer=signer,
     )
 
     def on_change(change: Change) -> None:

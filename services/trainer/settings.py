@@ -32,6 +32,10 @@ class TrainerSettings(ServiceSettings):
     id: str = Field(default="", max_length=128)
     """Who holds the leases. Empty: made once and kept in DATA_DIR, so that a restarted trainer is the same one."""
 
+    signing_key_file: Path | None = None
+    """Ed25519 private key (PEM, of `headrace keys new`) that signs every version of this trainer; empty: none is
+    signed. Rounds' processes never see it."""
+
     poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""
     lease_ttl_seconds: float = Field(default=15.0, ge=0.5, le=3600)

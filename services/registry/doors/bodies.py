@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.definition.gate import read_gate
 from common.errors import InvalidInput
+from common.registry.statements import MAX_ENVELOPE_CHARACTERS
 from common.registry.wire import json_text
 from services.registry.versions.pushed import Measured
 
@@ -84,6 +85,8 @@ class PushBody(AuthorBody):
     files: list[PushedFile] = Field(max_length=10_000)
     origin: Text = ""
     measured: MeasuredBody | None = None
+    signature: str = Field("", max_length=MAX_ENVELOPE_CHARACTERS)
+    """A DSSE envelope (docs/guide/trust.md) of the number that the version will have."""
 
 
 class PinBody(AuthorBody):

@@ -43,13 +43,17 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
         """A SavedModel made elsewhere becomes a version that a person may promote; its files were uploaded before. With
         `measured`, what a trainer found, the gate judges it beside the live version.
 
-        400 where it lacks a part or a tag, or holds operations that no replica can run.
+        400 where it lacks a part or a tag, or holds operations that no replica can run. 409 where the `signature` is of
+        another version number than the next.
         """
         files = [FileEntry(file.path, file.size_bytes, file.digest) for file in body.files]
         measured = body.measured.measured() if body.measured else None
         return json_answer(
-            catalog.push_version(model, files, origin=body.origin, by=body.by, reason=body.reason, measured=measured)
-        )
+            catalog.push_version(
+                model, files, origin=body.origin, by=body.by, reason=body.reason, measured=measured,
+                signature=body.signature,
+            )
+        )  # fmt: skip
 
     @app.post("/v1/models/{model}/rounds/{round_id}:fail", tags=["rounds"])
     def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:

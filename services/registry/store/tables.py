@@ -112,6 +112,8 @@ versions = Table(
     # common.registry.catalog.Version.thinned_at and thinned_by.
     Column("thinned_at", Float, nullable=False, server_default="0"),
     Column("thinned_by", String, nullable=False, server_default=""),
+    # common.registry.catalog.Version.signed_by.
+    Column("signed_by", String, nullable=False, server_default=""),
     # What counts, thins and collects reads these alone, and none of the JSON.
     Index("versions_by_status", "status", "model", "version", "created_at"),
     Index("versions_by_time", "created_at", "model"),
@@ -152,6 +154,15 @@ version_files = Table(
     Column("path", String, primary_key=True),
     Column("size_bytes", Integer, nullable=False),
     Column("digest", String, nullable=False, index=True),
+)
+
+signatures = Table(
+    "signatures",
+    metadata,
+    # A version's DSSE envelope, apart from what lists of versions read; gone with its files.
+    Column("model", String, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("envelope", Text, nullable=False),
 )
 
 aliases = Table(

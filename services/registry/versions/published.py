@@ -38,6 +38,7 @@ from services.registry.store.told import check_told
 from services.registry.versions import aliases
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_unusable
+from services.registry.versions.signatures import add_signature, signature_of
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
@@ -129,6 +130,7 @@ def insert_version(
             end_position_json=json_text({str(partition): offset for partition, offset in ends.items()}),
             created_at=transaction.now,
             contract_json=json_text(contract),
+            signed_by=add_signature(connection, plan.model, version, draft),
         )
     )
     add_to_line(connection, version, plan, asdict(replace(draft, files=())), parent_end)
@@ -200,7 +202,7 @@ def _registered_before(connection: Connection, row: RoundRow, draft: VersionDraf
 
 
 def get_version(connection: Connection, model: str, version: int) -> Version:
-    """With its files. Raises NotFound."""
+    """With its files and signature. Raises NotFound."""
     query = _joined().where(versions.c.model == model, versions.c.version == version)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -211,7 +213,8 @@ def get_version(connection: Connection, model: str, version: int) -> Version:
         .where(version_files.c.model == model, version_files.c.version == version)
         .order_by(version_files.c.path)
     )
-    return _version_of(row, [FileEntry(file.path, file.size_bytes, file.digest) for file in files])
+    found = _version_of(row, [FileEntry(file.path, file.size_bytes, file.digest) for file in files])
+    return replace(found, signature=signature_of(connection, model, version))
 
 
 def list_versions(connection: Connection, model: str) -> list[Version]:
@@ -284,6 +287,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         evaluation=draft.get("evaluation", {}),
         thinned_at=row.thinned_at,
         thinned_by=row.thinned_by,
+        signed_by=row.signed_by,
     )
 
 
@@ -297,5 +301,5 @@ def _stored_rule(stored: Mapping[str, Any]) -> Gate:
 
 def _draft_json(draft: VersionDraft) -> str:
     values = asdict(replace(draft, files=()))
-    del values["files"]
+    del values["files"], values["signature"]
     return json_text(values)

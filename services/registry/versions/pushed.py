@@ -66,7 +66,7 @@ def check_files(files: Sequence[FileEntry]) -> None:
 
 def push_version(
     transaction: Transaction, model_name: str, *, files: Sequence[FileEntry], contract: JsonMap, origin: str, by: str,
-    reason: str, measured: Measured | None = None,
+    reason: str, measured: Measured | None = None, signature: str = "",
 ) -> Version:  # fmt: skip
     """Registers the files as the model's next version; the caller has checked that they are there.
 
@@ -75,7 +75,7 @@ def push_version(
         measured: None: nobody judges it.
 
     Raises:
-        NotFound: there is no such model. Conflict: it is archived.
+        NotFound: there is no such model. Conflict: it is archived, or the signature is of another version number.
     """
     check_author(by, reason)
     check_told(evaluation=measured.evaluation if measured else {})
@@ -92,7 +92,7 @@ def push_version(
     )  # fmt: skip
     draft = VersionDraft(
         weights_digest=digest, metrics={}, gate=Gate(), events_trained=0, events_held_out=0, events_unusable=0,
-        files=tuple(files), step=0, timings={}, environment={PUSHED: pushed},
+        files=tuple(files), step=0, timings={}, environment={PUSHED: pushed}, signature=signature,
     )  # fmt: skip
     if measured:
         pushed["against"] = measured.against

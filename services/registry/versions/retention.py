@@ -41,7 +41,16 @@ from services.registry.rounds.line import ancestor_at_most, first_of_line
 from services.registry.rounds.plans import OPEN_STATES, plan_of
 from services.registry.store.database import Transaction
 from services.registry.store.history import remember
-from services.registry.store.tables import definition_files, jobs, lineage, rounds, thinned, version_files, versions
+from services.registry.store.tables import (
+    definition_files,
+    jobs,
+    lineage,
+    rounds,
+    signatures,
+    thinned,
+    version_files,
+    versions,
+)
 from services.registry.versions import aliases
 
 MOST_OF_A_PASS = 500
@@ -157,8 +166,8 @@ def _thinned(transaction: Transaction, name: str, one: Due, log_start: Mapping[i
             draft_json=json_text(draft),
         )
     )  # fmt: skip
-    of_version = (version_files.c.model == name) & (version_files.c.version == one.version)
-    connection.execute(delete(version_files).where(of_version))
+    for table in (version_files, signatures):
+        connection.execute(delete(table).where(table.c.model == name, table.c.version == one.version))
     return True
 
 

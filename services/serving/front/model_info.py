@@ -154,6 +154,7 @@ async def replica_json(front: Front) -> dict[str, Any]:
         "replica": state.replica if state is not None else "",
         "notice": state.notice if state is not None else "",
         "fetched": state.fetched if state is not None else {},
+        "requires_signed": state.requires_signed if state is not None else False,
         "open_requests": front.open_count,
         "queue_connected": front.queue_client.is_connected,
         "queues": queues,

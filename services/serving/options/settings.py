@@ -99,6 +99,11 @@ class ServingSettings(ServiceSettings):
     """`listed`: each version is looked at before it is loaded, and one that could read files that are not its own, or
     reach other machines, fails to load. `all`: folders are loaded as they are; a registry looked when it took its
     versions."""
+    require_signed: bool = False
+    """Whether a version is loaded only when a key of trusted_keys_file has signed it; another one fails to load, and
+    what is live stays. Folders carry their signature as `headrace model export` writes it."""
+    trusted_keys_file: str = ""
+    """Ed25519 public keys (PEM), one after another; read anew for each version."""
     models: str = ""
     """Names of the models to serve, separated by commas; empty: every model of the registry."""
     model_base_path: str = ""
@@ -174,6 +179,8 @@ class ServingSettings(ServiceSettings):
             for name, value in needing.items():
                 if value:
                     raise ValueError(f"{name} needs enable_batching")
+        if self.require_signed != bool(self.trusted_keys_file):
+            raise ValueError("require_signed and trusted_keys_file are given together or not at all")
         if self.is_standalone() and self.models:
             raise ValueError("models chooses among those of a registry; folders are served as the configuration says")
         if self.model_config_file_poll_wait_seconds and not self.model_config_file:

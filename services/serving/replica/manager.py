@@ -38,6 +38,7 @@ from services.serving.replica.replica import Replica
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.sources.configured_models import ConfiguredModels
 from services.serving.replica.sources.registry_source import RegistrySource
+from services.serving.replica.sources.signed_versions import verifier
 from services.serving.replica.sources.source import ModelSource
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.zygote_client import ZygoteProcess
@@ -190,6 +191,7 @@ class Manager:
                 config=self._configured.config_state() if self._configured is not None else None,
                 notice=self._source.notice(),
                 fetched=self._source.fetched(),
+                requires_signed=self._settings.require_signed,
             )
         )
         if line == self._last_line and time.monotonic() < self._snapshot_at:
@@ -201,9 +203,14 @@ class Manager:
 
     def _make_source(self) -> ModelSource:
         settings = self._settings
+        verify_signature = verifier(Path(settings.trusted_keys_file)) if settings.require_signed else None
         if settings.is_standalone():
             self._configured = ConfiguredModels(
-                settings, platforms=platform_names(), post=self._post, on_wanted=self._replica.on_wanted
+                settings,
+                platforms=platform_names(),
+                verify_signature=verify_signature,
+                post=self._post,
+                on_wanted=self._replica.on_wanted,
             )
             return self._configured
         # Replicas may share a data directory when they have names; one without a name has a folder of its own.
@@ -213,6 +220,7 @@ class Manager:
             kept_versions=settings.kept_versions,
             served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
             pace=Pace(self._download_rate),
+            verify_signature=verify_signature,
             post=self._post,
             on_wanted=self._replica.on_wanted,
         )

@@ -32,7 +32,12 @@ from services.serving.wire.replica_state import ServingState, VersionState
 logger = logging.getLogger(__name__)
 _HURRY_AGAIN_SECONDS = 1.0
 _ENDED_KEPT = 10
-_CODE_OF = {"InvalidInput": Code.INVALID_ARGUMENT, "NotFound": Code.NOT_FOUND, "Unavailable": Code.UNAVAILABLE}
+_CODE_OF = {
+    "InvalidInput": Code.INVALID_ARGUMENT,
+    "NotFound": Code.NOT_FOUND,
+    "Conflict": Code.FAILED_PRECONDITION,
+    "Unavailable": Code.UNAVAILABLE,
+}
 """Canonical codes of what fetching a version may raise; anything else is a loss of data."""
 
 

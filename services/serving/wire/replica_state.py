@@ -164,6 +164,9 @@ class ReplicaState:
     """Bytes from the registry since the replica started: `whole_bytes` in whole files, `patch_bytes` in patches of big
     ones. Empty where folders decide."""
 
+    requires_signed: bool = False
+    """Whether versions are loaded only when a trusted key has signed them."""
+
     @property
     def is_standalone(self) -> bool:
         """Whether folders and no registry decide what is served: then TensorFlow Serving's rules hold to the word."""
@@ -187,6 +190,7 @@ def decode(line: bytes) -> ReplicaState:
         config=_config(document["config"]),
         notice=document["notice"],
         fetched=document["fetched"],
+        requires_signed=document["requires_signed"],
     )
 
 

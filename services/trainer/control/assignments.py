@@ -62,6 +62,7 @@ class Assignments:
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,
             may_stay=self._settings.warm_processes > 0,
+            is_signed=self._settings.signing_key_file is not None,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

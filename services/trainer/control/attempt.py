@@ -4,18 +4,21 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
 from common.process.own_time import OwnClock, Usage, clock_of
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
+from common.registry.statements import SIGNATURE_FILE
 from services.trainer import metrics
 from services.trainer.control.round_trace import RoundTrace
+from services.trainer.control.signing import VersionSigner
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
@@ -28,6 +31,7 @@ from services.trainer.protocol.messages import (
     Raised,
     Shrunk,
     Stopped,
+    ToSign,
     Waits,
 )
 from services.trainer.settings import TrainerSettings
@@ -116,9 +120,10 @@ class Attempt:
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
         trace: RoundTrace | None = None,
+        signer: VersionSigner | None = None,
         clock_of: Callable[[int], OwnClock] = clock_of,
     ) -> None:
-        self._trace, self._clock_of = trace, clock_of
+        self._trace, self._signer, self._clock_of = trace, signer, clock_of
         self.assignment = assignment
         self.progress = Progress("fork")
         self.began_at = time.time()
@@ -211,6 +216,8 @@ class Attempt:
         for message in self._zygote.wait(child, timeout_seconds):
             if isinstance(message, Waits):
                 self._let_wait(child)
+            elif isinstance(message, ToSign):
+                self._sign(child, message)
             else:
                 self._hear(message)
         now = time.monotonic()
@@ -279,6 +286,18 @@ class Attempt:
             return
         self._last_word = message
         self._kill_by(self._end_grace_seconds)
+
+    def _sign(self, child: RoundChild, asked: ToSign) -> None:
+        path = Path(self.assignment.work_dir) / SIGNATURE_FILE
+        try:
+            if self._signer is None:
+                raise InvalidInput("this trainer has no signing key")
+            path.write_text(self._signer.sign(self.assignment.round, asked))
+            answer = {"signed": str(path)}
+        except HeadraceError as error:
+            answer = {"unsigned": error.message}
+        with suppress(Unavailable):  # it has ended, and its status says how
+            self._zygote.answer(child, answer)
 
     def _let_wait(self, child: RoundChild) -> None:
         """One that was asked to stop would stop its next round."""

@@ -21,6 +21,7 @@ from common.process.lifecycle import Stop
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
+from common.registry.signing import Signer
 from services.trainer import metrics
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt, Ending, Outcome
@@ -32,6 +33,7 @@ from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.running import RunningRound, in_front
+from services.trainer.control.signing import VersionSigner
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import LIVE_EVENTS
 from services.trainer.settings import TrainerSettings
@@ -51,6 +53,7 @@ class RoundLoop:
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
         cluster: other trainers; None where this one computes its rounds alone.
+        signer: of every version; None where none is signed.
     """
 
     def __init__(
@@ -67,8 +70,11 @@ class RoundLoop:
         on_ended: Callable[[], None],
         cluster: Cluster | None = None,
         tracing: Tracing = OFF,
+        signer: Signer | None = None,
     ) -> None:
         self.holder, self._tracing = holder, tracing
+        self.signing_key_id = signer.key_id if signer else ""
+        self._signer = VersionSigner(signer, registry, holder) if signer else None
         self.running: tuple[RunningRound, ...] = ()
         """Oldest first; for /v1/status too."""
         self.helping: Helping | None = None
@@ -270,6 +276,7 @@ class RoundLoop:
             settings=self._settings,
             company=company,
             trace=trace,
+            signer=self._signer,
         )
         return RunningRound(lease, attempt, trace, profile)
 

@@ -9,6 +9,7 @@ import logging
 import shutil
 import signal
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ class Processes:
 
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
         return self._zygote.wait(child, timeout_seconds)
+
+    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
+        self._zygote.answer(child, answer)
 
     def signal(self, child: RoundChild, number: int) -> None:
         self._zygote.signal(child, number)

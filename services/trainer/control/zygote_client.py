@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +31,7 @@ class RunsRounds(Protocol):
 
     def spawn(self, assignment: RoundAssignment) -> "RoundChild": ...
     def wait(self, child: "RoundChild", timeout_seconds: float) -> list[Message]: ...
+    def answer(self, child: "RoundChild", answer: Mapping[str, str]) -> None: ...
     def signal(self, child: "RoundChild", number: int) -> None: ...
     def forget(self, child: "RoundChild") -> None: ...
 
@@ -119,11 +121,15 @@ class ZygoteClient:
         self._receive(0.0)
         if child.has_ended:
             raise Unavailable("the process has ended")
+        self.answer(child, {"assignment": _left(assignment)})
+        child.waits = False
+
+    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
+        """A line for a child that waits for one (forking.py). Raises Unavailable: it cannot be reached."""
         try:
-            os.write(child.report_fd, json.dumps({"assignment": _left(assignment)}).encode() + b"\n")
+            os.write(child.report_fd, json.dumps(answer).encode() + b"\n")
         except OSError as error:
             raise Unavailable(f"the process cannot be reached: {error}") from error
-        child.waits = False
 
     def _await_spawned(self, reader: int) -> RoundChild:
         known = set(self._children)

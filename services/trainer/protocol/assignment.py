@@ -66,6 +66,8 @@ class RoundAssignment:
     """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
     may_stay: bool = False
     """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
+    is_signed: bool = False
+    """Control signs the version; no part of the plan."""
     process_dir: str = ""
     """Absolute, where it is not `work_dir`: of the process, gone with it: the definition's files, temporary files."""
     rebuild_of: int = 0

@@ -166,10 +166,20 @@ class Waits:
     """Sent by the zygote's wrapper after a round's last word: the process would take another."""
 
 
-Message = Progress | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
+@dataclass(frozen=True)
+class ToSign:
+    """Asks control to sign the version that is about to be registered; `files` is {path: SHA-256} of its manifest."""
+
+    files: Mapping[str, str]
+    weights_digest: str
+
+
+Message = Progress | ToSign | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
+Report = Callable[[Message], str | None]
+"""Hands a message to control. Gives the signature's envelope for ToSign; raises Unavailable where there is none now."""
 _MESSAGES: Mapping[str, type[Message]] = {
     kind.__name__.lower(): kind
-    for kind in (Progress, Waits, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
+    for kind in (Progress, ToSign, Waits, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
 }
 
 
@@ -177,7 +187,7 @@ class RunRound(Protocol):
     def __call__(
         self,
         assignment: RoundAssignment,
-        report: Callable[[Message], None],
+        report: Report,
         stop_requested: Callable[[], bool],
     ) -> "RunRound | None": ...
 
@@ -196,6 +206,8 @@ def decode_message(line: bytes) -> Message:
             fields["kind"] = FailureKind(fields["kind"])
         if kind is Progress:
             fields |= {name: tuple(fields.get(name, ())) for name in ("members", "devices")}
+        if kind is ToSign:
+            fields["files"] = {str(path): str(digest) for path, digest in fields["files"].items()}
         if kind is Done:
             fields["traces"] = tuple(fields["traces"])
         if kind is Rebuilt:

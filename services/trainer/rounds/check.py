@@ -50,7 +50,7 @@ from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Failed, Message, Progress
+from services.trainer.protocol.messages import Failed, Message, Progress, Report
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct
 
@@ -123,9 +123,7 @@ def check(work_dir: Path, tell: Callable[[dict[str, Any]], None], *, whole: bool
         tell({"failed": f"{type(error).__name__}: {describe(error)}", "step": step})
 
 
-def _round(
-    work_dir: Path, report: Callable[[Message], None], begin: Callable[[str], None], *, whole: bool
-) -> dict[str, Any]:
+def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whole: bool) -> dict[str, Any]:
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     files = _definition(work_dir / "definition", whole=whole)
     mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)

@@ -34,7 +34,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
-from services.trainer.protocol.messages import Done, Message, Progress
+from services.trainer.protocol.messages import Done, Progress, Report
 from services.trainer.rounds import program, publishing, teamwork, window
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.calibrating import calibrate
@@ -50,13 +50,13 @@ from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
+from services.trainer.rounds.registering import register
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
 from services.trainer.summaries.observing import Observer
 
 logger = logging.getLogger(__name__)
-Report = Callable[[Message], None]
 
 
 class StopRequestedError(Exception):
@@ -144,7 +144,7 @@ class RoundWork:
                 seconds=self._seconds,
                 log=self._log,
             )
-            version = self._registry.register_version(self._assignment.lease, draft)
+            version = register(self._assignment, self._registry, self._report, draft)
         if kept:
             kept.made(version.version, trained.final)
             self._held_out.keep(

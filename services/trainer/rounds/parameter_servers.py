@@ -30,7 +30,7 @@ from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Helped, Message, Progress
+from services.trainer.protocol.messages import Helped, Progress, Report
 from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of, registry_of
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
         coordinator.close()
 
 
-def help_along(assignment: RoundAssignment, report: Callable[[Message], None]) -> None:
+def help_along(assignment: RoundAssignment, report: Report) -> None:
     """The life of a member's first process, and of the others, which die with it; does not return, control ends it with
     the round.
 

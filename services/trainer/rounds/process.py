@@ -15,13 +15,13 @@ from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, RunRound, Shrunk, Stopped
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Report, RunRound, Shrunk, Stopped
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, registry_of, version_dir
 from services.trainer.rounds.kept import Kept, NotAsFreshError
-from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError, Surroundings
+from services.trainer.rounds.one_round import RoundWork, StopRequestedError, Surroundings
 from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import Team, WorkerLostError
 

@@ -18,7 +18,7 @@ from services.trainer.families.port import Arrays
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Helped, Message, Shrunk
+from services.trainer.protocol.messages import Helped, Report, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.introductions import introduce
 from services.trainer.shards.shared_memory import SharedMemory
@@ -26,7 +26,6 @@ from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
 logger = logging.getLogger(__name__)
-Report = Callable[[Message], None]
 Help = Callable[[RoundAssignment, Team, Report], None]
 
 

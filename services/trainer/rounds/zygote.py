@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from common.errors import HeadraceError, Unavailable
 from common.process.children import Children, readable
@@ -36,7 +36,7 @@ from common.process.logs import configure_logs
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
-from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
+from services.trainer.protocol.messages import Message, Raised, RunRound, ToSign, Waits, encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +120,14 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     stop_requested = _stop_on_sigterm()
 
-    def report(message: Message) -> None:
+    orders, following = os.fdopen(os.dup(channel)), run_round
+
+    def report(message: Message) -> str | None:
         line = encode_message(message)
         while line:
             line = line[os.write(channel, line) :]
+        return _signed(orders) if isinstance(message, ToSign) else None
 
-    orders, following = os.fdopen(os.dup(channel)), run_round
     has_begun = False
     while True:
         assignment = RoundAssignment.from_json(assignment_path.read_text())
@@ -154,6 +156,14 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
         if not order:
             return 0
         assignment_path = Path(json.loads(order)["assignment"])
+
+
+def _signed(orders: TextIO) -> str:
+    """Control's answer. Raises Unavailable: it cannot sign now."""
+    answer = json.loads(orders.readline() or '{"unsigned": "control is gone"}')
+    if "signed" not in answer:
+        raise Unavailable(f"the version cannot be signed: {answer['unsigned']}")
+    return Path(answer["signed"]).read_text()
 
 
 def _with_place(error: Exception) -> str:

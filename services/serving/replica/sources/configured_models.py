@@ -27,6 +27,7 @@ from services.serving.options.model_server_config import (
 )
 from services.serving.options.settings import ServingSettings
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
+from services.serving.replica.sources.signed_versions import VerifySignature, verify_folder
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import VersionKey, Wanted
 from services.serving.wire.codes import Code
@@ -100,11 +101,13 @@ class ConfiguredModels:
         settings: ServingSettings,
         *,
         platforms: Collection[str],
+        verify_signature: VerifySignature | None = None,
         post: Callable[[Callable[[], None]], None],
         on_wanted: Callable[[Wanted], None],
     ) -> None:
         self._settings = settings
         self._platforms = platforms
+        self._verify_signature = verify_signature
         self._post = post
         self._on_wanted = on_wanted
         self._folders = FolderWatch(
@@ -158,6 +161,8 @@ class ConfiguredModels:
         directory = self._found.directories.get((model, version))
         if directory is None or not directory.is_dir():
             raise NotFound(f"the folder of version {version} of {model} is gone")
+        if self._verify_signature:
+            verify_folder(self._verify_signature, model, version, directory)
         return directory
 
     def platform(self, model: str) -> str:

@@ -16,6 +16,7 @@ from common.process.pace import Pace
 from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch
 from services.serving.replica.sources.signed_json import read_signed, write_signed
+from services.serving.replica.sources.signed_versions import VerifySignature
 from services.serving.replica.sources.version_files import VersionFiles
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Models, VersionKey, Wanted
@@ -40,11 +41,12 @@ class RegistrySource:
         kept_versions: int,
         served_models: Collection[str],
         pace: Pace,
+        verify_signature: VerifySignature | None,
         post: Callable[[Callable[[], None]], None],
         on_wanted: Callable[[Wanted], None],
     ) -> None:
         self._client = RegistryClient(address)
-        self._files = VersionFiles(data_dir, self._client, pace=pace)
+        self._files = VersionFiles(data_dir, self._client, pace=pace, verify_signature=verify_signature)
         self._kept_versions = kept_versions
         self._served_models = served_models
         self._on_wanted = on_wanted

@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote
@@ -26,8 +26,10 @@ from common.errors import DataLoss, Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.registry.catalog import FileEntry, Version
 from common.registry.files import digest_of
+from common.registry.statements import digests_of
 from services.serving.options.option_sources import PER_MODEL_FILE
 from services.serving.replica.sources.signed_json import read_signed, write_signed
+from services.serving.replica.sources.signed_versions import VerifySignature
 from services.serving.replica.versions_wanted import VersionKey
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,14 @@ _PREFIX = "saved_model/"
 _PARTIAL, _MANIFEST = ".partial", ".json"
 _NOT_OURS = frozenset({PER_MODEL_FILE})
 """What an operator may put beside a version's files."""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What a version's folder has to hold, and the signature that came with it."""
+
+    files: tuple[FileEntry, ...]
+    signature: str
 
 
 class Source(Protocol):
@@ -50,12 +60,20 @@ class Source(Protocol):
 class VersionFiles:
     """Thread-safe."""
 
-    def __init__(self, data_dir: Path, source: Source, *, pace: Pace = UNLIMITED) -> None:
-        """pace: how fast all downloads together are."""
+    def __init__(
+        self,
+        data_dir: Path,
+        source: Source,
+        *,
+        pace: Pace = UNLIMITED,
+        verify_signature: VerifySignature | None = None,
+    ) -> None:
+        """`pace`: how fast all downloads together are; `verify_signature`: None takes any version."""
         self._files_dir = data_dir / "files"
         self._versions_dir = data_dir / "versions"
         self._source = source
         self._pace = pace
+        self._verify_signature = verify_signature
         self._lock = threading.Lock()
         self._fetching: set[VersionKey] = set()
 
@@ -66,14 +84,18 @@ class VersionFiles:
 
         Raises:
             NotFound: the registry does not have the version any more.
-            DataLoss: the version has no SavedModel, or its bytes are damaged in the registry.
+            DataLoss: the version has no SavedModel, its bytes are damaged in the registry, or its signature is wrong.
+            Conflict: it is not signed by a trusted key.
             Unavailable: the registry is away.
         """
         directory = self._directory(model, version)
         with self._lock:
             self._fetching.add((model, version))
         try:
-            entries = self._manifest(model, version)
+            manifest = self._manifest(model, version)
+            entries = manifest.files
+            if self._verify_signature:
+                self._verify_signature(model, version, digests_of(entries), manifest.signature)
             if not directory.is_dir():
                 self._fetch(entries, directory)
             elif (reason := _mismatch(directory, entries)) is not None:
@@ -107,33 +129,34 @@ class VersionFiles:
         """Notes that the version was used just now."""
         os.utime(self._directory(model, version))
 
-    def _manifest(self, model: str, version: int) -> tuple[FileEntry, ...]:
-        """What the version's folder has to hold. A version never changes, so one that is on disk need not be asked for.
+    def _manifest(self, model: str, version: int) -> _Manifest:
+        """A version never changes, so what is on disk need not be asked for.
 
         Raises:
             NotFound, Unavailable: as the registry says.
             DataLoss: the version has no SavedModel.
         """
         known = self._read_manifest(model, version)
-        if known is not None:
+        if known is not None and (known.signature or not self._verify_signature):
             return known
+        found = self._source.get_version(model, version)
         entries = tuple(
             FileEntry(entry.path.removeprefix(_PREFIX), entry.size_bytes, entry.digest)
-            for entry in self._source.get_version(model, version).files
+            for entry in found.files
             if entry.path.startswith(_PREFIX)
         )
         if not any(entry.path == "saved_model.pb" for entry in entries):
             raise DataLoss(f"version {version} of {model} has no {_PREFIX}saved_model.pb in its manifest")
-        document = {"model": model, "version": version, "files": [asdict(entry) for entry in entries]}
-        write_signed(self._manifest_path(model, version), document)
-        return entries
+        manifest = _Manifest(entries, found.signature)
+        write_signed(self._manifest_path(model, version), {"model": model, "version": version, **asdict(manifest)})
+        return manifest
 
-    def _read_manifest(self, model: str, version: int) -> tuple[FileEntry, ...] | None:
+    def _read_manifest(self, model: str, version: int) -> _Manifest | None:
         """None when there is none, or not this version's."""
         document = read_signed(self._manifest_path(model, version))
         if document is None or (document["model"], document["version"]) != (model, version):
             return None
-        return tuple(FileEntry(**entry) for entry in document["files"])
+        return _Manifest(tuple(FileEntry(**entry) for entry in document["files"]), document.get("signature", ""))
 
     def _fetch(self, entries: Sequence[FileEntry], directory: Path) -> None:
         """Brings the folder about, in the place of what is there."""

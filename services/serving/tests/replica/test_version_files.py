@@ -30,7 +30,7 @@ class Registry:
             raise Unavailable("the registry is away")
         files = self.versions[model, version]
         entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
-        return SimpleNamespace(files=tuple(entries))
+        return SimpleNamespace(files=tuple(entries), signature="")
 
     def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace, bases: Mapping[str, Path]) -> int:
         self.paces.append(pace)

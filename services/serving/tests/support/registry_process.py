@@ -2,11 +2,14 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from common.definition.gate import Gate
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
+from common.registry.signing import Signer
+from common.registry.statements import Statement, digests_of
 from testing.registry_server import RegistryServer
 from testing.waiting import DEADLINE_SECONDS
 
@@ -31,7 +34,7 @@ class RegistryProcess(RegistryServer):
             name, stream="s", files={"model.yaml": _DEFINITION.format(name=name).encode()}, by="test"
         )
 
-    def add_version(self, model: str, saved_model: Path) -> int:
+    def add_version(self, model: str, saved_model: Path, *, signer: Signer | None = None) -> int:
         """Trains, as it were, a version that is this SavedModel; the gate makes it production at once."""
         known = self.client.get_model(model)
         parent = known.aliases.get("production", 0)
@@ -60,4 +63,7 @@ class RegistryProcess(RegistryServer):
             weights_digest="d0", metrics={"candidate": {"auc": 0.9}}, gate=Gate(),
             events_trained=9, events_held_out=1, events_unusable=0, files=files, step=1, timings={}, environment={},
         )  # fmt: skip
+        if signer is not None:
+            statement = Statement(model, known.newest_version + 1, digests_of(files), {})
+            draft = replace(draft, signature=signer.sign(statement))
         return self.client.register_version(lease, draft).version

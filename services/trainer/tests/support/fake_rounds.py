@@ -27,17 +27,17 @@ from services.trainer.protocol.messages import (
     Done,
     Failed,
     FailureKind,
-    Message,
     Progress,
     Rebuilt,
+    Report,
     RunRound,
     Shrunk,
     Stopped,
 )
+from services.trainer.rounds import registering
 from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
-Report = Callable[[Message], None]
 StopRequested = Callable[[], bool]
 
 
@@ -241,8 +241,10 @@ def _hand_in(
     files = manifest_of(output)
     registry.upload(output, files)
     report(Progress("register", examples_done=count))
-    version = registry.register_version(
-        assignment.lease,
+    version = registering.register(
+        assignment,
+        registry,
+        report,
         VersionDraft(
             weights_digest=weights_digest,
             metrics={"candidate": {"auc": auc}, "parent": {}, "progressive": {}},

@@ -1,0 +1,88 @@
+"""Keys are made, versions verified with and without a platform, and whatever was altered is told by exit status."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from common.registry.signing import make_keys, read_signer
+from common.registry.statements import SIGNATURE_FILE, Statement
+from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.test_cli import Run, run
+
+__all__ = ["run"]
+CONTENTS = {"checkpoint/state": b"state", "saved_model/saved_model.pb": b"graph", "saved_model/variables/d": b"data"}
+DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "key.pem")
+    return tmp_path / "key.pem"
+
+
+def signed_version(key: Path, *, number: int = 2) -> dict[str, object]:
+    files = [{"path": path, "size_bytes": len(CONTENTS[path]), "digest": DIGESTS[path]} for path in CONTENTS]
+    signature = read_signer(key).sign(Statement("m", number, DIGESTS, {}))
+    return VERSION | {"files": files, "signature": signature, "signed_by": read_signer(key).key_id}
+
+
+def test_keys_are_made_and_named(run: Run, tmp_path: Path) -> None:
+    made = json.loads(run("keys", "new", str(tmp_path / "k.pem"), "--json").output)
+    assert json.loads(run("keys", "show", f"{tmp_path}/k.pem.pub", "--json").output) == {"key_ids": [made["key_id"]]}
+    assert run("keys", "new", str(tmp_path / "k.pem")).exit_code == 5
+
+
+def test_a_version_of_a_platform_is_verified_with_its_bytes(server: Server, run: Run, key: Path) -> None:
+    for answer in (signed_version(key), *CONTENTS.values()):
+        server.will_answer(200, answer)
+    result = run("verify", "m@2", "--keys", f"{key}.pub")
+    assert result.output == f"m@2 is what key {read_signer(key).key_id[:16]} signed: 3 files verified\n"
+    for answer in (signed_version(key), b"other"):
+        server.will_answer(200, answer)
+    assert run("verify", "m@2", "--keys", f"{key}.pub").exit_code == 8
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words"),
+    [
+        ({"signature": ""}, 5, "version 2 of m is not signed"),
+        ({"files": []}, 8, "of the signature's files is missing"),
+        ({"version": 3}, 8, "is of m@2, not of m@3"),
+    ],
+)
+def test_what_was_not_signed_so_is_refused(
+    server: Server, run: Run, key: Path, answer: dict[str, object], status: int, words: str
+) -> None:  # fmt: skip
+    server.will_answer(200, signed_version(key) | answer)
+    result = run("verify", "m@2", "--keys", f"{key}.pub")
+    assert (result.exit_code, words in result.stderr) == (status, True)
+
+
+def test_an_exported_folder_is_verified_without_a_platform(server: Server, run: Run, key: Path, tmp_path: Path) -> None:
+    for answer in (signed_version(key), CONTENTS["saved_model/saved_model.pb"], CONTENTS["saved_model/variables/d"]):
+        server.will_answer(200, answer)
+    assert run("model", "export", "m@2", "--to", str(tmp_path / "out")).exit_code == 0
+    folder, keys = tmp_path / "out" / "2", f"{key}.pub"
+    assert run("verify", str(folder), "--keys", keys).exit_code == 0
+    make_keys(tmp_path / "foreign.pem")
+    assert run("verify", str(folder), "--keys", f"{tmp_path}/foreign.pem.pub").exit_code == 5
+    folder.rename(tmp_path / "out" / "3")
+    renamed = run("verify", str(tmp_path / "out" / "3"), "--keys", keys)
+    assert (renamed.exit_code, "is of m@2, not of m@3" in renamed.stderr) == (8, True)
+    (tmp_path / "out" / "3").rename(folder)
+    (folder / "variables" / "d").write_bytes(b"DATA")
+    assert run("verify", str(folder), "--keys", keys).exit_code == 8
+    (folder / SIGNATURE_FILE).unlink()
+    assert run("verify", str(folder), "--keys", keys).exit_code == 5
+
+
+def test_a_version_says_by_whom_it_is_signed(server: Server, run: Run, key: Path) -> None:
+    model = {
+        "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
+        "aliases": {}, "round_sequence": 3,
+    }  # fmt: skip
+    for answer in (model, signed_version(key), {"digest": "d", "files": {}}):
+        server.will_answer(200, answer)
+    assert f"key {read_signer(key).key_id[:16]}" in run("show", "m@2").output

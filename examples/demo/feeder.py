@@ -1,7 +1,8 @@
-"""Replays an example into its stream as fast as ingest takes it: `python -m examples.demo.feeder SETTINGS_JSON`.
+"""Replays an example into its stream at a steady rate: `python -m examples.demo.feeder SETTINGS_JSON`.
 
-Prints a line of JSON after each request: {"accepted": events so far, "seconds": since the first request,
-"position": {partition: offset}, "done": bool}. A full ingest (429) or one that is away makes it wait.
+Before it sends a batch, two versions predict it (foresight.py). Prints a line of JSON after each request: {"accepted":
+events so far, "seconds": since the first request, "position": {partition: offset}, "done": bool, "stretches": of
+foresight, at the end}. A full ingest (429) or an ingest that is away makes it wait.
 """
 
 import importlib.util
@@ -10,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,27 @@ import orjson
 
 from common.errors import HeadraceError, NotFound
 from common.process.lifecycle import die_with_parent
+from examples.demo.foresight import Foresight, Question
 from headrace.client.platform import Client
 from headrace.files.event_files import NDJSON
 from headrace.places import Addresses
 
-_BATCH_EVENTS = 2_000
+_BATCHES_PER_SECOND = 5
 _BATCH_BYTES = 2 * 1024 * 1024
 _PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class FeederSettings:
-    """`event_count` None: all there are."""
+    """`event_count` None: all there are. `events_per_second` is what the replay keeps to where ingest takes it."""
 
     example_dir: str
     stream: str
     event_count: int | None
+    events_per_second: int
     ingest_url: str
+    predictions_url: str
+    question: dict[str, str]
     parent_pid: int
 
     def to_json(self) -> str:
@@ -59,37 +63,42 @@ def replay(example_dir: Path, event_count: int | None) -> Iterator[dict[str, Any
         raise NotFound(str(error)) from error
 
 
-def bodies(events: Iterator[dict[str, Any]]) -> Iterator[tuple[bytes, int]]:
-    """NDJSON bodies with the number of events in each."""
+def batches(events: Iterator[dict[str, Any]], most_events: int) -> Iterator[list[bytes]]:
+    """Events as lines of JSON, in batches of so many or of so many bytes."""
     lines: list[bytes] = []
     size = 0
-    while chunk := list(islice(events, 100)):
-        for event in chunk:
-            lines.append(orjson.dumps(event))
-            size += len(lines[-1])
-        if len(lines) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
-            yield b"\n".join(lines) + b"\n", len(lines)
+    for event in events:
+        lines.append(orjson.dumps(event))
+        size += len(lines[-1])
+        if len(lines) >= most_events or size >= _BATCH_BYTES:
+            yield lines
             lines, size = [], 0
     if lines:
-        yield b"\n".join(lines) + b"\n", len(lines)
+        yield lines
 
 
 def feed(settings: FeederSettings) -> None:
-    client = Client(Addresses(ingest=settings.ingest_url), timeout_seconds=_PATIENCE_SECONDS)
-    prepared = list(bodies(replay(Path(settings.example_dir), settings.event_count)))
+    addresses = Addresses(ingest=settings.ingest_url, predictions=settings.predictions_url)
+    most_events = max(1, settings.events_per_second // _BATCHES_PER_SECOND)
+    prepared = list(batches(replay(Path(settings.example_dir), settings.event_count), most_events))
     accepted = 0
     position: dict[int, int] = {}
-    began = time.monotonic()
-    for body, _ in prepared:
-        answer = client.append_body(settings.stream, body, NDJSON)
-        accepted += answer.accepted
-        position |= answer.position
-        _say(accepted, time.monotonic() - began, position, done=False)
-    _say(accepted, time.monotonic() - began, position, done=True)
+    with Client(addresses, timeout_seconds=_PATIENCE_SECONDS) as client:
+        foresight = Foresight(client, Question(**settings.question))
+        began = time.monotonic()
+        for lines in prepared:
+            foresight.ask([orjson.loads(line) for line in lines], accepted)
+            time.sleep(max(0.0, began + accepted / settings.events_per_second - time.monotonic()))
+            answer = client.append_body(settings.stream, b"\n".join(lines) + b"\n", NDJSON)
+            accepted += answer.accepted
+            position |= answer.position
+            _say(accepted, time.monotonic() - began, position)
+    _say(accepted, time.monotonic() - began, position, done=True, stretches=foresight.stretches())
 
 
-def _say(accepted: int, seconds: float, position: dict[int, int], *, done: bool) -> None:
-    print(json.dumps({"accepted": accepted, "seconds": seconds, "position": position, "done": done}), flush=True)
+def _say(accepted: int, seconds: float, position: dict[int, int], *, done: bool = False, **rest: Any) -> None:
+    line = {"accepted": accepted, "seconds": seconds, "position": position, "done": done, **rest}
+    print(json.dumps(line), flush=True)
 
 
 def main() -> int:

@@ -20,12 +20,15 @@ class Expectation:
 
     Attributes:
         metric: the gate's metric.
+        events: how many are replayed where the user names no number.
+        events_per_second: the replay's rate.
         published: versions promoted by triggers, at least, in a run with all `events`.
         final_value: what the last promoted version's metric must pass; None for nothing.
     """
 
     metric: str
     events: int
+    events_per_second: int
     published: int
     final_value: float | None = None
 
@@ -64,15 +67,30 @@ def version_row(seen: Seen, version: Version, metric: str, replica_count: int) -
 
 
 def make_report(
-    seen: Seen, *, accepted: int, answers: Sequence[Answered], metric: str, replica_count: int
+    seen: Seen,
+    *,
+    accepted: int,
+    answers: Sequence[Answered],
+    stretches: Sequence[Mapping[str, Any]],
+    metric: str,
+    replica_count: int,
 ) -> dict[str, Any]:
+    """What report.json holds. `stretches` are foresight's (foresight.py)."""
     chain = seen.chain()
     latencies = sorted(answer.latency_ms for answer in answers if answer.status == 200)
+    rows = [version_row(seen, version, metric, replica_count) for version in seen.versions]
+    fresh = sorted(row["freshness_seconds"] for row in rows if row["freshness_seconds"] is not None)
     return {
         "events_accepted": accepted,
         "events_trained": sum(version.events_trained for version in chain),
         "events_held_out": sum(version.events_held_out for version in chain),
-        "versions": [version_row(seen, version, metric, replica_count) for version in seen.versions],
+        "versions": rows,
+        "freshness": {
+            "versions": len(fresh),
+            "p50_seconds": percentile(fresh, 0.50),
+            "p95_seconds": percentile(fresh, 0.95),
+        },
+        "foresight": list(stretches),
         "predictions": {
             "sent": len(answers),
             "failed": sum(answer.status != 200 for answer in answers),

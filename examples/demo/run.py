@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,9 @@ from rich.console import Console
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from examples.demo.asker import AskerSettings, read_answers
 from examples.demo.feeder import FeederSettings, replay
+from examples.demo.foresight import FIRST, Question
 from examples.demo.report import Expectation, broken_promises, make_report, version_row
-from examples.demo.screen import Picture, Screen, versions_table
+from examples.demo.screen import Picture, Screen, foresight_table, versions_table
 from examples.demo.watcher import Seen, Watcher
 from headrace.client.platform import Client
 from headrace.commands.session import COMPOSE, LOCAL
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from headrace.compose.platform import ComposeLauncher
 
 EXPECTATION_OF: Mapping[str, Expectation] = {
-    "flights": Expectation(metric="auc", events=100_000, published=4),
-    "digits": Expectation(metric="accuracy", events=5_000, published=4, final_value=0.95),
+    "flights": Expectation(metric="auc", events=100_000, events_per_second=5_000, published=4),
+    "digits": Expectation(metric="accuracy", events=5_000, events_per_second=250, published=4, final_value=0.95),
 }
 _LONGEST_SECONDS = 900.0
 _LOOK_SECONDS = 0.2
@@ -165,6 +166,7 @@ class _Demo:
             seen = watcher.look()
             self._check_going(seen, deadline)
             if self._asker is None and self._is_served(seen):
+                self._keep_first(client, seen)
                 self._asker = self._start_asker(state, definition, client.signatures(definition.model))
             self._picture.step = "training on what is left" if self._fed().get("done") else "replaying"
             self._show_progress(seen)
@@ -179,6 +181,11 @@ class _Demo:
         self._show("the last predictions")
         time.sleep(_AFTERGLOW_SECONDS)
         self._show_progress(watcher.look())
+
+    def _keep_first(self, client: Client, seen: Seen) -> None:
+        """Labels the first promoted version, which the live versions are compared with."""
+        first = next(version for version in seen.versions if seen.is_promoted(version))
+        client.promote(first.model, first.version, alias=FIRST, reason="stays as it is, to be compared")
 
     def _ask_for_the_rest(self, client: Client, model: str) -> None:
         """What is left is fewer events than min_examples: asks for a round rather than wait for max_interval."""
@@ -211,11 +218,16 @@ class _Demo:
         return self._feeder.last if self._feeder is not None else {}
 
     def _start_feeder(self, state: PlatformState, definition: DefinitionFolder) -> _Lines:
+        _, model = definition.checked()
+        question = Question(model.name, model.task, model.label, self._expected.metric)
         feeder = FeederSettings(
             example_dir=str(self._folder),
             stream=definition.stream,
             event_count=self._picture.total,
+            events_per_second=self._expected.events_per_second,
             ingest_url=state.addresses.ingest,
+            predictions_url=state.addresses.predictions or state.addresses.serving[0],
+            question=asdict(question),
             parent_pid=os.getpid(),
         )
         return self._start("examples.demo.feeder", feeder.to_json())
@@ -263,6 +275,7 @@ class _Demo:
             seen,
             accepted=int(self._fed()["accepted"]),
             answers=read_answers(self._answers_path),
+            stretches=self._fed()["stretches"],
             metric=self._expected.metric,
             replica_count=self._settings.replicas,
         )
@@ -309,21 +322,25 @@ def _publish(
     if settings.as_json:
         print(json.dumps(report, indent=2))
     else:
-        predictions = report["predictions"]
-        console = Console(width=None if sys.stdout.isatty() else 120)
-        console.print(versions_table(report["versions"], expected.metric))
-        console.print(
-            f"{report['events_accepted']:,} events accepted = {report['events_trained']:,} trained on + "
-            f"{report['events_held_out']:,} held out",
-            highlight=False,
-            soft_wrap=True,
-        )
-        console.print(
-            f"{predictions['sent']:,} predictions, {predictions['failed']} failed; p50 {predictions['p50_ms']} ms, "
-            f"p99 {predictions['p99_ms']} ms, p99 during reloads {predictions['p99_during_reload_ms']} ms",
-            highlight=False,
-            soft_wrap=True,
-        )
-        console.print(f"{seconds:.0f} s in all; report in {path}", highlight=False, soft_wrap=True)
+        _print_report(report, expected.metric, Console(width=None if sys.stdout.isatty() else 120))
+        print(f"{seconds:.0f} s in all; report in {path}")
     for sentence in broken:
         print(f"broken: {sentence}", file=sys.stderr)
+
+
+def _print_report(report: Mapping[str, Any], metric: str, console: Console) -> None:
+    predictions, fresh, stretches = report["predictions"], report["freshness"], report["foresight"]
+    console.print(versions_table(report["versions"], metric))
+    if stretches:
+        console.print(foresight_table(stretches, metric))
+    used = f"{report['events_trained']:,} trained on + {report['events_held_out']:,} held out"
+    freshness = f"p50 {fresh['p50_seconds']} s, p95 {fresh['p95_seconds']} s"
+    latency = f"p50 {predictions['p50_ms']} ms, p99 {predictions['p99_ms']} ms"
+    lines = (
+        f"{report['events_accepted']:,} events accepted = {used}",
+        f"{fresh['versions']} versions served; from a version's last event to its first answer {freshness}",
+        f"{predictions['sent']:,} predictions, {predictions['failed']} failed; {latency}, "
+        + f"p99 during reloads {predictions['p99_during_reload_ms']} ms",
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)

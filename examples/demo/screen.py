@@ -12,7 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from examples.demo.foresight import FIRST
 from headrace.commands.session import table_of
+
+_MOST_ROWS, _FIRST_ROWS = 12, 6
 
 _VERDICT = {
     "promote": Text("promoted", style="green"),
@@ -109,6 +112,7 @@ def asked_line(asked: Mapping[str, Any]) -> str:
 
 
 def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
+    """Of more than a screen's versions the first and the last."""
     columns = {"version": "right", "log offsets": "right", "events": "right", f"{metric}\nparent → candidate": "right"}
     columns |= {"verdict": "left", "fresh after": "right"}
     cells = [
@@ -119,6 +123,22 @@ def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
             "-" if row["freshness_seconds"] is None else f"{row['freshness_seconds']:.1f} s",
         ]
         for row in rows
+    ]  # fmt: skip
+    if len(cells) > _MOST_ROWS:
+        cells[_FIRST_ROWS : _FIRST_ROWS - _MOST_ROWS] = [["…"] * len(columns)]
+    return table_of("", columns, cells)
+
+
+def foresight_table(stretches: Sequence[Mapping[str, Any]], metric: str) -> Any:
+    """The live version and the first on events that were to come."""
+    columns = {"events to come": "right", "asked": "right"}
+    columns |= {f"{metric}, live\nversion": "right", f"{metric}, version\ntrained once": "right"}
+    cells = [
+        [
+            f"{stretch['from']:,} to {stretch['to']:,}", f"{stretch['asked']:,}",
+            _shown(stretch[f"{metric}_live"]), _shown(stretch[f"{metric}_{FIRST}"]),
+        ]
+        for stretch in stretches
     ]  # fmt: skip
     return table_of("", columns, cells)
 

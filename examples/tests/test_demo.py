@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,19 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Round, Version
 from examples.demo.__main__ import app as demo_app
 from examples.demo.asker import Answered, AskerSettings, read_answers
-from examples.demo.feeder import FeederSettings, bodies, replay
+from examples.demo.feeder import FeederSettings, batches, replay
+from examples.demo.foresight import FIRST, Foresight, Question
 from examples.demo.percentiles import percentile
 from examples.demo.report import Expectation, broken_promises, make_report, reload_latencies
 from examples.demo.screen import versions_table
 from examples.demo.watcher import Load, Seen
 from headrace.cli import EXIT_STATUS_OF
 from headrace.client.answers import build
-from headrace.tests.answering_server import ROUND, VERSION, Server
+from headrace.tests.answering_server import ROUND, VERSION, Server, answering_server
 
-REPORT_KEYS = {"events_accepted", "events_trained", "events_held_out", "versions", "predictions"}
+REPORT_KEYS = {
+    "events_accepted", "events_trained", "events_held_out", "versions", "freshness", "foresight", "predictions",
+}  # fmt: skip
 VERSION_KEYS = {
     "version", "from", "to", "examples", "auc_parent", "auc_candidate", "verdict", "freshness_seconds",
 }  # fmt: skip
@@ -66,11 +70,12 @@ def _answers(count: int = 4, *, status: int = 200) -> list[Answered]:
     return [Answered(at=100.0 + number, latency_ms=number + 1.0, status=status) for number in range(count)]
 
 
-EXPECTED = Expectation(metric="auc", events=300, published=2)
+EXPECTED = Expectation(metric="auc", events=300, events_per_second=100, published=2)
+QUESTION = Question("late", "binary", "late", "auc")
 
 
 def test_the_report_has_exactly_the_agreed_keys(seen: Seen) -> None:
-    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     assert set(report) == REPORT_KEYS
     assert all(set(row) == VERSION_KEYS for row in report["versions"])
     assert set(report["predictions"]) == PREDICTION_KEYS
@@ -78,9 +83,10 @@ def test_the_report_has_exactly_the_agreed_keys(seen: Seen) -> None:
 
 
 def test_a_rejected_version_is_listed_but_its_events_count_once(seen: Seen) -> None:
-    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     assert [row["verdict"] for row in report["versions"]] == ["promote", "reject", "promote"]
     assert [row["freshness_seconds"] for row in report["versions"]] == [2.0, None, 2.0]
+    assert report["freshness"] == {"versions": 2, "p50_seconds": 2.0, "p95_seconds": 2.0}
     assert (report["events_trained"], report["events_held_out"]) == (270, 30)
     assert broken_promises(report, seen, EXPECTED) == []
     shown_on = StringIO()
@@ -115,25 +121,25 @@ def test_everything_is_covered_when_the_newest_judged_version_reaches_the_end(se
 def test_a_lost_event_or_prediction_breaks_a_promise(
     seen: Seen, accepted: int, answers: list[Answered], broken: str
 ) -> None:
-    report = make_report(seen, accepted=accepted, answers=answers, metric="auc", replica_count=1)
+    report = make_report(seen, accepted=accepted, answers=answers, stretches=[], metric="auc", replica_count=1)
     assert broken_promises(report, seen, EXPECTED) == [broken]
 
 
 def test_a_version_that_used_other_events_than_its_range_holds_breaks_a_promise(seen: Seen) -> None:
     seen.versions[2] = replace(seen.versions[2], events_trained=181, events_held_out=19)
     seen.rounds[2] = replace(seen.rounds[2], plan=replace(seen.rounds[2].plan, example_count=201))
-    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     assert broken_promises(report, seen, EXPECTED) == ["version 3 used 200 of the 201 events in its range"]
 
 
 def test_versions_asked_for_by_hand_do_not_count_as_published_by_triggers(seen: Seen) -> None:
     seen.rounds[2] = _round(seen.versions[2], trigger="manual")
-    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     assert broken_promises(report, seen, EXPECTED) == ["triggers published 1 versions, not 2"]
 
 
 def test_the_last_version_must_be_good_enough(seen: Seen) -> None:
-    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     expected = replace(EXPECTED, final_value=0.95)
     assert broken_promises(report, seen, expected) == ["the last version's held-out auc is 0.7, not above 0.95"]
 
@@ -151,11 +157,55 @@ def test_percentiles_are_those_of_nearest_rank(share: float, value: float) -> No
     assert percentile([], share) is None
 
 
-def test_bodies_hold_every_event_once_in_order() -> None:
+def test_batches_hold_every_event_once_in_order() -> None:
     events = [{"number": number} for number in range(4_321)]
-    made = list(bodies(iter(events)))
-    assert [count for _, count in made] == [2_000, 2_000, 321]
-    assert [orjson.loads(line) for body, _ in made for line in body.splitlines()] == events
+    made = list(batches(iter(events), 2_000))
+    assert [len(batch) for batch in made] == [2_000, 2_000, 321]
+    assert [orjson.loads(line) for batch in made for line in batch] == events
+
+
+class _Served:
+    """The live version knows what comes; the first, once it is labelled, believes the opposite of its input."""
+
+    def __init__(self) -> None:
+        self.has_first = False
+        self.asked: list[Any] = []
+
+    def signatures(self, model: str) -> dict[str, Any]:
+        return {"serving_default": {"inputs": {"x": {}}}}
+
+    def predict(self, model: str, *, instances: Sequence[Any], label: str | None = None) -> list[dict[str, float]]:
+        if label == FIRST and not self.has_first:
+            raise NotFound("there is no label first")
+        self.asked.append((model, label, instances))
+        return [{"probability": 1 - row["x"] if label == FIRST else row["x"]} for row in instances]
+
+
+def test_both_versions_answer_for_the_same_events_before_they_are_sent() -> None:
+    served = _Served()
+    foresight = Foresight(served, QUESTION)
+    events = [{"x": number % 2, "late": number % 2, "scheduled_at": 1} for number in range(500)]
+    foresight.ask(events, 0)
+    assert foresight.stretches() == []  # nothing to compare with yet
+    served.has_first = True
+    foresight.ask(events[:499], 1_000)
+    assert [(model, label) for model, label, _ in served.asked] == [("late", FIRST), ("late", None)]
+    assert served.asked[0][2] == served.asked[1][2] == [{"x": event["x"]} for event in events[:499:2]]
+    foresight.ask(events[:1], 2_000)
+    stretches = foresight.stretches()
+    assert [stretch["asked"] for stretch in stretches] == [51, 51, 51, 51, 47]
+    assert (stretches[0]["from"], stretches[0]["to"], stretches[-1]["to"]) == (1_000, 1_100, 2_000)
+
+
+def test_the_metric_of_each_stretch_is_that_of_its_answers() -> None:
+    served = _Served()
+    served.has_first = True
+    foresight = Foresight(served, QUESTION)
+    foresight.ask([{"x": number % 2, "late": number % 2} for number in range(20)], 0)
+    assert [(part["auc_live"], part["auc_first"]) for part in foresight.stretches()] == [(1.0, 0.0)] * 5
+    only_late = Foresight(served, QUESTION)
+    only_late.ask([{"x": 1, "late": 1}], 0)
+    assert [part["auc_live"] for part in only_late.stretches()] == [None]
 
 
 def test_an_example_without_a_replay_is_not_found(tmp_path: Path) -> None:
@@ -163,24 +213,40 @@ def test_an_example_without_a_replay_is_not_found(tmp_path: Path) -> None:
         next(replay(tmp_path, None))
 
 
-def test_the_feeder_waits_for_a_full_ingest_and_tells_how_far_it_is(server: Server, tmp_path: Path) -> None:
+@pytest.fixture
+def serving() -> Iterator[Server]:
+    """A replica that serves nothing."""
+    with answering_server() as server:
+        server.will_answer(404, {"error": "there is no model late"})
+        yield server
+
+
+def _feeder(ingest: Server, serving: Server, directory: Path) -> str:
+    return FeederSettings(
+        example_dir=str(directory), stream="s", event_count=None, events_per_second=10_000, ingest_url=ingest.url,
+        predictions_url=serving.url, question=asdict(QUESTION), parent_pid=os.getpid(),
+    ).to_json()  # fmt: skip
+
+
+def test_the_feeder_waits_for_a_full_ingest_and_tells_how_far_it_is(
+    server: Server, serving: Server, tmp_path: Path
+) -> None:
     (tmp_path / "replay.py").write_text("def events(limit):\n    return ({'n': n} for n in range(2500))\n")
     server.will_answer(429, {"error": {"kind": "Overloaded", "message": "full"}}, Retry_After="0")
     server.will_answer(200, {"accepted": 2000, "position": {"0": 1}})
     server.will_answer(200, {"accepted": 500, "position": {"0": 2}})
-    settings = FeederSettings(str(tmp_path), "s", None, server.url, parent_pid=os.getpid())
-    done = _run("examples.demo.feeder", settings.to_json())
+    done = _run("examples.demo.feeder", _feeder(server, serving, tmp_path))
     last = json.loads(done.stdout.splitlines()[-1])
-    assert (last["accepted"], last["position"], last["done"]) == (2500, {"0": 2}, True)
+    assert (last["accepted"], last["position"], last["done"], last["stretches"]) == (2500, {"0": 2}, True, [])
     keys = [request.headers["idempotency-key"] for request in server.requests]
     assert keys[0] == keys[1] != keys[2]
+    assert {request.path for request in serving.requests} == {"/v1/models/late/metadata"}
 
 
-def test_the_feeder_says_why_it_stopped(server: Server, tmp_path: Path) -> None:
+def test_the_feeder_says_why_it_stopped(server: Server, serving: Server, tmp_path: Path) -> None:
     (tmp_path / "replay.py").write_text("def events(limit):\n    return iter([{'n': 1}])\n")
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "there is no stream s"}})
-    settings = FeederSettings(str(tmp_path), "s", None, server.url, parent_pid=os.getpid())
-    done = _run("examples.demo.feeder", settings.to_json())
+    done = _run("examples.demo.feeder", _feeder(server, serving, tmp_path))
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": "there is no stream s"}
 

@@ -581,7 +581,7 @@ class Verdict(_message.Message):
     def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ..., outcomes_json: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json", "evaluation_json", "signature", "signed_by")
+    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json", "evaluation_json", "signature", "signed_by", "thinned_at", "thinned_by")
     class EndPositionEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +619,8 @@ class Version(_message.Message):
     EVALUATION_JSON_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SIGNED_BY_FIELD_NUMBER: _ClassVar[int]
+    THINNED_AT_FIELD_NUMBER: _ClassVar[int]
+    THINNED_BY_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     status: str
@@ -649,7 +651,9 @@ class Version(_message.Message):
     evaluation_json: str
     signature: str
     signed_by: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ..., evaluation_json: _Optional[str] = ..., signature: _Optional[str] = ..., signed_by: _Optional[str] = ...) -> None: ...
+    thinned_at: float
+    thinned_by: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ..., evaluation_json: _Optional[str] = ..., signature: _Optional[str] = ..., signed_by: _Optional[str] = ..., thinned_at: _Optional[float] = ..., thinned_by: _Optional[str] = ...) -> None: ...
 
 class RegisterVersionRequest(_message.Message):
     __slots__ = ("round_id", "token", "version")
@@ -670,10 +674,14 @@ class GetVersionRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ListVersionsRequest(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "limit", "before")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     model: str
-    def __init__(self, model: _Optional[str] = ...) -> None: ...
+    limit: int
+    before: int
+    def __init__(self, model: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
 
 class ListVersionsResponse(_message.Message):
     __slots__ = ("versions",)
@@ -708,10 +716,12 @@ class RollbackRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., events: _Optional[str] = ...) -> None: ...
 
 class ListAliasHistoryRequest(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "limit")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     model: str
-    def __init__(self, model: _Optional[str] = ...) -> None: ...
+    limit: int
+    def __init__(self, model: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class AliasChange(_message.Message):
     __slots__ = ("model", "alias", "from_version", "to_version", "by", "reason", "at")

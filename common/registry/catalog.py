@@ -105,6 +105,8 @@ held-out examples are few, candidate and parent are judged on the newest ones he
 Under the same key a version's `evaluation` says on what it was judged: {"examples": how many, "earlier": those of them
 from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are}."""
 
+MOST_LISTED = 1_000
+"""Versions, or moves of aliases, in one answer."""
 PUSHED = "pushed"
 """The trigger of a plan that no round trains: its version was made elsewhere (services/registry/versions/pushed.py)."""
 ALLOW_SIGNATURE_CHANGE = "allow_signature_change"

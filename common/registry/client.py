@@ -14,6 +14,7 @@ from common.process.retry import Retry
 from common.process.rpc import errors_from_status, open_channel
 from common.registry import team_wire, wire
 from common.registry.catalog import (
+    MOST_LISTED,
     AliasChange,
     Change,
     FileEntry,
@@ -297,9 +298,10 @@ class RegistryClient:
             self._call(self._stub.GetVersion, pb.GetVersionRequest(model=model, version=version))
         )
 
-    def list_versions(self, model: str) -> list[Version]:
-        """Oldest first, without their files. Raises NotFound."""
-        answer = self._call(self._stub.ListVersions, pb.ListVersionsRequest(model=model))
+    def list_versions(self, model: str, *, limit: int = MOST_LISTED, before: int = 0) -> list[Version]:
+        """The newest `limit`, before a version where `before` is not 0; oldest first, without their files. Raises
+        NotFound."""
+        answer = self._call(self._stub.ListVersions, pb.ListVersionsRequest(model=model, limit=limit, before=before))
         return [wire.version_from_wire(version) for version in answer.versions]
 
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
@@ -313,9 +315,9 @@ class RegistryClient:
         with self._errors("the registry"):
             return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
 
-    def alias_history(self, model: str) -> list[AliasChange]:
-        """Oldest first. Raises NotFound."""
-        answer = self._call(self._stub.ListAliasHistory, pb.ListAliasHistoryRequest(model=model))
+    def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
+        """The newest `limit` moves, oldest first. Raises NotFound."""
+        answer = self._call(self._stub.ListAliasHistory, pb.ListAliasHistoryRequest(model=model, limit=limit))
         return [wire.alias_change_from_wire(change) for change in answer.changes]
 
     def watch(self, since_revision: int = 0) -> Iterator[Change]:

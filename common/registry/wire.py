@@ -329,6 +329,8 @@ def version_to_wire(version: Version) -> pb.Version:
         contract_json=json_text(version.contract),
         signature=version.signature,
         signed_by=version.signed_by,
+        thinned_at=version.thinned_at,
+        thinned_by=version.thinned_by,
     )
 
 
@@ -369,6 +371,8 @@ def version_from_wire(message: pb.Version) -> Version:
         contract=json_map("contract_json", message.contract_json),
         signature=message.signature,
         signed_by=message.signed_by,
+        thinned_at=message.thinned_at,
+        thinned_by=message.thinned_by,
     )
 
 

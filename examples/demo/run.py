@@ -336,11 +336,11 @@ def _print_report(report: Mapping[str, Any], metric: str, console: Console) -> N
     used = f"{report['events_trained']:,} trained on + {report['events_held_out']:,} held out"
     freshness = f"p50 {fresh['p50_seconds']} s, p95 {fresh['p95_seconds']} s"
     latency = f"p50 {predictions['p50_ms']} ms, p99 {predictions['p99_ms']} ms"
+    latency = f"{latency}, p99 during reloads {predictions['p99_during_reload_ms']} ms"
     lines = (
         f"{report['events_accepted']:,} events accepted = {used}",
         f"{fresh['versions']} versions served; from a version's last event to its first answer {freshness}",
-        f"{predictions['sent']:,} predictions, {predictions['failed']} failed; {latency}, "
-        + f"p99 during reloads {predictions['p99_during_reload_ms']} ms",
+        f"{predictions['sent']:,} predictions, {predictions['failed']} failed; {latency}",
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)

@@ -12,6 +12,14 @@ from common.errors import Unavailable
 T = TypeVar("T")
 
 
+def list_of(document: Any, name: str, path: str) -> list[Any]:
+    """A list, bare or under its name, of what the registry answered to `path`. Raises Unavailable."""
+    items = document.get(name) if isinstance(document, dict) else document
+    if not isinstance(items, list):
+        raise Unavailable(f"the registry's answer to {path} has no list of {name}")
+    return items
+
+
 def build(kind: type[T], mapping: Any) -> T:
     """A dataclass from a JSON object with the same field names, nested ones too.
 

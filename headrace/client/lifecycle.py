@@ -15,15 +15,28 @@ from urllib.parse import urlencode
 import orjson
 
 from common.errors import InvalidInput
-from common.registry.catalog import FileEntry, HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
-from headrace.client.answers import build
+from common.registry.catalog import MOST_LISTED, FileEntry, HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
+from headrace.client.answers import build, list_of
 from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
 from headrace.client.rebuilds import measured
+from headrace.client.tables import Versions
 from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
     from headrace.files.definition_folder import DefinitionFolder
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Versions of a model, oldest first. `not_loaded`: {version: {instance: why it could not load it}}, as the replicas
+    report it; `thinned`: what retention thinned; `has_older`: whether there are versions before these."""
+
+    versions: Versions
+    not_loaded: dict[int, dict[str, str]]
+    thinned: list[ThinnedVersions]
+    has_older: bool
+
 
 Change = Literal["pause", "resume", "unpin", "archive", "restore"]
 
@@ -253,16 +266,29 @@ class Lifecycle:
         answer = self._registry.call("GET", "/v1/models", repeatable=True).json()
         return {str(item["name"]): item["serving"] for item in answer["models"] if item.get("serving")}
 
-    def about_versions(self, model: str) -> tuple[dict[int, dict[str, str]], list[ThinnedVersions]]:
-        """({version: {instance: why it could not load it}}, as the replicas report it, and what retention thinned)."""
-        answer = self._registry.call("GET", f"/v1/models/{segment(model)}/versions", repeatable=True).json()
+    def listing(self, model: str, *, limit: int | None = None) -> Listing:
+        """The newest `limit` versions of a model, or all, with what the registry says beside them."""
+        items: list[Any] = []
+        path, before = f"/v1/models/{segment(model)}/versions", 0
+        while True:
+            left = MOST_LISTED if limit is None else min(MOST_LISTED, limit - len(items))
+            query = urlencode({"limit": left} | ({"before": before} if before else {}))
+            answer = self._registry.call("GET", f"{path}?{query}", repeatable=True).json()
+            items[:0] = list_of(answer, "versions", path)
+            before = int(answer.get("older", 0))
+            if not before or len(items) == limit:
+                break
         found = {
             int(item["version"]): {str(at["instance_id"]): str(at["reason"]) for at in item.get("served_by", ())
                                    if at.get("reason")}
-            for item in answer["versions"]
+            for item in items
         }  # fmt: skip
-        thinned = [build(ThinnedVersions, one) for one in answer.get("thinned", ())]
-        return {version: reasons for version, reasons in found.items() if reasons}, thinned
+        return Listing(
+            Versions(build(Version, item) for item in items),
+            {version: reasons for version, reasons in found.items() if reasons},
+            [build(ThinnedVersions, one) for one in answer.get("thinned", ())],
+            has_older=bool(before),
+        )
 
     def instances(self) -> list[Mapping[str, Any]]:
         """Every instance of every service that has reported lately, as it says of itself."""

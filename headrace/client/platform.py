@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 from common.errors import DataLoss, HeadraceError, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
 from common.registry.paths import path_below
-from headrace.client.answers import build
+from headrace.client.answers import build, list_of
 from headrace.client.bodies import JSON, encode, segment
 from headrace.client.connection import Answer, Door, NoAnswer
 from headrace.client.ingesting import Ingesting
@@ -152,11 +152,9 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def model(self, name: str) -> Model:
         return build(Model, self._get(self._registry, f"/v1/models/{segment(name)}"))
 
-    def versions(self, model: str) -> Versions:
-        """Oldest first, without their files; `.to_frame()` makes a DataFrame of the list."""
-        return Versions(
-            build(Version, item) for item in self._read(f"/v1/models/{segment(model)}/versions", "versions")
-        )
+    def versions(self, model: str, *, limit: int | None = None) -> Versions:
+        """The newest `limit`, or all; oldest first, without files. `.to_frame()` makes a DataFrame of the list."""
+        return self.listing(model, limit=limit).versions
 
     def load_model(self, model: str, version: int = 0, *, into: str | Path | None = None) -> Any:
         """A version as an object of TensorFlow's, in this process.
@@ -296,7 +294,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return dict(self.model(model).aliases)
 
     def alias_history(self, model: str) -> list[AliasChange]:
-        """Oldest first."""
+        """The newest thousand moves, oldest first; `history` has all."""
         return [build(AliasChange, item) for item in self._read(f"/v1/models/{segment(model)}/history", "changes")]
 
     def promote(self, model: str, version: int, *, alias: str = PRODUCTION, reason: str = "") -> Model:
@@ -347,11 +345,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def _read(self, path: str, name: str) -> list[Any]:
         """A list, bare or under its name."""
-        document = self._get(self._registry, path)
-        items = document.get(name) if isinstance(document, dict) else document
-        if not isinstance(items, list):
-            raise Unavailable(f"the registry's answer to {path} has no list of {name}")
-        return items
+        return list_of(self._get(self._registry, path), name, path)
 
 
 def _status_of(name: str, url: str) -> ServiceStatus:

@@ -72,7 +72,7 @@ def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MO
     session: Session = context.obj
     with session.client() as client:
         found = client.why(model)
-        newest = client.versions(model)[-1:]
+        newest = client.versions(model, limit=1)
     refused = [version for version in newest if version.verdict.decision in (Decision.REJECT, Decision.HOLD)]
 
     def told() -> None:

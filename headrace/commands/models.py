@@ -166,6 +166,7 @@ def list_versions(
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two questions to the registry, with --watch.")
     ] = 2.0,
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 100,
 ) -> None:
     """List the versions of a model: their events, metrics and verdicts, and which is live."""
     session: Session = context.obj
@@ -176,8 +177,8 @@ def list_versions(
         return
     with session.client() as client:
         known = client.model(model)
-        versions = client.versions(model)
-        failed, thinned = client.about_versions(model)
+        listing = client.listing(model, limit=limit)
+    versions, failed = listing.versions, listing.not_loaded
 
     def table() -> None:
         if not versions:
@@ -188,14 +189,16 @@ def list_versions(
         metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
         title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])
-        for one in thinned:
+        if listing.has_older:
+            typer.echo(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
+        for one in listing.thinned:
             typer.echo(
                 f"thinned: {counted(one.versions, 'version')}, {one.first_version} to {one.last_version}, last "
                 f"{age(time.time() - one.at, units=1)} ago; {THINNED_TO[one.rule]} stays (retention of the definition)"
             )
 
     listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
-    document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in thinned]}
+    document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in listing.thinned]}
     session.show(document, table)
 
 

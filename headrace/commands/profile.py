@@ -84,7 +84,7 @@ def _traced(client: Client, model: str, number: int) -> Version:
         if _has_trace(version):
             return version
         raise NotFound(f"{model}@{number} was not traced; headrace profile {model} --steps 10 traces the next round")
-    for listed in [*client.versions(model)][: -_LOOKED_AT - 1 : -1]:
+    for listed in reversed(client.versions(model, limit=_LOOKED_AT)):
         version = client.version(model, listed.version)
         if _has_trace(version):
             return version

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import typer
@@ -21,6 +22,7 @@ from headrace.client.platform import Client
 from headrace.commands.session import Session, StatusLine
 
 _ROUNDS_LOOKED_AT = 100
+_VERSIONS_LOOKED_AT = 200
 _DIGITS = re.compile(r"\d")
 _OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
@@ -83,7 +85,7 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
 
 def look_at(client: Client, model: str) -> Look:
     history = client.alias_history(model)  # First, so that no alias is told to move to a version that was not told.
-    versions = {version.version: version for version in client.versions(model)}
+    versions = {version.version: version for version in client.versions(model, limit=_VERSIONS_LOOKED_AT)}
     return Look(history, versions, _way(client, model))
 
 
@@ -126,14 +128,15 @@ def follow(
 
 def changes(before: Look, after: Look) -> list[Happening]:
     """What happened between two looks, oldest first."""
-    found = []
+    found, newest = [], max(before.versions, default=0)
     for number, version in after.versions.items():
         known = before.versions.get(number)
-        if known is None:
+        if number > newest:
             found.append(_registered(version))
-        elif known.status != version.status:
+        elif known is not None and known.status != version.status:
             found.append(_status_changed(version))
-    found += [_moved(move) for move in after.history[len(before.history) :]]
+    last = before.history[-1:]
+    found += [_moved(move) for move in takewhile(lambda move: [move] != last, reversed(after.history))]
     return sorted(found, key=lambda happening: happening.at)
 
 

@@ -159,6 +159,13 @@ def test_versions_for_people_show_verdict_metric_and_what_is_live(run: Run, serv
     assert max(map(len, lines)) <= 80
 
 
+def test_versions_are_the_newest_and_say_that_there_are_older(run: Run, server: Server) -> None:
+    server.will_answer(200, MODEL)
+    server.will_answer(200, {"versions": [VERSION], "older": 2})
+    assert "older than 2: --limit N lists more than 1" in run("versions", "m", "--limit", "1").stdout
+    assert server.requests[-1].path == "/v1/models/m/versions?limit=1"
+
+
 def test_train_promote_and_rollback_say_what_came_of_it(run: Run, server: Server) -> None:
     server.will_answer(202, ROUND)
     assert run("train", "m").stdout == "round 3 of m is planned: 30 examples, from version 2\n"
@@ -415,7 +422,6 @@ def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str)
 def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version(run: Run, server: Server) -> None:
     thinned = {"rule": "hourly", "versions": 57, "first_version": 1, "last_version": 60, "at": 61.0}
     server.will_answer(200, MODEL)
-    server.will_answer(200, {"versions": [VERSION]})
     server.will_answer(200, {"versions": [VERSION], "thinned": [thinned]})
     told = run("versions", "m").stdout
     assert "thinned: 57 versions, 1 to 60, last" in told

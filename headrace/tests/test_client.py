@@ -223,6 +223,23 @@ def test_versions_come_as_dataclasses(server: Server, client: Client) -> None:
     assert version.files == ()
 
 
+def test_versions_come_page_by_page_and_no_more_than_asked_for(server: Server, client: Client) -> None:
+    pages = [[5, 6], [3, 4], [1, 2]]
+    for numbers in pages:
+        listed = [VERSION | {"version": number} for number in numbers]
+        server.will_answer(200, {"versions": listed, "older": numbers[0] if numbers[0] > 1 else 0})
+    assert [version.version for version in client.versions("m")] == [1, 2, 3, 4, 5, 6]
+    assert [request.path.partition("?")[2] for request in server.requests] == [
+        "limit=1000", "limit=1000&before=5", "limit=1000&before=3",
+    ]  # fmt: skip
+    for numbers in pages[:2]:
+        listed = [VERSION | {"version": number} for number in numbers]
+        server.will_answer(200, {"versions": listed, "older": numbers[0]})
+    listing = client.listing("m", limit=4)
+    assert ([version.version for version in listing.versions], listing.has_older) == ([3, 4, 5, 6], True)
+    assert server.requests[-1].path.endswith("?limit=2&before=5")
+
+
 def test_rounds_are_read_in_the_registrys_and_in_the_trainers_form(server: Server, client: Client) -> None:
     nested = {"round_id": "r", "planned_at": 1.0, "state": "planned", "plan": ROUND}
     server.will_answer(200, {"rounds": [nested]})

@@ -1,5 +1,6 @@
 """Documents: indexes name every page, commands are the command line's, YAML of short answers is valid."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -90,3 +91,37 @@ def test_yaml_of_the_short_answers_is_taken(block: re.Match[str]) -> None:
         )
     else:
         parse_definition({"model.yaml": yaml.safe_dump(_MODEL | document).encode()})
+
+
+_STEP = re.compile(r"^( *)- `([\w/.]+)` `([\w.]+)`: ", re.MULTILINE)
+_MOST_FILES = {"An event becomes a version": 50, "A version goes live": 20}
+
+
+def test_each_step_of_the_walks_through_the_code_leads_to_the_next() -> None:
+    """The function is where the page says, and the file of the item above it names it."""
+    text = (_DOCS / "internals/code-in-fifteen-minutes.md").read_text()
+    walks = {walk.partition("\n")[0]: _STEP.findall(walk) for walk in text.split("\n## ")[1:]}
+    assert sum(map(len, walks.values())) == len(re.findall(r"^ *- ", text, re.MULTILINE)) > 40
+    wrong: list[str] = []
+    for title, steps in walks.items():
+        callers: dict[int, str] = {}
+        for indent, path, name in steps:
+            depth, source = len(indent) // 4, (_ROOT / path).read_text()
+            if name not in _defined(ast.parse(source)):
+                wrong.append(f"{path} has no {name}")
+            if depth and not re.search(rf"\b{name.rpartition('.')[2]}\b", callers[depth - 1]):
+                wrong.append(f"{title}: nothing above {name} of {path} names it")
+            callers[depth] = source
+        assert len({path for _, path, _ in steps}) <= _MOST_FILES.get(title, 20), title
+    assert wrong == []
+
+
+def _defined(tree: ast.AST, of: str = "") -> set[str]:
+    """Functions, classes and their methods, as `Class.method`."""
+    found = set[str]()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(of + node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= _defined(node, f"{node.name}.")
+    return found

@@ -104,6 +104,10 @@ def test_what_happened_between_two_looks_is_told_in_its_order() -> None:
     ]
     assert told[0].text.endswith("(by gate: it was slow)")
     assert changes(look(SECOND, moves=(MOVE,)), look(SECOND, moves=(MOVE,))) == []
+    # Each look holds the newest versions and moves: of many, the oldest fall out between two.
+    later = MOVE | {"from_version": 3, "to_version": 4, "at": 70.0}
+    told = changes(look(SECOND, THIRD, moves=(removed, MOVE)), look(THIRD, moves=(MOVE, later)))
+    assert [happening.text for happening in told] == ["production is version 4, was version 3 (by gate)"]
 
 
 def test_a_registry_that_is_away_is_told_once_and_asked_again() -> None:

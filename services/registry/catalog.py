@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
+    MOST_LISTED,
     PRODUCTION,
     AliasChange,
     Change,
@@ -300,19 +301,24 @@ class Catalog:
         with self._database.read() as connection:
             return versions.get_version(connection, model, version)
 
-    def list_versions(self, model: str) -> list[Version]:
+    def list_versions(self, model: str, *, limit: int = MOST_LISTED, before: int = 0) -> list[Version]:
+        """The newest `limit`, oldest first; those before a version where `before` is not 0."""
         with self._database.read() as connection:
-            return versions.list_versions(connection, model)
+            return versions.list_versions(connection, model, limit=limit, before=before)
+
+    def count_versions(self, model: str) -> int:
+        with self._database.read() as connection:
+            return versions.count_versions(connection, model)
 
     def versions_of(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Version]:
         """{(model, version): Version} of those that there are, without their files."""
         with self._database.read() as connection:
             return versions.versions_of(connection, keys)
 
-    def configurations(self, model: str) -> dict[int, JsonMap]:
-        """{version: what its round was configured with}."""
+    def configurations(self, model: str, first: int, last: int) -> dict[int, JsonMap]:
+        """{version: what its round was configured with} of the versions from `first` to `last`."""
         with self._database.read() as connection:
-            return versions.configurations_of(connection, model)
+            return versions.configurations_of(connection, model, first, last)
 
     def compare(self, model: str, first: int, second: int) -> JsonMap:
         with self._database.read() as connection:
@@ -333,9 +339,10 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
-    def alias_history(self, model: str) -> list[AliasChange]:
+    def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
+        """The newest `limit` moves, oldest first."""
         with self._database.read() as connection:
-            return aliases.list_history(connection, model)
+            return aliases.list_history(connection, model, limit=limit)
 
     def history(self, **wanted: Any) -> list[HistoryEntry]:
         """As list_history takes it: the entries alone."""

@@ -8,18 +8,20 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from fastapi import Path
+from fastapi import Path, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.definition.gate import read_gate
 from common.errors import InvalidInput
+from common.registry.catalog import MOST_LISTED
 from common.registry.statements import MAX_ENVELOPE_CHARACTERS
 from common.registry.wire import json_text
 from services.registry.versions.pushed import Measured
 
 END = 2**63
 """Above every number that the catalog can hold."""
+Listed = Annotated[int, Query(gt=0, le=MOST_LISTED)]
 VersionNumber = Annotated[int, Path(gt=0, lt=END)]
 Text = Annotated[str, Field(max_length=2_000)]
 """A bound has pydantic refuse half surrogate pairs, too, which nothing can store."""

@@ -9,6 +9,7 @@ import grpc
 
 from common.errors import InvalidInput, Overloaded
 from common.registry import team_wire, wire
+from common.registry.catalog import MOST_LISTED
 from common.registry.jobs import job_to_wire
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
@@ -206,7 +207,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return wire.version_to_wire(self._catalog.get_version(request.model, request.version))
 
     def ListVersions(self, request: pb.ListVersionsRequest, context: grpc.ServicerContext) -> pb.ListVersionsResponse:
-        return pb.ListVersionsResponse(versions=map(wire.version_to_wire, self._catalog.list_versions(request.model)))
+        limit = _listed(request.limit)
+        found = self._catalog.list_versions(request.model, limit=limit, before=max(0, request.before))
+        return pb.ListVersionsResponse(versions=map(wire.version_to_wire, found))
 
     def SetAlias(self, request: pb.SetAliasRequest, context: grpc.ServicerContext) -> pb.Model:
         return wire.model_to_wire(
@@ -221,10 +224,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     def ListAliasHistory(
         self, request: pb.ListAliasHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasHistoryResponse:
-        history = self._catalog.alias_history(request.model)
+        history = self._catalog.alias_history(request.model, limit=_listed(request.limit))
         return pb.ListAliasHistoryResponse(changes=map(wire.alias_change_to_wire, history))
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Change]:
         context.add_callback(self._catalog.wake_watchers)
         for change in self._catalog.watch(request.since_revision, is_active=context.is_active, client=context.peer()):
             yield wire.change_to_wire(change)
+
+
+def _listed(limit: int) -> int:
+    return limit if 0 < limit <= MOST_LISTED else MOST_LISTED

@@ -13,12 +13,13 @@ from starlette.types import ASGIApp
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
-from common.registry.catalog import Model
+from common.registry.catalog import MOST_LISTED, Model
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
 from services.registry.doors.bodies import (
     END,
     AliasBody,
+    Listed,
     ModelBody,
     RollbackBody,
     VersionNumber,
@@ -131,16 +132,20 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         return json_answer(asdict(catalog.get_round(model, round_id)))
 
     @app.get("/v1/models/{model}/versions", tags=["versions"])
-    def list_versions(model: str) -> Response:
-        """Oldest first, without their files; `served_by` lists the replicas that have each.
+    def list_versions(model: str, limit: Listed = MOST_LISTED, before: Annotated[int, Query(ge=0)] = 0) -> Response:
+        """The newest, oldest first, without their files; `served_by` lists the replicas that have each. `older` is the
+        `before` of the next page, 0 where there is none.
 
         `thinned` says what `retention` of the definition has thinned: `[{rule: hourly | daily | none, versions,
         first_version, last_version, at}]`; such a version keeps its record and has `thinned_at` and `thinned_by`.
         """
         served = catalog.served_by(model)
-        found = catalog.list_versions(model)
-        listed = [asdict(one) | {"served_by": served.get(one.version, [])} for one in found]
-        return json_answer({"versions": listed, "thinned": [asdict(one) for one in catalog.thinned(model)]})
+        found = catalog.list_versions(model, limit=limit + 1, before=before)
+        shown = found[-limit:]
+        listed = [asdict(one) | {"served_by": served.get(one.version, [])} for one in shown]
+        thinned = [asdict(one) for one in catalog.thinned(model)]
+        older = shown[0].version if len(found) > limit else 0
+        return json_answer({"versions": listed, "thinned": thinned, "older": older})
 
     @app.get("/v1/models/{model}/versions/{version}", tags=["versions"])
     def get_version(model: str, version: VersionNumber) -> Response:
@@ -173,9 +178,9 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         return json_answer(catalog.why(model))
 
     @app.get("/v1/models/{model}/history", tags=["versions"])
-    def alias_history(model: str) -> Response:
-        """Every move of an alias, oldest first."""
-        return json_answer({"changes": [asdict(change) for change in catalog.alias_history(model)]})
+    def alias_history(model: str, limit: Listed = MOST_LISTED) -> Response:
+        """The newest moves of aliases, oldest first; `/v1/history` has all, page by page."""
+        return json_answer({"changes": [asdict(change) for change in catalog.alias_history(model, limit=limit)]})
 
     @app.put("/v1/models/{model}/aliases/{alias}", tags=["versions"])
     def set_alias(model: str, alias: str, body: AliasBody) -> Response:

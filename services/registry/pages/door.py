@@ -79,7 +79,7 @@ PAGES = (
     Page("/", "overview.html", overview.page),
     Page("/models/{model}", "model.html", model.page, frozenset({"before", "done"})),
     Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"done"})),
-    Page("/models/{model}/versions", "versions.html", versions.page, frozenset({"sort", "order", "page"})),
+    Page("/models/{model}/versions", "versions.html", versions.page, frozenset({"sort", "order", "page", "before"})),
     Page("/models/{model}/compare", "compare.html", comparison.page, frozenset({"left", "right"})),
     Page("/streams", "streams.html", streams.listed),
     Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done", "letters", "schema"})),

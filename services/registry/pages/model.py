@@ -1,4 +1,4 @@
-"""One model: how its versions fare and why, where its events are, what the next round waits for."""
+"""One model: how its newest versions fare and why, where its events are, what the next round waits for."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from services.registry.pages.reading import Place, Reading
 from services.registry.pages.stalls import Stall, stalls_of
 from services.registry.reports import Serving
 
-SHOWN_VERSIONS = 100
+SHOWN_VERSIONS, _CURVE_VERSIONS = 100, 500
 _HISTORY = 10
 _SLICES, _SLICED = 12, 30
 _MAX_TEXT = 20_000
@@ -25,15 +25,15 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     name = place.names["model"]
     catalog = reading.catalog
     model = catalog.get_model(name)
-    versions = catalog.list_versions(name)
+    versions = catalog.list_versions(name, limit=_CURVE_VERSIONS)
     rounds = catalog.list_rounds(name, 1)
     round_ = rounds[0] if rounds and rounds[0].state in _OPEN else None
     account = catalog.account(name)
     serving = catalog.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
-    live = next((one for one in versions if one.version == production), None)
+    live = catalog.versions_of([(name, production)]).get((name, production)) if production else None
     before = place.asked("before")
-    wanted = [version for version in versions if version.version < before] if before else versions
+    wanted = catalog.list_versions(name, limit=SHOWN_VERSIONS + 1, before=before) if before else versions
     shown = wanted[-SHOWN_VERSIONS:]
     line = _line(versions, production)
     possible = actions.possible(model)
@@ -49,7 +49,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "why": catalog.why(name),
         "serving": serving,
         "versions": [_row(one, production, line) for one in reversed(shown)],
-        "version_count": len(versions),
+        "version_count": catalog.count_versions(name),
         "thinned": [(one, THINNED_TO[one.rule]) for one in catalog.thinned(name)],
         "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),

@@ -1,6 +1,7 @@
-"""All versions of a model as one table: what each was configured with and measured at, sorted by any column.
+"""The newest versions of a model as a table: what each was configured with and measured at, sorted by any column.
 
-Sorted here and not in the browser, so that the first row is the first of all, of thousands as well as of three.
+Sorted here and not in the browser: the first row is the first of the newest 2,000, of which a page shows 100.
+`before` asks for the 2,000 before a version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import VERDICTS
 from services.registry.versions.compare import flattened
 
-_SHOWN = 100
+_SHOWN, _MOST_SORTED = 100, 2_000
 _MOST_METRICS, _MOST_PARAMETERS = 16, 24
 _OF_THE_ROUND = (HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, "requested")
 """What a round's configuration says of the round and not of the model."""
@@ -40,9 +41,12 @@ class Column:
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     name, catalog = place.names["model"], reading.catalog
     model = catalog.get_model(name)
-    versions = {version.version: version for version in catalog.list_versions(name)}
+    versions = {
+        one.version: one for one in catalog.list_versions(name, limit=_MOST_SORTED, before=place.asked("before"))
+    }
+    oldest, total = min(versions, default=0), catalog.count_versions(name)
     metrics, left_out = _metrics(list(versions.values()))
-    parameters, same, more = _parameters(catalog.configurations(name))
+    parameters, same, more = _parameters(catalog.configurations(name, oldest, max(versions, default=0)))
     columns = [*_own(versions), *metrics, *parameters]
     order = _ordered(columns, place, list(versions))
     number, pages = place.asked("page", 1), max(1, -(-len(order) // _SHOWN))
@@ -54,6 +58,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "columns": [{"column": column, **_sorting(column, place)} for column in columns],
         "versions": [versions[one] for one in shown],
         "count": len(order),
+        "total": total,
+        "older": place.link(before=str(oldest), page="") if len(order) == _MOST_SORTED and oldest > 1 else "",
         "first": (number - 1) * _SHOWN + 1,
         "before": place.link(page=str(number - 1)) if 1 < number <= pages else "",
         "after": place.link(page=str(number + 1)) if number < pages else "",

@@ -51,6 +51,19 @@ def test_models_are_registered_and_their_definition_is_shown(http: httpx.Client)
     assert base64.b64decode(shown["files"]["model.yaml"]) == definition("m2")["model.yaml"]
 
 
+def test_versions_and_moves_are_listed_from_the_newest_page_by_page(http: httpx.Client, catalog: Catalog) -> None:
+    for _ in range(3):
+        publish(catalog)
+    whole = http.get("/v1/models/m/versions").json()
+    assert ([one["version"] for one in whole["versions"]], whole["older"]) == ([1, 2, 3], 0)
+    newest = http.get("/v1/models/m/versions?limit=2").json()
+    assert ([one["version"] for one in newest["versions"]], newest["older"]) == ([2, 3], 2)
+    rest = http.get("/v1/models/m/versions?limit=2&before=2").json()
+    assert ([one["version"] for one in rest["versions"]], rest["older"]) == ([1], 0)
+    assert [move["to_version"] for move in http.get("/v1/models/m/history?limit=2").json()["changes"]] == [2, 3]
+    assert http.get("/v1/models/m/versions?limit=1001").status_code == 400
+
+
 def test_versions_and_rounds_are_shown_with_the_catalogs_field_names(http: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     rejected = publish(catalog, auc=float("nan"))

@@ -15,6 +15,8 @@ QUESTIONS: dict[str, Callable[[Catalog], object]] = {
     "recent rounds": lambda catalog: catalog.recent_rounds(["m"], 20),
     "rounds of a model": lambda catalog: catalog.list_rounds("m", 20),
     "a model": lambda catalog: catalog.get_model("m"),
+    "versions of a model": lambda catalog: catalog.list_versions("m", limit=20),
+    "moves of a model's aliases": lambda catalog: catalog.alias_history("m", limit=20),
     "newest version": lambda catalog: catalog.get_version("m", 2),
 }
 _WHOLE = re.compile(r"SCAN (versions|rounds|alias_history|lineage)(?!.*rounds_by_time)")

@@ -144,13 +144,20 @@ def test_thousands_of_versions_are_sorted_as_a_whole_and_read_page_by_page(
     browser: httpx.Client, catalog: Catalog, asked: list[str], tmp_path: Path
 ) -> None:
     publish(catalog)
-    multiply(tmp_path, versions=2_000, models=1)
+    multiply(tmp_path, versions=2_500, models=1)
     asked.clear()
     answer = browser.get("/models/m/versions?sort=version&order=ascending&page=20")
-    assert shown(seen(answer)) == [f"v{number}" for number in range(1901, 2001)]
-    assert "2,000 versions, 1901 to 2000 shown." in seen(answer).text
+    assert shown(seen(answer)) == [f"v{number}" for number in range(2401, 2501)]
+    assert "2,000 versions of 2,500, 1901 to 2000 shown." in seen(answer).text
     assert seen(answer).all("a", href="?sort=version&order=ascending&page=19")
     assert "The next page" not in answer.text
+    assert seen(answer).all("a", href="?sort=version&order=ascending&before=501")
+    older = browser.get("/models/m/versions?before=501")
+    assert shown(seen(older)) == [f"v{number}" for number in range(500, 400, -1)]
+    assert "Older versions" not in older.text
+    model = browser.get("/models/m?before=2")
+    assert shown(seen(model))[:1] == ["v1"]
+    assert "1 of 2,500." in seen(model).text
     assert len(answer.content) < 200_000
     assert len(asked) < 12, "however many versions there are"
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from common.errors import Conflict, NotFound
-from common.registry.catalog import CANARY, PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
+from common.registry.catalog import CANARY, MOST_LISTED, PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
 from common.schema import check_name
 from services.registry.definitions import models
 from services.registry.rounds.descent import follow_canary, follow_production
@@ -173,11 +173,11 @@ def move(
     _remember(transaction, model, alias, current, version, how=how, by=by, reason=reason)
 
 
-def list_history(connection: Connection, model: str) -> list[AliasChange]:
-    """Oldest first. Raises NotFound."""
+def list_history(connection: Connection, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
+    """The newest `limit` moves, oldest first. Raises NotFound."""
     models.get_model(connection, model)
-    query = select(alias_history).where(alias_history.c.model == model).order_by(alias_history.c.id)
-    return [_change_of(row) for row in connection.execute(query)]
+    query = select(alias_history).where(alias_history.c.model == model).order_by(alias_history.c.id.desc())
+    return [_change_of(row) for row in reversed(connection.execute(query.limit(limit)).all())]
 
 
 def _remove(transaction: Transaction, model: str, alias: str, current: int, *, by: str, reason: str) -> Model:

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, tuple_
 
 from common.definition.gate import Gate, read_gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
     CANARY,
     HEAD_BEFORE,
+    MOST_LISTED,
     PRODUCTION,
     ChangeKind,
     Decision,
@@ -217,11 +218,19 @@ def get_version(connection: Connection, model: str, version: int) -> Version:
     return replace(found, signature=signature_of(connection, model, version))
 
 
-def list_versions(connection: Connection, model: str) -> list[Version]:
-    """Oldest first, without their files and evaluation. Raises NotFound."""
+def list_versions(connection: Connection, model: str, *, limit: int = MOST_LISTED, before: int = 0) -> list[Version]:
+    """The newest `limit` (before a version, where it is not 0), oldest first, without their files and evaluation.
+    Raises NotFound."""
     models.get_model(connection, model)
-    query = _joined().where(versions.c.model == model).order_by(versions.c.version)
-    return [replace(_version_of(row, []), evaluation={}) for row in connection.execute(query)]
+    query = _joined().where(versions.c.model == model, *([versions.c.version < before] if before else []))
+    rows = connection.execute(query.order_by(versions.c.version.desc()).limit(limit)).all()
+    return [replace(_version_of(row, []), evaluation={}) for row in reversed(rows)]
+
+
+def count_versions(connection: Connection, model: str) -> int:
+    """Of every status, thinned versions among them."""
+    query = select(func.count()).select_from(versions).where(versions.c.model == model)
+    return int(connection.execute(query).scalar_one())
 
 
 def find_versions(connection: Connection, condition: ColumnElement[bool]) -> list[Version]:
@@ -235,9 +244,10 @@ def versions_of(connection: Connection, keys: Sequence[tuple[str, int]]) -> dict
     return {(found.model, found.version): found for found in find_versions(connection, chosen)} if keys else {}
 
 
-def configurations_of(connection: Connection, model: str) -> dict[int, JsonMap]:
-    """{version: what its round was configured with}, in one question for however many versions."""
-    query = select(versions.c.version, rounds.c.plan_json).where(versions.c.model == model)
+def configurations_of(connection: Connection, model: str, first: int, last: int) -> dict[int, JsonMap]:
+    """{version: what its round was configured with} of the versions from `first` to `last`, in one question."""
+    chosen = versions.c.version.between(first, last)
+    query = select(versions.c.version, rounds.c.plan_json).where(versions.c.model == model, chosen)
     rows = connection.execute(query.join(rounds, rounds.c.round_id == versions.c.round_id))
     return {row.version: json.loads(row.plan_json)["configuration"] for row in rows}
 

@@ -166,7 +166,7 @@ def list_versions(
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two questions to the registry, with --watch.")
     ] = 2.0,
-    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="How many, from the newest.")] = 100,
 ) -> None:
     """List the versions of a model: their events, metrics and verdicts, and which is live."""
     session: Session = context.obj

@@ -31,7 +31,9 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     account = catalog.account(name)
     serving = catalog.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
-    live = catalog.versions_of([(name, production)]).get((name, production)) if production else None
+    live = next((one for one in versions if one.version == production), None)
+    if production and live is None:
+        live = catalog.versions_of([(name, production)]).get((name, production))
     before = place.asked("before")
     wanted = catalog.list_versions(name, limit=SHOWN_VERSIONS + 1, before=before) if before else versions
     shown = wanted[-SHOWN_VERSIONS:]

@@ -151,6 +151,8 @@ def test_thousands_of_versions_are_sorted_as_a_whole_and_read_page_by_page(
     assert "2,000 versions of 2,500, 1901 to 2000 shown." in seen(answer).text
     assert seen(answer).all("a", href="?sort=version&order=ascending&page=19")
     assert "The next page" not in answer.text
+    assert len(answer.content) < 200_000
+    assert len(asked) < 12, "however many versions there are"
     assert seen(answer).all("a", href="?sort=version&order=ascending&before=501")
     older = browser.get("/models/m/versions?before=501")
     assert shown(seen(older)) == [f"v{number}" for number in range(500, 400, -1)]
@@ -158,8 +160,6 @@ def test_thousands_of_versions_are_sorted_as_a_whole_and_read_page_by_page(
     model = browser.get("/models/m?before=2")
     assert shown(seen(model))[:1] == ["v1"]
     assert "1 of 2,500." in seen(model).text
-    assert len(answer.content) < 200_000
-    assert len(asked) < 12, "however many versions there are"
 
 
 def warmed_up(signature: str, **inputs: tfserving_pb2.TensorProto) -> bytes:

@@ -169,6 +169,7 @@ class Definition:
             check_module_shapes(self.features, schema)
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
+        self.triggers.check_schema(schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)
 

@@ -1,11 +1,12 @@
 """When a model's next round is due, and of how many examples it is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
+from common.schema import Schema
 
 OnFailure = Literal["wait", "leave_out"]
 OnDrift = Literal["ignore", "warn", "hold"]
@@ -25,6 +26,8 @@ class Triggers:
         on_failure: what then: wait for a person, or leave the events out.
         on_drift: where what waits has moved far away from what the head has learned: whether anybody looks, and whether
             the round is planned with a note or waits for a person.
+        drift_psi: by field of the stream, the PSI above which it has drifted largely, in place of 0.25, also of a field
+            that the model does not read; None: the field is never compared.
     """
 
     min_examples: int | None = 10_000
@@ -35,6 +38,15 @@ class Triggers:
     max_failures: int = 3
     on_failure: OnFailure = "wait"
     on_drift: OnDrift = "ignore"
+    drift_psi: Mapping[str, float | None] = field(default_factory=dict)
+
+    def check_schema(self, schema: Schema, *, place: str) -> None:
+        """Raises InvalidInput where drift_psi names a field that the stream does not have or no statistics know."""
+        for name in self.drift_psi:
+            if schema.feature(name).dtype == "bytes":
+                raise InvalidInput(
+                    f"{place}: triggers: drift_psi names {name}, which is bytes; bytes have no statistics"
+                )
 
     @property
     def first_examples(self) -> int:
@@ -55,8 +67,11 @@ def parse_triggers(section: object) -> Triggers:
         max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
         on_failure="leave_out" if fields.choice("on_failure", ("wait", "leave_out"), "wait") == "leave_out" else "wait",
         on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
+        drift_psi=_by_field(fields.take("drift_psi", {})),
     )
     fields.finish()
+    if triggers.drift_psi and triggers.on_drift == "ignore":
+        raise InvalidInput("triggers: drift_psi is given, and on_drift is ignore: nothing is compared")
     if triggers.min_first_examples is not None and triggers.min_first_examples > triggers.max_round_examples:
         raise InvalidInput(
             f"triggers: min_first_examples {triggers.min_first_examples} is above max_round_examples "
@@ -67,3 +82,10 @@ def parse_triggers(section: object) -> Triggers:
             f"triggers: min_examples {triggers.min_examples} is above max_round_examples {triggers.max_round_examples}"
         )
     return triggers
+
+
+def _by_field(section: object) -> dict[str, float | None]:
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"triggers: drift_psi must be a mapping of fields to numbers or null, got {section!r}")
+    bounds = Fields("triggers: drift_psi", {str(name): bound for name, bound in section.items()})
+    return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}

@@ -9,7 +9,7 @@
 
 `drift` is none, some or large: PSI above 0.1 and 0.25, as is usual, and above three times what chance alone gives two
 samples of these sizes (about (bins - 1) (1/n + 1/m): B. Yurdakul, Statistical properties of population stability index,
-2018).
+2018). `compare` takes other bounds of `large` by field.
 """
 
 import math
@@ -25,12 +25,19 @@ _DRIFTS = ("none", "some", "large")
 _LEAST = 1e-4
 """A share that stands for none, so that a logarithm is finite."""
 Told = Mapping[str, Any]
+Bounds = Mapping[str, float | None]
+_NO_BOUNDS: Bounds = {}
 
 
-def compare(reference: Told, other: Told) -> dict[str, dict[str, Any]]:
-    """By field of either document (sketches.to_document): distances, and what is in one of them alone."""
+def compare(reference: Told, other: Told, *, large: Bounds = _NO_BOUNDS) -> dict[str, dict[str, Any]]:
+    """By field of either document (sketches.to_document): distances, and what is in one of them alone.
+
+    Args:
+        large: by field, the PSI above which its drift is large; None or no entry: 0.25.
+    """
     ours, theirs = reference["fields"], other["fields"]
-    return {name: _field(ours.get(name), theirs.get(name)) for name in dict.fromkeys((*ours, *theirs))}
+    names = dict.fromkeys((*ours, *theirs))
+    return {name: _field(ours.get(name), theirs.get(name), large.get(name) or _LARGE) for name in names}
 
 
 def sentences(distances: Mapping[str, Told], *, most: int = 8) -> list[str]:
@@ -68,7 +75,7 @@ def _sentence(name: str, one: Told) -> str:
     return f"{name} {', and '.join(said)}"
 
 
-def _field(reference: Told | None, other: Told | None) -> dict[str, Any]:
+def _field(reference: Told | None, other: Told | None, large: float) -> dict[str, Any]:
     if reference is None or other is None:
         return {"only_in": "other" if reference is None else "reference"}
     if reference["kind"] != other["kind"]:
@@ -79,7 +86,7 @@ def _field(reference: Told | None, other: Told | None) -> dict[str, Any]:
     before, after = (_words if reference["kind"] == "text" else _tenths)(reference, other)
     psi = sum((q - p) * math.log(q / p) for p, q in zip(_positive(before), _positive(after), strict=True))
     chance = _CHANCE * (len(before) - 1) * (1 / reference["values"] + 1 / other["values"])
-    drift = "large" if psi > max(_LARGE, chance) else "some" if psi > max(_SOME, chance) else "none"
+    drift = "large" if psi > max(large, chance) else "some" if psi > max(_SOME, chance) else "none"
     found: dict[str, Any] = {"psi": psi, "jensen_shannon": _jensen_shannon(before, after), "drift": drift, **missing}
     if reference["kind"] == "number":
         found["wasserstein"] = _wasserstein(reference, other)

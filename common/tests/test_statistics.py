@@ -114,6 +114,22 @@ def test_drift_is_told_by_size_and_chance_alone_is_none() -> None:
 
 
 @pytest.mark.covers("eco-tfdv")
+@pytest.mark.parametrize(
+    ("examples", "bounds", "drift"),
+    [(8, {}, "none"), (800, {}, "large"), (800, {"word": 0.3}, "some"), (800, {"word": None}, "large")],
+)
+def test_equal_shares_are_no_drift_where_chance_gives_them(
+    examples: int, bounds: dict[str, float | None], drift: str
+) -> None:
+    """Three of four a, where half were: of 8 examples chance gives up to 3 * 2 (1/8 + 1/1000) = 0.756."""
+    before = to_document(of_arrays({"word": np.array(["a", "b"] * 500)}))
+    after = to_document(of_arrays({"word": np.array(["a", "a", "a", "b"] * (examples // 4))}))
+    found = compare(before, after, large=bounds)["word"]
+    assert found["psi"] == pytest.approx(0.25 * np.log(0.75 / 0.5) - 0.25 * np.log(0.25 / 0.5))
+    assert found["drift"] == drift
+
+
+@pytest.mark.covers("eco-tfdv")
 def test_what_has_drifted_is_said_in_sentences_the_furthest_first() -> None:
     random = np.random.default_rng(5)
 

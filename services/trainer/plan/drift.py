@@ -1,4 +1,8 @@
-"""How far the events that wait have moved away from those that the head has learned from (triggers.on_drift)."""
+"""How far the events that wait have moved away from those that the head has learned from (triggers.on_drift).
+
+Compared are the features that the head reads: the inputs of its signature. Event time, labels and what no feature
+reads move without a model being the worse for it; triggers.drift_psi adds such fields, and takes others out.
+"""
 
 import json
 import tempfile
@@ -7,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.eventlog.base import EventLog
-from common.eventlog.tfrecord import cut
+from common.eventlog.tfrecord import cut_sound
 from common.registry.catalog import OffsetRange
 from common.registry.client import RegistryClient
 from common.schema import Schema
-from common.statistics.distances import compare
+from common.statistics.distances import Bounds, compare
 from common.statistics.examples import of_examples
 from common.statistics.sketches import to_document
 
-_STATISTICS = "statistics/round.json"
+_STATISTICS, _INPUTS = "statistics/round.json", f"saved_model/{INPUTS_PATH}"
 _MOST_EXAMPLES = 5_000
 _AGAIN_SECONDS = 30.0
 _NAMED = 3
@@ -25,8 +30,20 @@ _NAMED = 3
 @dataclass(frozen=True)
 class _Found:
     version: int
+    bounds: Bounds
     at: float
     reason: str
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """Attributes:
+    statistics: of the head's round.
+    read: the stream's fields that the head's answers depend on.
+    """
+
+    statistics: Mapping[str, Any]
+    read: frozenset[str]
 
 
 class Drifts:
@@ -35,51 +52,47 @@ class Drifts:
     def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float]) -> None:
         self._registry, self._log, self._clock = registry, log, clock
         self._found: dict[str, _Found] = {}
-        self._learned: dict[tuple[str, int], Mapping[str, Any] | None] = {}
+        self._learned: dict[tuple[str, int], _Learned | None] = {}
 
-    def reason(self, model: str, head: int, topic: str, ranges: Sequence[OffsetRange], *, count: int) -> str:
+    def reason(
+        self, model: str, head: int, topic: str, ranges: Sequence[OffsetRange], *, count: int,
+        bounds: Bounds,
+    ) -> str:  # fmt: skip
         """Which fields of the events in the ranges have drifted largely (distances.py), a sentence; "" where none has,
         and where the head has no statistics.
 
         Args:
             count: examples in the ranges; of many, some 5,000 are looked at, evenly.
+            bounds: triggers.drift_psi.
 
         Raises:
             Unavailable: the log or the registry is away. DataLoss: what they hold is damaged.
         """
         known = self._found.get(model)
-        if known is not None and known.version == head and self._clock() < known.at + _AGAIN_SECONDS:
+        if known and (known.version, known.bounds) == (head, bounds) and self._clock() < known.at + _AGAIN_SECONDS:
             return known.reason
-        found = self._compared(model, head, topic, ranges, count)
-        self._found[model] = _Found(head, self._clock(), found)
+        learned = self._learned_by(model, head)
+        if learned is None:
+            found = ""
+        else:
+            version = self._registry.get_version(model, head)
+            stream = self._registry.get_stream(version.stream, schema_version=version.schema_version)
+            seen = of_examples(self._sample(topic, ranges, count), Schema.from_json(stream.schema_json))
+            found = _drifted(learned, to_document(seen), bounds, head)
+        self._found[model] = _Found(head, bounds, self._clock(), found)
         return found
 
-    def _compared(self, model: str, head: int, topic: str, ranges: Sequence[OffsetRange], count: int) -> str:
-        version = self._registry.get_version(model, head)
-        learned = self._statistics_of(model, head)
-        if learned is None:
-            return ""
-        stream = self._registry.get_stream(version.stream, schema_version=version.schema_version)
-        seen = of_examples(self._sample(topic, ranges, count), Schema.from_json(stream.schema_json))
-        fields = compare(learned, to_document(seen))
-        large = {name: one["psi"] for name, one in fields.items() if one.get("drift") == "large"}
-        if not large:
-            return ""
-        worst = sorted(large, key=lambda name: -large[name])
-        named = ", ".join(f"{name} (PSI {large[name]:.2f})" for name in worst[:_NAMED])
-        more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
-        return f"the new events have drifted from those that version {head} learned from: {named}{more}"
-
-    def _statistics_of(self, model: str, version: int) -> Mapping[str, Any] | None:
+    def _learned_by(self, model: str, version: int) -> _Learned | None:
         key = (model, version)
         if key not in self._learned:
-            entries = [file for file in self._registry.get_version(*key).files if file.path == _STATISTICS]
-            told = None
-            if entries:
-                with tempfile.TemporaryDirectory() as folder:
-                    self._registry.download(entries, Path(folder))
-                    told = json.loads((Path(folder) / _STATISTICS).read_text())
-            self._learned = {kept: one for kept, one in self._learned.items() if kept[0] != model} | {key: told}
+            entries = [file for file in self._registry.get_version(*key).files if file.path in (_STATISTICS, _INPUTS)]
+            with tempfile.TemporaryDirectory() as folder:
+                self._registry.download(entries, Path(folder))
+                told = {file.path: json.loads((Path(folder) / file.path).read_text()) for file in entries}
+            signatures = parse_inputs(told.get(_INPUTS, {})).values()
+            read = frozenset(feature.name for inputs in signatures for feature in inputs.features)
+            learned = _Learned(told[_STATISTICS], read) if _STATISTICS in told else None
+            self._learned = {kept: one for kept, one in self._learned.items() if kept[0] != model} | {key: learned}
         return self._learned[key]
 
     def _sample(self, topic: str, ranges: Sequence[OffsetRange], count: int) -> Iterator[bytes]:
@@ -88,6 +101,18 @@ class Drifts:
             for record in self._log.read(topic, item.partition, item.from_offset, item.to_offset):
                 if record.fault:
                     continue
-                examples, _ = cut(record.value)
+                examples = [*cut_sound(record.value)[0].values()]
                 yield from examples[-place % step :: step]
                 place += len(examples)
+
+
+def _drifted(learned: _Learned, seen: Mapping[str, Any], bounds: Bounds, head: int) -> str:
+    asked = {*learned.read, *bounds} - {name for name, bound in bounds.items() if bound is None}
+    fields = compare(learned.statistics, seen, large=bounds)
+    large = {name: one["psi"] for name, one in fields.items() if name in asked and one.get("drift") == "large"}
+    if not large:
+        return ""
+    worst = sorted(large, key=lambda name: -large[name])
+    named = ", ".join(f"{name} (PSI {large[name]:.2f})" for name in worst[:_NAMED])
+    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+    return f"the new events have drifted from those that version {head} learned from: {named}{more}"

@@ -320,7 +320,7 @@ class Planner:
         waits = tracked.backlog.cut(beginning.judged_to, max_examples=triggers.max_round_examples)
         topic = examples_topic(state.model.stream)
         tracked.drift = self._drifts.reason(
-            state.model.name, state.head, topic, waits.ranges, count=waits.example_count
+            state.model.name, state.head, topic, waits.ranges, count=waits.example_count, bounds=triggers.drift_psi
         )
         if tracked.drift and tracked.waiting.reason.partition(";")[0] != tracked.drift:
             logger.warning("the events have drifted", extra={"model": state.model.name, "reason": tracked.drift})

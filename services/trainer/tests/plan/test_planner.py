@@ -1,6 +1,7 @@
 """Rounds are planned along the chain of production versions: contiguous, bounded, once, whoever plans."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.definition.gate import Gate
+from common.definition.inputs import INPUTS_PATH
 from common.errors import Conflict, InvalidInput, NotFound
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.sourced_log import SourcedLog
@@ -609,8 +611,11 @@ def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_someb
     first = next_plan(planner, registry)
     learned = [one for record in events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
     schema = Schema.from_mapping(SCHEMA)
-    told = json.dumps(to_document(of_examples(learned, schema))).encode()
-    finish(registry, tmp_path, files={"statistics/round.json": told})
+    told = {
+        "statistics/round.json": json.dumps(to_document(of_examples(learned, schema))).encode(),
+        f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode(),
+    }
+    finish(registry, tmp_path, files=told)
 
     events.add(200, per_record=50)  # of distances that the first round has not seen
     assert_nothing_is_planned(planner, registry)
@@ -621,15 +626,51 @@ def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_someb
     asked = planner.plan_now(MODEL, by="me", reason="it is meant").plan
     assert (asked.trigger, asked.ranges[0].from_offset) == ("manual", first.ranges[0].to_offset)
     assert asked.configuration["drift"] in reason
-    finish(registry, tmp_path, files={"statistics/round.json": told})
+    finish(registry, tmp_path, files=told)
 
     events.appended = 0
     events.add(200, per_record=50)
     alike = next_plan(planner, registry)
     assert "drift" not in alike.configuration
     assert alike.configuration_digest == first.configuration_digest
-    finish(registry, tmp_path, files={"statistics/round.json": told})
+    finish(registry, tmp_path, files=told)
 
     use(registry, triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: warn}")
     events.add(200, per_record=50)
     assert "distance" in next_plan(planner, registry).configuration["drift"]
+    finish(registry, tmp_path, files=told)
+
+    events.appended = 0
+    events.add(200, per_record=50, late=1)
+    assert "drift" not in next_plan(planner, registry).configuration, "no feature reads the label"
+    finish(registry, tmp_path, files=told)
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_what_drifts_by_which_bound_is_the_definitions_to_say(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    def planned(bounds: str) -> str:
+        """Of 200 events of other distances, all of them late."""
+        use(registry, triggers=f"{{min_examples: 200, cooldown_seconds: 0, on_drift: warn, drift_psi: {bounds}}}")
+        events.add(200, per_record=50, late=1)
+        found = next_plan(planner, registry).configuration.get("drift", "")
+        finish(registry, tmp_path, files=told)
+        return str(found)
+
+    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(200, per_record=50)
+    next_plan(planner, registry)
+    learned = [one for record in events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
+    told = {
+        "statistics/round.json": json.dumps(to_document(of_examples(learned, Schema.from_mapping(SCHEMA)))).encode(),
+        f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode(),
+    }
+    finish(registry, tmp_path, files=told)
+    assert planned("{distance: null}") == ""
+    assert planned("{distance: 100}") == ""
+    assert re.search(r" learned from: late \(PSI \d+\.\d+\)$", planned("{distance: null, late: 0.3}"))
+    both = planned("{late: 0.3}")
+    assert "distance (PSI " in both
+    assert "late (PSI " in both

@@ -58,17 +58,20 @@ class Events:
     log: SegmentLog
     appended: int = 0
 
-    def add(self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC) -> None:
+    def add(
+        self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC, late: int | None = None
+    ) -> None:
+        """`late`: of all of them; None: of every second."""
         for begin in range(0, count, per_record):
-            examples = [self._example() for _ in range(min(per_record, count - begin))]
+            examples = [self._example(late) for _ in range(min(per_record, count - begin))]
             headers = RecordHeaders(1, len(examples), round(time.time(), 6), os.urandom(16))
             self.log.append(topic, partition, [NewRecord(frame(examples), headers)])
 
-    def _example(self) -> bytes:
+    def _example(self, late: int | None) -> bytes:
         self.appended += 1
         example = example_pb2.Example()
         example.features.feature["distance"].float_list.value.append(float(self.appended))
-        example.features.feature["late"].int64_list.value.append(self.appended % 2)
+        example.features.feature["late"].int64_list.value.append(self.appended % 2 if late is None else late)
         return example.SerializeToString(deterministic=True)
 
 

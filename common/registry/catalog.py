@@ -4,6 +4,7 @@ Structured values without a fixed shape (configuration, progress) are JSON-ready
 wire. Times are epoch seconds, UTC.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -98,6 +99,8 @@ FROM_SCRATCH = "from_scratch"
 
 HEAD_BEFORE = "head_before"
 """Beside FROM_SCRATCH: the head of the model when the round was planned."""
+NEWEST_EVENT_TIME = "newest_event_time"
+"""In a version's environment: epoch seconds."""
 WINDOW = "window"
 """The key of a plan's configuration under which ranges of ancestors stand (`ranges_as_json`): where the round's own
 held-out examples are few, candidate and parent are judged on the newest ones held out there as well.
@@ -313,6 +316,13 @@ class Version:
     no signature."""
     signature: str = ""
     """The DSSE envelope (statements.py) as text; a list of versions leaves it out, and thinning removes it."""
+
+    @property
+    def newest_event_time(self) -> float | None:
+        """Of the round's events, epoch seconds; None where the stream has no event time, or the release knew of none.
+        `last_event_at` is when ingest took the newest one."""
+        told = self.environment.get(NEWEST_EVENT_TIME)
+        return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
 
 
 @dataclass(frozen=True)

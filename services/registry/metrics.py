@@ -60,7 +60,12 @@ class CatalogMetrics(Collector):
         )
         freshness = GaugeMetricFamily(
             "headrace_freshness_seconds",
-            "Age of the newest event that the version in production has learned from",
+            "Age of the newest event that the version in production has learned from, since ingest took it",
+            labels=["model"],
+        )
+        by_event_time = GaugeMetricFamily(
+            "headrace_event_time_freshness_seconds",
+            "Age of the newest event that the version in production has learned from, by its event time",
             labels=["model"],
         )
         version_number = GaugeMetricFamily(
@@ -71,9 +76,11 @@ class CatalogMetrics(Collector):
             version_number.add_metric([model.name], version.version)
             if version.last_event_at:
                 freshness.add_metric([model.name], max(0.0, self._clock() - version.last_event_at))
+            if version.newest_event_time is not None:
+                by_event_time.add_metric([model.name], max(0.0, self._clock() - version.newest_event_time))
             for part, name, value in _metrics_of(version):
                 quality.add_metric([model.name, str(version.version), part, name], value)
-        yield from (quality, freshness, version_number)
+        yield from (quality, freshness, by_event_time, version_number)
 
     def _at_a_glance(self) -> Iterator[GaugeMetricFamily]:
         """What the overview says of each model that is not archived."""

@@ -217,7 +217,8 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
     def overview() -> Response:
         """`{models: [...]}`: every model with what production and the newest version are and know, its open round, how
         replicas stand, what waits, and what is wrong (`why`). `freshness_seconds`: the age of the newest event that a
-        version has learned from."""
+        version has learned from, since ingest took it; `event_time_freshness_seconds`: by its event time, null where
+        the stream has none."""
         return json_answer({"models": catalog.overview()})
 
     @app.get("/v1/series", tags=["instances"])

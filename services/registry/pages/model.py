@@ -48,6 +48,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "production": production,
         "newest": _row(versions[-1], production, line) if versions else None,
         "freshness": fresh,
+        "event_age": catalog.now - live.newest_event_time if live and live.newest_event_time is not None else None,
         "why": catalog.why(name),
         "serving": serving,
         "versions": [_row(one, production, line) for one in reversed(shown)],

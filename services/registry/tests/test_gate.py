@@ -170,6 +170,8 @@ SLICES: dict[str, Any] = {
         {"by": ["carrier"], "where": {"carrier": "UA"}, "count": 60,
          "metrics": {"candidate": {"auc": 0.8}, "parent": {"auc": 0.7}}},
         {"by": ["carrier"], "where": {"carrier": "B6"}, "count": 3, "metrics": {"candidate": {}, "parent": {}}},
+        {"by": ["carrier", "dest"], "where": {"carrier": "UA", "dest": "JFK"}, "count": 55,
+         "metrics": {"candidate": {"auc": 0.2}, "parent": {"auc": 0.7}}},
         {"by": ["carrier"], "where": None, "value_count": 4, "count": 9, "metrics": {"candidate": {"auc": 0.1}}},
     ]
 }  # fmt: skip

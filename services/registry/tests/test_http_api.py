@@ -314,6 +314,9 @@ def test_every_model_is_seen_at_a_glance_and_a_number_over_time(http: httpx.Clie
     (model,) = http.get("/v1/overview").json()["models"]
     assert (model["name"], model["production"]["version"], model["newest"]["decision"]) == ("m", 1, "promote")
     assert model["production"]["freshness_seconds"] == 0.5
+    assert model["production"]["event_time_freshness_seconds"] is None
+    publish(catalog, environment={"newest_event_time": 999_998.0})
+    assert http.get("/v1/overview").json()["models"][0]["newest"]["event_time_freshness_seconds"] == 2.0
     assert (model["why"]["state"], model["versions_last_hour"], model["open_round"]) == ("ok", 1, None)
     found = http.get("/v1/series", params={"name": "requests_per_second", "seconds": 10}).json()
     assert [(one["model"], one["version"], one["points"]) for one in found["series"]] == [

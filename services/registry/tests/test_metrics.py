@@ -84,7 +84,8 @@ def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_
         name = f"model-{number}"
         catalog.register_model(name, stream="s", files=definition(name), by="test")
         for _ in range(2):
-            publish(catalog, model=name, auc=0.75, evaluation={"slices": slices})
+            told = {"newest_event_time": 999_990.25} if number == 3 else {}
+            publish(catalog, model=name, auc=0.75, evaluation={"slices": slices}, environment=told)
     clock.pass_seconds(30.5)
     registry = CollectorRegistry()
     registry.register(CatalogMetrics(catalog, clock, data_dir=tmp_path))
@@ -93,6 +94,8 @@ def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_
     assert 'headrace_model_metric{metric="auc",model="model-3",slice="x=9",version="2"} 0.5' in scrape
     assert 'slice="x=10"' not in scrape, "ten slices of a model at most"
     assert 'headrace_freshness_seconds{model="model-3"} 31.0' in scrape
+    assert 'headrace_event_time_freshness_seconds{model="model-3"} 40.25' in scrape
+    assert 'headrace_event_time_freshness_seconds{model="model-4"}' not in scrape, "its stream has no event time"
     assert 'headrace_model_production_version{model="model-3"} 2.0' in scrape
     assert 'headrace_model_versions_last_hour{model="model-3"} 2.0' in scrape
     assert 'headrace_model_converged{model="model-3"} 0.0' in scrape, "no replica has reported"

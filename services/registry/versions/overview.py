@@ -91,6 +91,10 @@ def _version(found: Version | None, now: float) -> JsonMap | None:
         "created_at": found.created_at,
         "last_event_at": found.last_event_at,
         "freshness_seconds": round(max(0.0, now - found.last_event_at), 3) if found.last_event_at else None,
+        "newest_event_time": found.newest_event_time,
+        "event_time_freshness_seconds": None
+        if found.newest_event_time is None
+        else round(max(0.0, now - found.newest_event_time), 3),
         "decision": str(found.verdict.decision),
         "reasons": list(found.verdict.reasons),
         "metric": found.verdict.rule.shown_metric,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from common.definition.model import Definition
 from common.definition.trees import TREE_ESTIMATORS
 from common.registry.catalog import JsonMap, VersionMetrics
+from common.schema import Schema
 from services.trainer.families.heads import answered_by
 from services.trainer.families.port import Answering, Columns, Outputs, TrainingSet
 from services.trainer.learn.metrics import binary
@@ -36,6 +37,7 @@ class Measured:
     evaluation: slices, curves and intervals, as `Version.evaluation` says.
     sample: a few serialized examples that the model can answer.
     pr_curves: of binary heads, by side, as summaries/pr_curves.py says.
+    newest_event_time: of the round's examples, epoch seconds; None where the schema has no event time.
     """
 
     metrics: VersionMetrics
@@ -49,6 +51,7 @@ class Measured:
     pr_curves: dict[str, NDArray[np.float64]]
     worst: WorstExamples
     statistics: RoundStatistics
+    newest_event_time: float | None
 
 
 @dataclass
@@ -60,6 +63,8 @@ class _Tally:
     sample: list[bytes] = field(default_factory=list)
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
     """By block index, by row of the parsed block: why an example that parses is unusable nevertheless."""
+    event_times: list[float] = field(default_factory=list)
+    """The newest of each block."""
 
 
 def measure(
@@ -133,6 +138,7 @@ def measure(
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
         equal.add(block)
+        tally.event_times += _newest_event_time(model.schema, block)
         labels.add(block.trained.labels, block.trained.weights)
     tally.unusable += data.serialized(tally.faults)
     held_out, judging = own_count + tally.calibrating, compared.count("candidate")
@@ -161,7 +167,19 @@ def measure(
         },
         worst,
         statistics,
+        max(tally.event_times, default=None),
     )
+
+
+def _newest_event_time(schema: Schema, block: PreparedBlock) -> list[float]:
+    """Epoch seconds; empty where none of the block's examples has one."""
+    name = schema.event_time
+    if name is None:
+        return []
+    absent = block.absent.get(name, np.zeros(block.example_count, np.bool_))
+    parts = ((block.trained_raw, block.trained_rows), (block.held_out_raw, block.held_out_rows))
+    times = np.concatenate([raw[name].numpy().reshape(-1)[~absent[rows]] for raw, rows in parts])
+    return [float(times.max())] if len(times) else []
 
 
 def _judging(own: Iterator[PreparedBlock], earlier: Callable[[], Iterator[PreparedBlock]]) -> Iterator[PreparedBlock]:

@@ -129,6 +129,7 @@ def test_equal_events_are_on_one_side_where_asked_whatever_their_label_and_time(
     by_position = trained(platform, asked(holdout_fraction=0.4))
     assert by_position.evaluation["duplicates"]["same_features"] == by_position.events_held_out
     assert by_position.evaluation["duplicates"]["same_event"] == 0, "their times differ"
+    assert version.newest_event_time == by_position.newest_event_time == 399.0
 
 
 def lists(blocks: list[ParsedBlock], held_out: bool) -> list[int]:

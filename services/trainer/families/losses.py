@@ -1,7 +1,8 @@
 """A head's loss, one value per example, out of its outputs as families/heads.py gives them.
 
-The name's class in keras.losses computes it (common/definition/losses.py), but for three that TensorFlow has in a form
-that no logit overflows: the two cross-entropies that are the defaults, and Poisson's of the logarithm of the rate.
+The name's class in keras.losses computes it (common/definition/losses.py), but for four that TensorFlow has in a form
+that no logit overflows: the two cross-entropies that are the defaults, the generalized one, and Poisson's of the
+logarithm of the rate.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
+from common.definition import keras_names
 from common.definition.heads import Head
 from common.definition.losses import MARGINS, Loss, Task, keras_class_of
 from services.trainer.families import ranking
@@ -47,8 +49,8 @@ def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count:
         return _sigmoid(head, targets, outputs)
     if head.loss.name in ("sparse_categorical_crossentropy", "categorical_crossentropy"):
         return tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(targets), logits=outputs)
-    if head.loss.name == "categorical_generalized_cross_entropy":  # the only one that takes no one-hot labels
-        return _keras_loss(head.loss)(labels, predictions_of(head.task, outputs))
+    if head.loss.name == "categorical_generalized_cross_entropy":
+        return _generalized(head.loss, targets, outputs)
     return _by_keras(head, targets, outputs)
 
 
@@ -86,6 +88,16 @@ def _sigmoid(head: Head, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     else:
         losses = tf.nn.weighted_cross_entropy_with_logits(targets, outputs, pos_weight=head.positive_weight)
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
+
+
+def _generalized(loss: Loss, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """(1 - p^q) / q of the label's probability p, by its logarithm: the slope of p^q has no end where p is 0.
+
+    Zhang, Sabuncu: Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels (2018).
+    """
+    q = loss.options.get("q", keras_names.LOSSES[loss.name].options["q"].default)
+    log_p = -tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(targets), logits=logits)
+    return -tf.math.expm1(q * log_p) / q
 
 
 def _quantile(head: Head, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

@@ -25,6 +25,7 @@ class Export:
         formats: of FORMATS, each made of `serving_default` in every round, below exports/.
         on_unsupported: whether a format that cannot be made, or answers otherwise than the model, fails the round.
         max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
+        max_difference_share: the same as a share of their span, greatest less least, over the events that were asked.
         checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
     """
 
@@ -32,6 +33,7 @@ class Export:
     formats: tuple[str, ...] = ()
     on_unsupported: Literal["fail", "warn"] = "fail"
     max_difference: float | None = None
+    max_difference_share: float | None = 0.1
     checkpoint_shard_bytes: int = 268_435_456
 
 
@@ -43,6 +45,7 @@ def parse_export(section: object) -> Export:
         fields.texts("formats", (), may_be_empty=True),
         "warn" if fields.choice("on_unsupported", ("fail", "warn"), "fail") == "warn" else "fail",
         fields.optional_number("max_difference", None, minimum=0.0),
+        fields.optional_number("max_difference_share", Export.max_difference_share, minimum=0.0),
         fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
     )
     fields.finish()

@@ -4,7 +4,7 @@ A process of its own: converters take much memory, may crash, and import librari
 
     WORK_DIR/question.json           {"saved_model": folder, "target": folder, "formats": [...]}
     WORK_DIR/rows.npz                the inputs of `serving_default` by name, as many rows as there are
-    WORK_DIR/answers.json            {format: {"problem": "", "bytes": n}}; a problem is a sentence
+    WORK_DIR/answers.json            {format: {"problem": "", "note": ""}}, each a sentence
     WORK_DIR/outputs/<format>.npz    what it answers to the rows, by output
     target/<format>/                 the files: model.tflite | frozen_graph.pb and tensors.json | model.onnx
 """
@@ -29,6 +29,8 @@ from services.trainer.export.arrays import Arrays, read_arrays, write_arrays
 Answer = Callable[[Arrays], dict[str, NDArray[Any]]]
 SIGNATURE = "serving_default"
 _CALIBRATION_ROWS = 200
+_SMALLER = {"tflite_float16": "float16", "tflite_dynamic": "int8", "tflite_int8": "int8"}
+"""Of what type weights are in the quantised formats."""
 _OPSET = 18
 _LONGEST_PROBLEM = 600
 
@@ -88,6 +90,18 @@ def _tflite(name: str, saved_model: Path, path: Path, rows: Arrays) -> Answer:
         }
 
     return answer
+
+
+def _note(name: str, folder: Path) -> str:
+    """What a person should know of a file that was made."""
+    if name not in _SMALLER:
+        return ""
+    from ai_edge_litert.interpreter import Interpreter
+
+    types = {np.dtype(one["dtype"]) for one in Interpreter(str(folder / "model.tflite")).get_tensor_details()}
+    if np.dtype(_SMALLER[name]) in types:
+        return ""
+    return f"no weight is {_SMALLER[name]}: LiteRT leaves tensors of up to 1,024 values as they are, so it is tflite"
 
 
 def _single_rows(rows: Arrays) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
@@ -179,7 +193,7 @@ def main(work_dir: Path) -> None:
         try:
             outputs = make(name, saved_model, target / name, rows)(rows)
             write_arrays(work_dir / "outputs" / f"{name}.npz", outputs)
-            said[name] = {"problem": ""}
+            said[name] = {"problem": "", "note": _note(name, target / name)}
         except NotMadeError as error:
             said[name] = {"problem": str(error)[:_LONGEST_PROBLEM]}
         except Exception as error:  # a runtime's own errors, when the file that it opened does not run

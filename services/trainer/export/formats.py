@@ -4,7 +4,8 @@
 
 Lineage (`environment.formats`), one entry per format: `bytes`, `rows` that were asked and whether they were `held_out`
 (else learned: no event was held out), `largest_difference` over the float outputs,
-`differing_share` of the others' values, `metric` and `saved_model_metric` on the held-out rows that were asked, or
+`largest_difference_share` of the span of the model's own answers, `differing_share` of the others' values, `note` where
+the file is not what its name says, `metric` and `saved_model_metric` on the held-out rows that were asked, or
 `problem`. Equal weights give equal files where the converter allows it: `frozen` and `onnx` do, LiteRT's converter
 writes what its version writes. A rebuild compares weights, not these files.
 """
@@ -75,6 +76,7 @@ def write_formats(
     for name in export.formats:
         problem = said[name]["problem"] if name in said else ended
         entry = {} if problem else _compared(name, target / name, model, question, asked)
+        entry |= {"note": note} if (note := said.get(name, {}).get("note")) else {}
         problem = problem or _too_different(name, entry, export)
         if problem and export.on_unsupported == "fail":
             raise DefinitionFailedError(f"export: format {name} cannot be made of this model: {problem}")
@@ -119,7 +121,9 @@ def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Ask
     floats = [key for key, value in model.items() if value.dtype.kind == "f"]
     others = [key for key in model if key not in floats]
     if floats:
-        entry["largest_difference"] = max(_largest(model[key], outputs[key]) for key in floats)
+        differences = {key: _largest(model[key], outputs[key]) for key in floats}
+        entry["largest_difference"] = max(differences.values())
+        entry["largest_difference_share"] = max(differences[key] / _span(model[key]) for key in floats)
     if others:
         entry["differing_share"] = max(float(np.mean(model[key] != outputs[key])) for key in others)
     for part, values in (("metric", outputs), ("saved_model_metric", model)):
@@ -135,6 +139,11 @@ def _largest(expected: NDArray[Any], got: NDArray[Any]) -> float:
     return float(np.max(np.abs(expected.astype(np.float64) - got.astype(np.float64)), initial=0.0))
 
 
+def _span(answers: NDArray[Any]) -> float:
+    """From the least to the greatest; of equal ones their size, so that a share of it is one of the answer itself."""
+    return float(np.ptp(answers)) or float(np.max(np.abs(answers), initial=0.0)) or 1.0
+
+
 def _too_different(name: str, entry: Mapping[str, Any], export: Export) -> str:
     if "missing_outputs" in entry:
         return f"its outputs lack {', '.join(entry['missing_outputs'])}"
@@ -142,6 +151,12 @@ def _too_different(name: str, entry: Mapping[str, Any], export: Export) -> str:
     limit = export.max_difference if name in QUANTISED else _TOLERANCE
     if limit is not None and not difference <= limit:
         return f"its answers differ from the model's by up to {difference:.3g}, allowed is {limit:g}"
+    share, most = entry.get("largest_difference_share", 0.0), export.max_difference_share
+    if name in QUANTISED and most is not None and not share <= most:
+        return (
+            f"its answers differ from the model's by up to {difference:.3g}, {share:.0%} of the span of these; allowed "
+            f"is {most:.0%} (export: max_difference_share)"
+        )
     return ""
 
 

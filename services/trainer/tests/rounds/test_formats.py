@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from common.definition.export import FORMATS
+from common.definition.export import FORMATS, Export
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.export.formats import Asked, write_formats
 from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
@@ -29,7 +30,7 @@ WIDE: dict[str, Any] = {
 def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.append(events(200))
-    outcome = platform.train(platform.lease(definition(**WIDE, export={"formats": list(FORMATS)})))
+    outcome = platform.train(platform.lease(definition(**WIDE, export={"formats": list(FORMATS), "max_difference_share": 1.0})))
     assert isinstance(outcome, Done), outcome
     told = platform.registry.versions[0].environment["formats"]
     assert set(told) == set(FORMATS)
@@ -89,6 +90,31 @@ def test_a_format_is_asked_the_bytes_of_tensors_and_not_their_values() -> None:
     assert asked.inputs["scan"].tolist() == contents
 
 
+@pytest.mark.covers("fmt-tflite", "perf-ptq")
+def test_a_quantised_format_is_bounded_by_itself_and_says_where_nothing_was_quantised(tmp_path: Path) -> None:
+    """Inputs of a thousand cancel each other out: eight bits for each leave nothing of an answer between 0 and 1."""
+    weights = np.array([[1.0], [-1.0]], np.float32)
+    large = np.random.default_rng(1).uniform(-1000, 1000, [64, 1])
+    rows = np.hstack([large + np.linspace(0, 1, 64)[:, None], large]).astype(np.float32)
+    made = tf.Module()
+    made.serve = tf.function(
+        lambda x: {"logits": tf.squeeze(x @ tf.constant(weights), 1)}, [tf.TensorSpec([None, 2], tf.float32, name="x")]
+    )
+    tf.saved_model.save(made, str(tmp_path / "output/saved_model"), {"serving_default": made.serve})
+    asked = Asked({"x": rows}, held_out=True, metric=lambda _: None)
+    export = Export(formats=("tflite_dynamic", "tflite_int8"), on_unsupported="warn")
+    found = write_formats(export, tmp_path / "output", tmp_path, asked)
+    assert found["tflite_dynamic"]["note"].startswith("no weight is int8: LiteRT leaves tensors of up to 1,024 values")
+    assert "problem" not in found["tflite_dynamic"]
+    int8 = found["tflite_int8"]
+    span = float(np.ptp(rows @ weights))
+    assert int8["largest_difference_share"] == pytest.approx(int8["largest_difference"] / span, rel=1e-5)
+    assert int8["problem"].endswith("of the span of these; allowed is 10% (export: max_difference_share)")
+    assert "note" not in int8
+    assert not (tmp_path / "output/exports/tflite_int8").exists(), "what answers otherwise is left out"
+    assert (tmp_path / "output/exports/tflite_dynamic/model.tflite").exists()
+
+
 def assert_one_answer(path: Path) -> None:
     """The same bits in every run, on one thread as on several, and to a row alone as among others."""
     random = np.random.default_rng(1)
@@ -119,6 +145,11 @@ def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path:
     assert isinstance(outcome, Failed), outcome
     assert "format tflite cannot be made of this model: LiteRT has no operation for" in outcome.reason
     assert "StringToHashBucket" in outcome.reason
+    warned = definition(**hashed, export={"formats": ["tflite"], "on_unsupported": "warn"})
+    assert isinstance(platform.train(platform.lease(warned)), Done)
+    problem = platform.registry.versions[0].environment["formats"]["tflite"]["problem"]
+    assert "StringToHashBucket" in problem
+    assert not [file.path for file in platform.registry.versions[0].files if file.path.startswith("exports/")]
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,11 @@ class DeadLetter(_message.Message):
         FORMAT_UNSPECIFIED: _ClassVar[DeadLetter.Format]
         JSON: _ClassVar[DeadLetter.Format]
         EXAMPLE: _ClassVar[DeadLetter.Format]
+        FRAME: _ClassVar[DeadLetter.Format]
     FORMAT_UNSPECIFIED: DeadLetter.Format
     JSON: DeadLetter.Format
     EXAMPLE: DeadLetter.Format
+    FRAME: DeadLetter.Format
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]

@@ -110,7 +110,8 @@ class EventLog(Protocol):
         """The records with start <= offset < end, in order. Ends at `end`, never waits for what is not yet appended.
 
         Raises:
-            DataLoss: `start` is below the oldest kept offset, or stored bytes fail their checksum.
+            DataLoss: `start` is below the oldest kept offset, or what is stored about a record fails its checksum. A
+                damaged value comes as it is: the frames in it have checksums of their own (tfrecord.py).
             InvalidInput: `end` is above the end position.
         """
 

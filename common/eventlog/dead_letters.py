@@ -34,14 +34,14 @@ class StoredLetter:
     letter: DeadLetter
 
     def to_mapping(self) -> dict[str, Any]:
-        """For people: JSON payloads as text, Examples as base64."""
+        """For people: JSON payloads as text, others as base64."""
         is_json = self.letter.format == DeadLetter.JSON
         payload = self.letter.payload
         return {
             "offset": self.offset,
             "index": self.index,
             "reason": self.letter.reason,
-            "format": "json" if is_json else "example",
+            "format": DeadLetter.Format.Name(self.letter.format).lower(),
             "payload": payload.decode(errors="backslashreplace") if is_json else base64.b64encode(payload).decode(),
             "left_out_bytes": self.letter.left_out_bytes,
             "schema_version": self.letter.schema_version,

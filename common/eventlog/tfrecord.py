@@ -18,6 +18,7 @@ repeat), masks are taken by numpy over the whole value.
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -28,6 +29,8 @@ from common.errors import DataLoss
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
+DAMAGED = "do not match their checksums"
+"""In the reason why a frame was set aside."""
 _MASK_DELTA = 0xA282EAD8
 _TABLE_LIMIT = 16_384
 
@@ -111,6 +114,65 @@ def cut(value: bytes | memoryview) -> tuple[list[bytes], NDArray[np.uint32]]:
         offset = sum(map(len, examples[:index])) + index * (HEADER_BYTES + FOOTER_BYTES)
         raise DataLoss(f"TFRecord example {index} at byte {offset} does not match the checksum of its data")
     return examples, crcs
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A stretch of bytes that is no sound frame.
+
+    Attributes:
+        number: of the frame, sound ones counted too, from 0.
+        at: the byte of the value at which it begins.
+        content: its bytes, header and checksums included.
+    """
+
+    number: int
+    at: int
+    content: bytes
+
+    @property
+    def reason(self) -> str:
+        return f"record {self.number} at byte {self.at} is damaged: its {len(self.content)} bytes {DAMAGED}"
+
+
+def cut_sound(value: bytes) -> tuple[dict[int, bytes], list[Damaged]]:
+    """The sound examples by their number, and the stretches between them.
+
+    Where a length is damaged, the next frame is looked for byte by byte: it is where a length matches its checksum and
+    its data theirs. What lies before it counts as one.
+    """
+    sound: dict[int, bytes] = {}
+    damaged: list[Damaged] = []
+    start = 0
+    while start < len(value):
+        end, example = _frame_at(value, start)
+        number = len(sound) + len(damaged)
+        if example is not None:
+            sound[number] = example
+        else:
+            end = end or _next_frame(value, start + 1)
+            damaged.append(Damaged(number, start, value[start:end]))
+        start = end
+    return sound, damaged
+
+
+def _frame_at(value: bytes, start: int) -> tuple[int, bytes | None]:
+    """Where the frame ends, 0 where that is not known; and its data where they match their checksum."""
+    body = start + HEADER_BYTES
+    if (length := int.from_bytes(value[start : start + 8], "little")) > len(value) - body - FOOTER_BYTES:
+        return 0, None
+    if value[start:body] != _header_of_length[length]:
+        return 0, None
+    end = body + length
+    data, footer = value[body:end], value[end : end + FOOTER_BYTES]
+    return end + FOOTER_BYTES, data if footer == struct.pack("<I", masked_crc32c(data)) else None
+
+
+def _next_frame(value: bytes, start: int) -> int:
+    """Where the next sound frame begins; the end where there is none."""
+    return next(
+        (at for at in range(start, len(value) - HEADER_BYTES) if _frame_at(value, at)[1] is not None), len(value)
+    )
 
 
 def count(value: bytes | memoryview) -> int:

@@ -85,3 +85,28 @@ def test_tensorflow_reads_what_is_framed_and_the_other_way_round(tmp_path: Path)
     subprocess.run([sys.executable, "-c", script, str(ours), str(theirs)], check=True, timeout=240)
     assert theirs.read_bytes() == ours.read_bytes()
     assert tfrecord.cut(theirs.read_bytes())[0] == examples
+
+
+@pytest.mark.covers("rec-tfrecord")
+@given(st.lists(st.binary(min_size=1, max_size=20), min_size=2, max_size=6), st.data())
+def test_what_is_sound_around_a_flipped_bit_is_cut_out_and_the_rest_is_named(
+    examples: list[bytes], data: st.DataObject
+) -> None:
+    frames = [tfrecord.frame([one]) for one in examples]
+    number = data.draw(st.integers(0, len(frames) - 1))
+    bit = data.draw(st.integers(0, 8 * len(frames[number]) - 1))
+    flipped = bytearray(frames[number])
+    flipped[bit // 8] ^= 1 << bit % 8
+    value = b"".join([*frames[:number], bytes(flipped), *frames[number + 1 :]])
+    sound, damaged = tfrecord.cut_sound(value)
+    assert sound == {place: one for place, one in enumerate(examples) if place != number}
+    (found,) = damaged
+    assert (found.number, found.at) == (number, sum(map(len, frames[:number])))
+    assert found.content == bytes(flipped)
+    assert found.reason.startswith(f"record {number} at byte {found.at} is damaged")
+
+
+def test_of_what_ends_inside_a_frame_the_end_is_what_is_damaged() -> None:
+    value = tfrecord.frame([b"one", b"two"])
+    sound, (damaged,) = tfrecord.cut_sound(value[:-1])
+    assert (sound, damaged.number, damaged.content) == ({0: b"one"}, 1, tfrecord.frame([b"two"])[:-1])

@@ -7,7 +7,7 @@ settle goes through it one by one. Long work gives way to other requests every f
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from common.schema import Schema
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker, Passed
 
-PayloadFormat = Literal["json", "example"]
+PayloadFormat = Literal["json", "example", "frame"]
 _COLUMNAR_EVENTS, _COLUMNAR_BYTES = 512, 256 * 1024
 _EVENTS_BETWEEN_PAUSES = 128
 
@@ -90,8 +90,13 @@ class Validator:
             await asyncio.sleep(0)
         return checked
 
-    async def check_examples(self, framed: bytes, *, with_keys: bool, most: int | None = None) -> Checked:
+    async def check_examples(
+        self, framed: bytes, *, with_keys: bool, most: int | None = None, sets_aside: bool = False
+    ) -> Checked:
         """`framed`: TFRecord frames of serialized Examples.
+
+        Args:
+            sets_aside: damaged frames are among the rejected, where there are sound ones.
 
         Raises:
             InvalidInput: the frames are cut short or damaged, or more than `most`.
@@ -99,6 +104,8 @@ class Validator:
         try:
             examples, _ = tfrecord.cut(framed)
         except DataLoss as error:
+            if sets_aside and (found := await self._check_sound(framed, with_keys=with_keys, most=most)):
+                return found
             raise InvalidInput(f"the body is damaged, nothing of it is taken: {error.message}") from error
         check_count(len(examples), most)
         lengths = np.fromiter(map(len, examples), dtype=np.int64, count=len(examples))
@@ -115,6 +122,18 @@ class Validator:
             keys=[keys[index] for index in kept] if with_keys else [],
             rejected=rejected,
         )
+
+    async def _check_sound(self, framed: bytes, *, with_keys: bool, most: int | None) -> Checked | None:
+        """As check_examples; None where no frame is sound."""
+        sound, damaged = await asyncio.to_thread(tfrecord.cut_sound, framed)
+        check_count(len(sound) + len(damaged), most)
+        if not sound:
+            return None
+        numbers = [*sound]
+        checked = await self.check_examples(tfrecord.frame([*sound.values()]), with_keys=with_keys)
+        rejected = [replace(item, index=numbers[item.index]) for item in checked.rejected]
+        rejected += [Rejected(one.number, one.reason, one.content, "frame") for one in damaged]
+        return replace(checked, rejected=sorted(rejected, key=lambda item: item.index))
 
     async def _check_doubtful(self, examples: list[bytes], keys: list[bytes], doubtful: list[int]) -> list[Rejected]:
         """Puts the canonical form, and the key, in place of those that are valid after all; returns the others."""

@@ -307,7 +307,10 @@ class Intake:
         with_keys = bool(validator.schema.key) and len(stream.writers) > 1
         most, size = self.settings.max_request_events, len(request.body)
         if request.body_format == "tfrecord":
-            return validator, await validator.check_examples(request.body, with_keys=with_keys, most=most)
+            sets_aside = request.on_invalid == "deadletter"
+            return validator, await validator.check_examples(
+                request.body, with_keys=with_keys, most=most, sets_aside=sets_aside
+            )
         read = bodies.events_of_json if request.body_format == "json" else bodies.events_of_ndjson
         events = read(request.body, most=most)
         return validator, await validator.check_json(events, with_keys=with_keys, body_bytes=size)

@@ -10,7 +10,9 @@ from services.ingest.intake.chunks import FramedEvents
 from services.ingest.intake.streams import OpenStream
 from services.ingest.once.keys import RequestKey
 
-_FORMATS: Mapping[PayloadFormat, DeadLetter.Format] = {"json": DeadLetter.JSON, "example": DeadLetter.EXAMPLE}
+_FORMATS: Mapping[PayloadFormat, DeadLetter.Format] = {
+    "json": DeadLetter.JSON, "example": DeadLetter.EXAMPLE, "frame": DeadLetter.FRAME,
+}  # fmt: skip
 
 
 def by_partition(stream: OpenStream, checked: Checked, key: RequestKey | None) -> list[tuple[int, FramedEvents]]:

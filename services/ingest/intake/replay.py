@@ -83,6 +83,9 @@ async def _replay_page(
         if stored.letter.left_out_bytes:
             report.refuse(stored, f"its {stored.letter.left_out_bytes} bytes were not kept")
             continue
+        if stored.letter.format == DeadLetter.FRAME:
+            report.refuse(stored, "its bytes are damaged")
+            continue
         checked = await _checked(validator, stored)
         if checked.rejected:
             report.refuse(stored, checked.rejected[0].reason)

@@ -40,9 +40,9 @@ def _newest(log: EventLog, topic: str, last: int) -> list[bytes]:
             size += len(record.value)
             if size > _MOST_BYTES // len(ends):
                 break
-            examples, _ = tfrecord.cut(record.value)
+            examples, _ = tfrecord.cut_sound(record.value)
             taken_at = record.headers.ingest_time
-            found += [(taken_at, partition, record.offset, place, one) for place, one in enumerate(examples)]
+            found += [(taken_at, partition, record.offset, place, one) for place, one in examples.items()]
     return [one for *_, one in heapq.nlargest(last, found)[::-1]]
 
 

@@ -1,6 +1,7 @@
 """HTTP and gRPC: every body type, and a clear answer to every bad one."""
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -186,6 +187,33 @@ def test_bad_events_of_every_body_type_become_dead_letters(world: World) -> None
     assert (newest["format"], json.loads(newest["payload"])) == ("json", event(5, late=2))
     assert before["payload"] == "{oops"
     assert "event 1 is not JSON" in before["reason"]
+
+
+@pytest.mark.covers("rec-tfrecord")
+def test_a_flipped_byte_of_a_tfrecord_body_costs_its_record_and_no_other(world: World) -> None:
+    url = f"{_URL}?on_invalid=deadletter"
+    frames = [tfrecord.frame([CODEC.encode(event(number))]) for number in range(4)]
+    damaged = frames[1][:20] + bytes([frames[1][20] ^ 0x10]) + frames[1][21:]
+    body = b"".join([frames[0], damaged, frames[2], tfrecord.frame([b"\xff"]), frames[3]])
+    assert _post(world, body, TFRECORD).status_code == 400, "all or nothing is taken where that is asked for"
+    assert _post(world, b"no TFRecord at all", TFRECORD, url).status_code == 400
+    answer = _post(world, body, TFRECORD, url).json()
+    assert (answer["accepted"], [item["index"] for item in answer["refused"]]) == (3, [1, 3])
+    reason = f"record 1 at byte {len(frames[0])} is damaged: its {len(damaged)} bytes do not match their checksums"
+    assert answer["refused"][0]["reason"] == reason
+    assert world.ids() == [0, 2, 3]
+
+    async def letters(client: httpx.AsyncClient) -> Any:
+        return (await client.get("/v1/streams/flights/deadletters", params={"limit": 2})).json()["dead_letters"]
+
+    async def replay(client: httpx.AsyncClient) -> Any:
+        return (await client.post("/v1/streams/flights/deadletters:replay")).json()
+
+    _, letter = _with_client(world.intake(), letters)
+    assert (letter["format"], letter["reason"]) == ("frame", reason)
+    assert base64.b64decode(letter["payload"]) == damaged
+    again = _with_client(world.intake(), replay)
+    assert (again["replayed"], again["refused"][0]["reason"]) == (0, "its bytes are damaged")
 
 
 def test_replayed_dead_letters_are_taken_once(world: World) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog, Position, Record
-from common.eventlog.tfrecord import cut
+from common.eventlog.tfrecord import cut, cut_sound, masked_crc32c
 from common.registry.catalog import OffsetRange
 from services.trainer.data.holdout import Keys, position_keys
 from services.trainer.data.read_ahead import ReadAhead
@@ -47,7 +47,8 @@ class Block:
     places: NDArray[np.void]
     """PLACE of each example, same shape."""
     faults: Mapping[int, str]
-    """By index, why an example is none: what the record of somebody else's topic was found to be."""
+    """By index, why an example is none: what the record of somebody else's topic was found to be, or a damaged frame,
+    which then stands in its place."""
 
 
 def read_blocks(
@@ -71,7 +72,8 @@ def read_blocks(
         traces: gets those of the records that are read, in order, 64 and a record's at most.
 
     Raises:
-        DataLoss: a record fails its checksum, or retention has removed part of the ranges.
+        DataLoss: a record is so damaged that nobody can tell how many examples it holds, or retention has removed part
+            of the ranges.
         InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
     """
     if block_examples < 1:
@@ -84,7 +86,8 @@ def read_blocks(
     times: list[float] = []
     faults: dict[int, str] = {}
     for record in _merged(log, topic, remaining, readers):
-        record_examples, record_crcs = _cut(topic, record)
+        record_examples, record_crcs, damaged = _cut(topic, record)
+        faults |= {len(examples) + number: reason for number, reason in damaged.items()}
         if traces is not None and len(traces) < _MOST_TRACES:
             traces.update(dict.fromkeys(record.headers.traces))
         if record.fault:
@@ -172,15 +175,24 @@ def _merge_key(record: Record) -> tuple[float, int, int]:
     return record.headers.ingest_time, record.partition, record.offset
 
 
-def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32]]:
-    """Raises DataLoss: the bytes are damaged, or hold another number of examples than the record says."""
+def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], Mapping[int, str]]:
+    """Examples, their checksums, and why those that are damaged frames are none, by index.
+
+    Raises:
+        DataLoss: it holds another number of examples than it says, or so much of it is damaged that nobody can tell.
+    """
     place = f"{topic}, partition {record.partition}, offset {record.offset}"
+    faults: dict[int, str] = {}
     try:
         examples, crcs = cut(record.value)
-    except DataLoss as error:
-        raise DataLoss(f"{place}: {error.message}") from error
+    except DataLoss:
+        sound, damaged = cut_sound(record.value)
+        found = sound | {one.number: one.content for one in damaged}
+        examples = [found[number] for number in sorted(found)]
+        crcs = np.array([masked_crc32c(one) for one in examples], np.uint32)
+        faults = {one.number: f"{place}: {one.reason}" for one in damaged}
     if len(examples) != record.headers.example_count:
         raise DataLoss(
             f"{place}: the header says example_count {record.headers.example_count}, there are {len(examples)}"
         )
-    return examples, crcs
+    return examples, crcs, faults

@@ -18,8 +18,9 @@ from common.definition.model import Definition
 from common.errors import HeadraceError
 from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
+from common.eventlog.tfrecord import DAMAGED
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import FileEntry, RoundPlan, Version, VersionDraft
+from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
 from services.trainer.data.dataset import places_of
@@ -112,6 +113,7 @@ def write_files(
     exported = exporter(Export(assignment, trained.model, measured.sample, fresh, add), output)
     measured.warnings.update(exported.warnings)
     formats = _formats(assignment, trained, measured, output)
+    measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
     measured.statistics.write(output)
     curves = tensorboard_events.Curves(
@@ -211,6 +213,7 @@ def draft_of(
         timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
         environment=environment_of(assignment)
         | {"training": _course_of(trained, measured)}
+        | ({} if measured.newest_event_time is None else {NEWEST_EVENT_TIME: measured.newest_event_time})
         | ({"members": list(trained.members)} if trained.members else {})
         | ({"process": dict(trained.process)} if trained.process else {})
         | ({"calibration": dict(trained.calibration)} if trained.calibration else {})
@@ -271,7 +274,7 @@ def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tu
     counts them."""
     stream, version = assignment.plan.stream, assignment.plan.schema_version
     letters = [
-        dead_letter(stream, payload, reason, payload_format=_format_of(payload), schema_version=version)
+        dead_letter(stream, payload, reason, payload_format=_format_of(payload, reason), schema_version=version)
         for payload, reason in unusable
     ]
     left_out = sum(letter.left_out_bytes > 0 for letter in letters)
@@ -283,8 +286,10 @@ def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tu
     append_letters(log, stream, letters, written_by=assignment.round.round_id)
 
 
-def _format_of(payload: bytes) -> DeadLetter.Format:
+def _format_of(payload: bytes, reason: str) -> DeadLetter.Format:
     """An Example begins with the tag of its only field, and never as JSON does."""
+    if DAMAGED in reason:
+        return DeadLetter.FRAME
     return DeadLetter.JSON if payload[:1] in (b"{", b"[") else DeadLetter.EXAMPLE
 
 

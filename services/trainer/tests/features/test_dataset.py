@@ -39,6 +39,16 @@ class ListLog:
         )
 
 
+@dataclass
+class MeetingLog(ListLog):
+    meeting: threading.Barrier = field(default_factory=lambda: threading.Barrier(4))
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        if partition < self.meeting.parties:
+            self.meeting.wait(timeout=20)
+        yield from super().read(topic, partition, start, end)
+
+
 def as_event_log(log: ListLog) -> EventLog:
     return cast(EventLog, log)
 
@@ -108,13 +118,21 @@ def test_reading_on_after_any_block_gives_the_blocks_of_the_undisturbed_reader(
     assert total == count_examples(as_event_log(log), TOPIC, ranges_of(log))
 
 
-def test_a_damaged_record_is_named() -> None:
+@pytest.mark.covers("rec-tfrecord")
+def test_a_flipped_byte_costs_its_example_and_what_nobody_can_count_stops_the_reader() -> None:
     log = ListLog()
-    log.add(0, 1.0, [b"abc"], offset=41)
+    log.add(0, 1.0, [b"abc", b"def", b"ghi"], offset=41)
     record = log.partitions[0][0]
-    damaged = Record(0, 41, record.value[:-5] + b"X" + record.value[-4:], record.headers)
-    log.partitions[0] = [damaged]
-    with pytest.raises(DataLoss, match=r"examples\.flights, partition 0, offset 41"):
+    frames = [frame([one]) for one in (b"abc", b"def", b"ghi")]
+    damaged = frames[1].replace(b"def", b"dXf")
+    log.partitions[0] = [replace(record, value=frames[0] + damaged + frames[2])]
+    (block,) = read_blocks(as_event_log(log), TOPIC, [OffsetRange(0, 41, 42)], block_examples=1)
+    assert block.examples == [b"abc", damaged, b"ghi"], "each keeps its number, by which it is held out or not"
+    (place, reason), *others = block.faults.items()
+    assert (place, others) == (1, [])
+    assert reason.startswith("examples.flights, partition 0, offset 41: record 1 at byte 19 is damaged")
+    log.partitions[0] = [replace(record, value=record.value[:5])]
+    with pytest.raises(DataLoss, match=r"examples\.flights, partition 0, offset 41: the header says example_count 3"):
         list(read_blocks(as_event_log(log), TOPIC, [OffsetRange(0, 41, 42)], block_examples=1))
 
 
@@ -136,10 +154,11 @@ def test_a_start_outside_the_ranges_is_refused() -> None:
 
 @pytest.mark.covers("pipe-etl")
 def test_partitions_that_are_read_at_once_give_the_blocks_of_one_reader() -> None:
-    log = ListLog()
+    """Four of five begin only when all of the four are being read."""
+    log = MeetingLog()
     for number in range(400):
         log.add(number % 5, float(number // 3), [b"%d" % number] * (number % 4))
-    alone = blocks_of(log, 37)
+    alone = blocks_of(ListLog(log.partitions), 37)
     found = read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=37, readers=4)
     for one, other in zip(alone, found, strict=True):
         assert (one.examples, one.next_position, one.crcs.tolist(), one.keys.tolist()) == (
@@ -156,7 +175,7 @@ def test_a_reader_that_fails_or_is_left_ends_with_the_blocks() -> None:
     next(left)
     left.close()  # type: ignore[attr-defined]  # a generator
     log.add(0, 500.0, [b"x"])
-    log.partitions[0][-1] = replace(log.partitions[0][-1], value=b"damaged")
+    log.partitions[0][-1] = replace(log.partitions[0][-1], value=b"")
     with pytest.raises(DataLoss):
         list(read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=10, readers=2))
     assert not [thread for thread in threading.enumerate() if thread.name == "read ahead"]

@@ -31,6 +31,7 @@ one after the other under its name, and under `<name>_row_lengths` (int64) how m
 Schema.features has both, one after the other; the mapping has the first alone.
 """
 
+import base64
 import functools
 import json
 import math
@@ -49,7 +50,7 @@ from common.topic_source import TopicSource
 
 Dtype = Literal["float32", "int64", "string", "bytes"]
 DTYPES: tuple[Dtype, ...] = ("float32", "int64", "string", "bytes")
-Scalar = float | int | str
+Scalar = float | int | str | bytes
 PADDING: Mapping[str, float | int | str] = {
     "float32": math.nan,
     "int64": -(2**63),
@@ -69,9 +70,9 @@ FEATURE_KEYS: Mapping[str, str] = {
     "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3], and [null, null] is a "
     "list of lists; default: a scalar",
     "required": "true or false; default true",
-    "default": "a value of the dtype (of bytes: a text, as UTF-8); only with required: false, and needed there unless "
-    "the length is free (then the empty list), it is a tensor or an image (then zeros), or a label (then it may be "
-    "missing: the event teaches other heads only)",
+    "default": "a value of the dtype (of bytes: {b64: ...}, or a text as UTF-8); only with required: false, and needed "
+    "there unless the length is free (then the empty list), it is a tensor or an image (then zeros), or a label (then "
+    "it may be missing: the event teaches other heads only)",
     "min": "a number; default: no bound",
     "max": "a number; default: no bound",
     "vocabulary": "a list of different strings; strings only; default: any",
@@ -150,6 +151,13 @@ class Feature:
     rows_of: str = ""
     aliases: tuple[str, ...] = ()
     yes_no: bool = False
+
+    @property
+    def json_default(self) -> object:
+        """The default as JSON has it."""
+        if isinstance(self.default, bytes):
+            return {"b64": base64.b64encode(self.default).decode()}
+        return self.default
 
     @property
     def row_lengths_name(self) -> str:
@@ -280,7 +288,7 @@ class Feature:
         if not self.required:
             mapping["required"] = False
         optional: dict[str, Any] = {"min": self.minimum, "max": self.maximum, "weights_of": self.weights_of}
-        optional["default"] = None if self.is_decoded else self.default
+        optional["default"] = None if self.is_decoded else self.json_default
         for key, kind in (("tensor", self.tensor), ("image", self.image)):
             optional[key] = kind.to_mapping() if kind else None
         mapping.update({key: value for key, value in optional.items() if value is not None})
@@ -504,6 +512,8 @@ def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
 def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | None:
     if value is None:
         return None
+    if dtype in ("string", "bytes") and isinstance(value, Mapping):
+        return _from_base64(name, part, value)
     if dtype in ("string", "bytes") and isinstance(value, str) and is_text(value):
         return value
     if dtype == "int64" and isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
@@ -511,3 +521,12 @@ def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | Non
     if dtype == "float32" and isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value):
         return float(value)
     raise InvalidInput(f"feature {name}: {part} {value!r} is not a {dtype}")
+
+
+def _from_base64(name: str, part: str, value: Mapping[str, Any]) -> bytes:
+    try:
+        if value.keys() != {"b64"}:
+            raise ValueError
+        return base64.b64decode(value["b64"], validate=True)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"feature {name}: {part} {value!r} is not {{b64: ...}} with base64 (RFC 4648)") from None

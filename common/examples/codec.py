@@ -10,7 +10,8 @@ depend on the event prepared per schema: a column at a time it takes a sixth of 
     BytesList (0A len bytes)*      FloatList 0A len float32*      Int64List 0A len varint*      (lists packed)
 
 A string is any bytes, as in TensorFlow, and may come as {"b64": "..."} in JSON; bytes, which tensors and images are,
-always do. A tf.train.SequenceExample is read, too: its context holds features, its lists are those of any length.
+always do. A tf.train.SequenceExample is read, too: its context holds features, its lists are those of any length. A
+Feature without a kind, which TensorFlow writes for an empty one, is absent, as tf.io.parse_example has it.
 
 `ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
@@ -121,12 +122,11 @@ class FeatureCodec:
             if self.maximum is not None and number > self.maximum:
                 raise ValueError(f"is {shown(number)}, expected at most {self.feature.maximum}")
 
-    def check_list(self, kind: str | None, values: Sequence[Any]) -> None:
+    def check_list(self, kind: str, values: Sequence[Any]) -> None:
         """The same for a parsed Feature of `kind` ("float_list", ...); raises ValueError."""
         expected = KIND_OF[self.feature.dtype]
         if kind != expected:
-            got = "no list at all" if kind is None else f"a list of {_DTYPE_OF_KIND[kind]}"
-            raise ValueError(f"holds {got}, expected {self.feature.dtype}")
+            raise ValueError(f"holds a list of {_DTYPE_OF_KIND[kind]}, expected {self.feature.dtype}")
         if self.count is not None and len(values) != self.count:
             raise ValueError(f"holds {counted(len(values), 'value')}, expected {self.count}")
         if self.count is None and len(values) % self.feature.step_size:
@@ -137,7 +137,7 @@ class FeatureCodec:
                     raise ValueError(f"is {shown(number)}, expected a finite number")
         self.check_domain(values)
 
-    def without_words(self, kind: str | None, values: list[Any]) -> tuple[str | None, list[Any]]:
+    def without_words(self, kind: str, values: list[Any]) -> tuple[str, list[Any]]:
         """Words of a feature that takes them as a list of its numbers; any other list as it is."""
         if not self.reads_words or kind != KIND_OF["string"]:
             return kind, values
@@ -148,6 +148,8 @@ class FeatureCodec:
         """What readers take for an absent feature. Raises InvalidInput where it is none."""
         if self.count is None or self.feature.required or self.feature.may_be_missing:
             return []
+        if isinstance(self.feature.default, bytes):
+            return [self.feature.default] * self.count
         if self.feature.dtype == "bytes":
             return [str(self.feature.default).encode()] * self.count
         try:
@@ -288,22 +290,23 @@ class ExampleCodec:
         except DecodeError as error:
             raise InvalidInput("the bytes are not a serialized tf.train.Example") from error
         features, lists = self._parts(given)
+        kinds = {name: kind for name in features if (kind := features[name].WhichOneof("kind"))}
         faults: list[str] = []
         values: dict[str, Values] = {}
         lengths_of_rows: dict[str, Values] = {}
         for column in self.columns:
-            if column.name not in features and column.name not in lists:
+            if column.name not in kinds and column.name not in lists:
                 if column.feature.required:
                     faults.append(f"{column.name} is missing")
                 continue
             try:
                 if column.name in lists:
-                    is_twice = column.name in features
+                    is_twice = column.name in kinds
                     kind, found = values_of_steps(lists[column.name], column.feature, is_in_context=is_twice)
                     kind = kind or KIND_OF[column.feature.dtype]
                 else:
-                    kind = features[column.name].WhichOneof("kind")
-                    found = list(getattr(features[column.name], kind).value) if kind else []
+                    kind = kinds[column.name]
+                    found = list(getattr(features[column.name], kind).value)
                     kind, found = column.without_words(kind, found)
                 column.check_list(kind, found)
                 values[column.name] = found
@@ -311,7 +314,7 @@ class ExampleCodec:
                     lengths_of_rows[column.feature.row_lengths_name] = row_lengths_of_steps(lists[column.name])
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
-        faults += [f"{name} is said by the feature lists" for name in lengths_of_rows if name in features]
+        faults += [f"{name} is said by the feature lists" for name in lengths_of_rows if name in kinds]
         values |= lengths_of_rows
         faults += self._misshapen(values) + self._unknown({**features, **lists} if lists else features)
         faults = faults or self._uneven(values)

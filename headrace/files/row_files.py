@@ -132,7 +132,7 @@ def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any
 
 
 def _repeated(feature: Feature) -> Any:
-    value: Any = feature.default
+    value: Any = feature.json_default
     for size in reversed(feature.shape):
         value = [value] * (size or 0)
     return value

@@ -213,19 +213,33 @@ def test_an_example_may_hold_any_bytes_where_no_vocabulary_says_otherwise() -> N
         ("float_list", [0.0, 0.0], "distance holds 2 values, expected 1"),
         ("float_list", [math.nan], "distance is NaN, expected a finite number"),
         ("float_list", [-math.inf], "distance is -Infinity, expected a finite number"),
-        (None, [], "distance holds no list at all, expected float32"),
     ],
 )
-def test_a_bad_list_in_an_example_is_refused_in_words(kind: str | None, values: list[Any], sentence: str) -> None:
+def test_a_bad_list_in_an_example_is_refused_in_words(kind: str, values: list[Any], sentence: str) -> None:
     example = Example.FromString(CODEC.encode(EVENT))
     feature = example.features.feature["distance"]
     feature.Clear()
-    if kind:
-        getattr(feature, kind).SetInParent()
-        getattr(feature, kind).value.extend(values)
+    getattr(feature, kind).SetInParent()
+    getattr(feature, kind).value.extend(values)
     with pytest.raises(InvalidInput) as caught:
         CODEC.check(example.SerializeToString())
     assert caught.value.message == sentence
+
+
+@pytest.mark.covers("rec-example")
+def test_a_feature_of_no_kind_is_absent() -> None:
+    """As TensorFlow writes an empty one; trainer/tests/families/test_kinds.py asks TensorFlow what it is."""
+    optional, required = Example.FromString(CODEC.encode(EVENT)), Example.FromString(CODEC.encode(EVENT))
+    optional.features.feature["delay"].SetInParent()
+    optional.features.feature["tags"].Clear()
+    with pytest.raises(InvalidInput, match=r"^tags is missing$"):
+        CODEC.check(optional.SerializeToString())
+    del optional.features.feature["tags"]
+    optional.features.feature["tags"].bytes_list.value.extend([b"a", b"b"])
+    assert CODEC.check(optional.SerializeToString()) == CODEC.encode(EVENT)
+    required.features.feature["distance"].Clear()
+    with pytest.raises(InvalidInput, match=r"^distance is missing$"):
+        CODEC.check(required.SerializeToString())
 
 
 def test_bytes_that_are_no_example_are_refused() -> None:

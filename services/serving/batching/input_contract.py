@@ -114,7 +114,7 @@ def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Si
         dtype = signature.inputs[feature.name].dtype
         if dtype != _TENSORFLOW_TYPES[feature.dtype]:
             raise _unfit(f"input {feature.name} of signature {name} has type {dtype}, the schema {feature.dtype}")
-    optional = {feature.name: feature.default for feature in inputs.features if not feature.required}
+    optional = {feature.name: feature.json_default for feature in inputs.features if not feature.required}
     nested = {feature.name: feature.row_lengths_name for feature in inputs.features if feature.row_lengths_name}
     return dataclasses.replace(
         signature, optional=optional, padding=inputs.json_padding, nested=nested, has_schema=True,

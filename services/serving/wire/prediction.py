@@ -1,6 +1,7 @@
 """A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
 
 import math
+from base64 import b64decode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +133,14 @@ def default_rows(name: str, signature: Signature, rows: int) -> np.ndarray:
     """Rows of an input that may be left out, all of them its default: [rows, *shape], [rows, 0] for any length."""
     spec, default = signature.inputs[name], signature.optional[name]
     sizes = tuple(0 if size < 0 else size for size in (spec.shape or ())[1:])
-    value = default.encode() if isinstance(default, str) else 0 if default is None else default
+    value = _bytes_of(default) if isinstance(default, str | Mapping) else 0 if default is None else default
     dtype = numpy_type(name, spec)
     check_filled(name, rows * math.prod(sizes) * dtype.itemsize)
     return np.full((rows, *sizes), value, dtype)
+
+
+def _bytes_of(default: str | Mapping[str, str]) -> bytes:
+    return default.encode() if isinstance(default, str) else b64decode(default["b64"])
 
 
 def check_filled(name: str, size: int, *, most: int = MOST_FILLED_BYTES) -> None:

@@ -47,8 +47,9 @@ class Signature:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """What an input is where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's name."""
     optional: Mapping[str, Any] = field(default_factory=dict)
-    """What the stream's schema says that an input is where any request leaves it out: a number or text that all of its
-    values have, None for the empty list of an input of any length. Empty where no schema came with the version."""
+    """What the stream's schema says that an input is where any request leaves it out: a number, text or {"b64": ...}
+    that all of its values have, None for the empty list of an input of any length. Empty where no schema came with the
+    version."""
     padding: Mapping[str, Any] = field(default_factory=dict)
     """Of inputs of any length, the value that the graph takes for "nothing there"."""
     nested: Mapping[str, str] = field(default_factory=dict)

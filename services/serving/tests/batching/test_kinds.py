@@ -19,7 +19,7 @@ from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
 from services.serving.tests.support.recording_model import SECOND, replies_to, taken
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.prediction import Arrays, RequestFailed, default_rows
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.pictures import png
 
@@ -31,6 +31,7 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "float16", "shape_field": "sizes"}},
     {"name": "sizes", "dtype": "int64", "shape": [1]},
     {"name": "steps", "dtype": "float32", "shape": [None, 2]},
+    {"name": "blob", "dtype": "bytes", "required": False, "default": {"b64": "/wCA"}},
 ]
 INPUTS = {
     "photo": TensorSpec("DT_STRING", (-1,)),
@@ -38,6 +39,7 @@ INPUTS = {
     "scan": TensorSpec("DT_STRING", (-1,)),
     "sizes": TensorSpec("DT_INT64", (-1, 1)),
     "steps": TensorSpec("DT_FLOAT", (-1, -1, 2)),
+    "blob": TensorSpec("DT_STRING", (-1,)),
 }
 LISTS: dict[str, Any] = {
     "features": [
@@ -144,10 +146,12 @@ def test_rows_and_columns_of_json_hold_bytes_and_steps(contract: InputContract) 
     photo, grid = ({"b64": base64.b64encode(value).decode()} for value in (PNG, b"\x00\xff\xfe\x80"))
     scan = {"b64": base64.b64encode(bytes(6)).decode()}
     first = {"photo": photo, "grid": grid, "scan": scan, "sizes": [3], "steps": [[1, 2], [3, 4]]}
-    second = {"grid": grid, "scan": scan, "sizes": [3], "steps": []}
+    second = {"grid": grid, "scan": scan, "sizes": [3], "steps": [], "blob": {"b64": "AQ=="}}
     found = read_inputs(Document(orjson.dumps({"instances": [first, second]})), signature).arrays
     assert found["photo"].tolist() == [PNG, b""], "an absent image is no bytes, which decode to zeros"
     assert found["grid"].tolist() == [b"\x00\xff\xfe\x80"] * 2
+    assert found["blob"].tolist() == [b"\xff\x00\x80", b"\x01"], "the first has the schema's default"
+    assert default_rows("blob", signature, 2).tolist() == [b"\xff\x00\x80"] * 2
     np.testing.assert_array_equal(found["steps"], [[[1, 2], [3, 4]], [[np.nan] * 2] * 2])
     contract.check("serving_default", found)
     columns = {name: [value] for name, value in first.items()}

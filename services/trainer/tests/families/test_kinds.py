@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.examples.codec import ExampleCodec
 from common.kinds import ImageKind
 from common.schema import Feature, Schema
 from protos.example_pb2 import Example, SequenceExample
@@ -118,6 +119,24 @@ def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     _served_alone_and_together(platform, [events[0], events[1], events[3], example(random, ids=[-1, 0, -1])])
 
 
+RAMP = np.array([[0, 100], [200, 100]], np.uint8)
+BETWEEN = np.array([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]])
+"""The weights of two pixels in four that lie over them, centres half a pixel inside."""
+RESIZED = {
+    "bilinear": BETWEEN @ RAMP @ BETWEEN.T,
+    "nearest": RAMP.repeat(2, axis=0).repeat(2, axis=1),
+}
+
+
+@pytest.mark.covers("rec-image")
+@pytest.mark.parametrize("method", RESIZED)
+def test_an_image_is_decoded_resized_and_scaled_as_numpy_does(method: str) -> None:
+    image = {"format": "any", "height": 4, "width": 4, "channels": 1, "resize": method, "scale": [-1, 1]}
+    features = Schema.from_mapping({"features": [{"name": "p", "dtype": "bytes", "image": image}]}).features
+    found = decoded({"p": tf.constant([png(RAMP)])}, features)["p"].numpy()
+    np.testing.assert_allclose(found[0, :, :, 0], RESIZED[method] / 255 * 2 - 1, atol=1e-6)
+
+
 def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> None:
     """0, 1 and 3 steps, and -1 and 0 among the ids: the same answer alone and beside longer lists."""
     files = platform.registry.versions[0].files
@@ -150,6 +169,26 @@ def test_a_tensor_comes_back_bit_by_bit(dtype: str) -> None:
     found = decoded(raw, schema.features)["t"].numpy()
     assert found.dtype == values.dtype
     assert found.tobytes() == values.tobytes()
+
+
+@pytest.mark.covers("rec-example")
+def test_an_empty_feature_of_no_kind_is_absent_to_ingest_as_to_tensorflow() -> None:
+    schema = Schema.from_mapping({"features": [
+        {"name": "x", "dtype": "float32", "required": False, "default": 2.5},
+        {"name": "blob", "dtype": "bytes", "required": False, "default": {"b64": "/wCA"}},
+        {"name": "tags", "dtype": "string", "shape": [None], "required": False},
+    ]})  # fmt: skip
+    example = tf.train.Example()
+    for name in ("x", "blob", "tags"):
+        example.features.feature[name].SetInParent()
+    given = example.SerializeToString()
+    checked = ExampleCodec(schema).check(given)
+    assert checked != given
+    for one in (given, checked):
+        raw = parse([one], schema.features).raw
+        found = [raw[name].numpy().tolist() for name in ("x", "blob", "tags")]
+        assert found == [[2.5], [b"\xff\x00\x80"], [[]]]
+    assert ExampleCodec(schema).decode(given) == {"x": [2.5], "blob": [b"\xff\x00\x80"], "tags": []}
 
 
 def test_tensors_of_different_shapes_are_filled_up_with_zeros_and_none_are_none() -> None:

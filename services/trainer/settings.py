@@ -95,6 +95,9 @@ class TrainerSettings(ServiceSettings):
     gives the same bits."""
     devices: int = Field(default=1, ge=1, le=64)
     """Devices that each of these processes computes shards on: GPUs where there are any, else parts of the CPU."""
+    device_reduction: Literal["tree", "one_device"] = "tree"
+    """Where a process adds up what its devices have computed: each sum on the device of its first summand, so that
+    devices add at once, or all of them on the first device. Part of no plan: the bits are the same."""
     cluster_host: str = Field(default="", max_length=256)
     """The name or address under which other trainers reach this one. Trainers that have one compute the rounds of
     models with `training: {shards: K}` together, each with its WORKERS. `auto`: the address from which this trainer

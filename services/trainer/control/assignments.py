@@ -53,6 +53,7 @@ class Assignments:
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
+            device_reduction=self._settings.device_reduction,
             straggler_seconds=self._settings.straggler_seconds,
             exchange=self._settings.exchange,
             readers=self._settings.readers,

@@ -331,7 +331,7 @@ class Steps:
             return None
         return ShardedGradients(
             self._exchange_of(team), self._variables, running_of(self._model), team.devices,
-            compress=self._asked.compress,
+            compress=self._asked.compress, reduction=team.reduction,
         )  # fmt: skip
 
     def _exchange_of(self, team: Team) -> Exchange:

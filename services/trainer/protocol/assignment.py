@@ -44,6 +44,8 @@ class RoundAssignment:
     """Of these; their processes know each other by it."""
     devices: int = 1
     """Devices of each process, the GPUs where there are any; no part of the plan."""
+    device_reduction: str = "tree"
+    """Where their parts are added up: tree, or one_device; no part of the plan."""
     straggler_seconds: float = 120.0
     """How long a step waits for the process that has not come to it."""
     exchange: str = "memory"

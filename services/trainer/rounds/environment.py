@@ -49,6 +49,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "workers": assignment.workers,
         "trainers": max(1, len(assignment.trainers)),
         "devices": assignment.devices,
+        **({"device_reduction": assignment.device_reduction} if assignment.devices > 1 else {}),
         **({"exchange": "memory" if assignment.shares_memory else "collectives"} if assignment.workers > 1 else {}),
         **({"reproducible": False} if asked_of(assignment) else {}),
     }

@@ -38,7 +38,7 @@ def led_by_this(assignment: RoundAssignment, report: Report, help_with: Help) ->
     in an operation that never returns. The round then goes on with one worker fewer.
     """
     if assignment.workers == 1:
-        yield Team(devices=_set_up(assignment))
+        yield Team(devices=_set_up(assignment), reduction=assignment.device_reduction)
         return
     workers, team = _joined(assignment, report, help_with)
     try:
@@ -109,7 +109,7 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         own = _of_worker(assignment, rank)
-        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds, memory=memory)
+        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds, own.device_reduction, memory=memory)
         join_cluster(cluster)
         _helped(own, team, lambda message: None, help_with)
 
@@ -122,7 +122,10 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
     workers.watch(give_up)
     devices = _set_up(assignment)
     workers.connect()
-    return workers, Team(assignment.rank, assignment.workers, devices, assignment.straggler_seconds, memory=memory)
+    return workers, Team(
+        assignment.rank, assignment.workers, devices, assignment.straggler_seconds, assignment.device_reduction,
+        memory=memory,
+    )  # fmt: skip
 
 
 def _helped(assignment: RoundAssignment, team: Team, report: Report, help_with: Help) -> None:

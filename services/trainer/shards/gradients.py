@@ -13,6 +13,7 @@ With one shard this is the plain step, bit for bit, and nothing here is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class ShardedGradients:
     taught: what gradients are for.
     running: what the network changes beside them: moving averages, generators of draws, counters.
     devices: where the shards are computed, in turns; empty: wherever TensorFlow puts them.
+    reduction: where the devices' parts are added up: `tree`, each sum where its first summand is, so that sums of
+        different devices are formed at once; `one_device`, the first of them.
     compress: what gradients travel as. Rows that were looked up are few as they are: of them top_k leaves none out.
     """
 
@@ -60,7 +63,9 @@ class ShardedGradients:
         devices: Sequence[str] = (),
         *,
         compress: Compress,
+        reduction: str = "tree",
     ) -> None:
+        self._reduction = reduction
         self._travel_as = tf.bfloat16 if compress.bfloat16 else tf.float32
         self._largest = Largest(exchange, compress.top_k) if compress.top_k else None
         self._exchange, self._taught, self._devices = exchange, taught, devices
@@ -169,20 +174,33 @@ class ShardedGradients:
         if self._largest and sizes:
             taught = self._largest.summed([part.taught_sums for part in parts], sizes, turn)
             with tf.control_dependencies([taught]):
-                total, counts = self._exchange.combined([part.sums for part in parts], tf.add, counts)
+                total, counts = self._exchange.combined([part.sums for part in parts], self._added, counts)
             return taught, total, counts
         if self._travel_as == tf.float32:
             width = tf.size(parts[0].taught_sums)
-            rows = [tf.concat([part.taught_sums, part.sums], axis=0) for part in parts]
-            total, counts = self._exchange.combined(rows, tf.add, counts)
+            rows = [part.in_one_row() for part in parts]
+            total, counts = self._exchange.combined(rows, self._added, counts)
             return total[:width], total[width:], counts
-        rounded = [tf.cast(part.taught_sums, self._travel_as) for part in parts]
+        rounded = [part.rounded(self._travel_as) for part in parts]
         taught, _ = self._exchange.combined(rounded, self._rounding, tf.zeros([0], self._travel_as))
-        total, counts = self._exchange.combined([part.sums for part in parts], tf.add, counts)
+        total, counts = self._exchange.combined([part.sums for part in parts], self._added, counts)
         return tf.cast(taught, tf.float32), total, counts
 
+    def _added(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        with self._where(one):
+            return one + other
+
     def _rounding(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.cast(one, tf.float32) + tf.cast(other, tf.float32), self._travel_as)
+        with self._where(one):
+            return tf.cast(tf.cast(one, tf.float32) + tf.cast(other, tf.float32), self._travel_as)
+
+    def _where(self, one: tf.Tensor) -> AbstractContextManager[None]:
+        return tf.device(self._devices[0]) if self._devices and self._reduction == "one_device" else _beside(one)
+
+
+def _beside(tensor: tf.Tensor) -> AbstractContextManager[None]:
+    """On the device that the tensor was asked to be on."""
+    return tf.device(tensor.device or None)
 
 
 def _where_any(whole: Whole, rows: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -208,3 +226,11 @@ class _Part:
     counts: tf.Tensor
     sparse: Mapping[int, tf.IndexedSlices]
     taught: tuple[int, ...]
+
+    def in_one_row(self) -> tf.Tensor:
+        with _beside(self.sums):
+            return tf.concat([self.taught_sums, self.sums], axis=0)
+
+    def rounded(self, dtype: tf.DType) -> tf.Tensor:
+        with _beside(self.sums):
+            return tf.cast(self.taught_sums, dtype)

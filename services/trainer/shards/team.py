@@ -21,6 +21,7 @@ class Team:
     Attributes:
         rank: of this process; the first is the chief.
         devices: TensorFlow's names; empty: wherever it puts an operation.
+        reduction: where the parts of several devices are added up (gradients.py).
         straggler_seconds: a worker that has nothing to say for so long is lost; its death is noticed earlier.
         coordinator: of an asynchronous round: others take its steps.
         memory: by which the workers' rows travel, where all of them are on this machine; else TensorFlow's collective
@@ -31,6 +32,7 @@ class Team:
     workers: int = 1
     devices: tuple[str, ...] = ()
     straggler_seconds: float = 120.0
+    reduction: str = "tree"
     coordinator: Coordinator | None = None
     memory: SharedMemory | None = None
 

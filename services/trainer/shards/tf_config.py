@@ -17,7 +17,8 @@ from services.trainer.shards.cluster_spec import ClusterSpec
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 _JOBS = ("chief", "worker")
 _REFUSED = {
-    "ps": "a round's variables are held by each of its workers; there are no parameter servers",
+    "ps": "an asynchronous round starts its own parameter servers (training: asynchronous: servers), on the chief's "
+    "machine; in other rounds each worker holds the variables. Leave ps out, and let its machines be workers",
     "evaluator": "the chief evaluates, with TRAINER_EVALUATOR=process beside it",
 }
 

@@ -37,6 +37,24 @@ def test_several_devices_and_several_processes_train_what_one_does(
     assert teams.train(model=model, **team) == alone
 
 
+@pytest.mark.covers("dist-mirrored")
+def test_each_device_computes_its_shard_and_sums_are_formed_where_they_are_asked_for(teams: Teams) -> None:
+    """Four shards are added as (0 + 1) + (2 + 3); on which devices is read from the graph that TensorFlow runs."""
+    shards = {"shards": 4}
+    tree, one_device = (
+        teams.train(model="plain", devices=4, reduction=where, graph=True, training=shards)
+        for where in ("tree", "one_device")
+    )
+    sums = [found["graph"].pop("AddV2") for found in (tree, one_device)]
+    for found in (tree, one_device):
+        products = found.pop("graph")["MatMul"]
+        assert [*sorted(products)] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
+        assert len(set(products.values())) == 1, "as many on each"
+        assert found == teams.alone("plain", **shards)
+    moved = {device: sums[1][device] - sums[0][device] for device in sums[0]}
+    assert moved == {"CPU:0": 1, "CPU:1": 0, "CPU:2": -1, "CPU:3": 0}
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 64])
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])
 def test_shards_differ_by_one_row_and_the_first_has_one_where_there_is_any(rows: int, shards: int) -> None:

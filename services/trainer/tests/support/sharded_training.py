@@ -1,7 +1,8 @@
 """`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
 
 One JSON object a line in: {"workers", "exchange": memory or collectives, "devices", "model": plain, estimator or
-module, "examples" of a block, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file}. One a
+module, "examples" of a block, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file,
+"reduction", and "graph": whether to say how many products and sums of the step's graph are on which device}. One a
 line out: {"digest", "losses"} of the chief, "placement" where layers have devices, or {"lost": sentence}. The log has a
 line per worker for each beginning (even) and end (odd) of an exchange: first shard, number, seconds. Each team trains
 in processes of its own, forked from this one, which has imported TensorFlow and run nothing.
@@ -15,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,20 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
     for path, array in sorted(training.captured().items()):
         digest.update(path.encode() + array.tobytes())
     placed = model.placement.report() if training.model.definition.training.devices else {}
-    return {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
+    found: dict[str, Any] = {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
+    return found | ({"graph": _by_device(training)} if question.get("graph") else {})
+
+
+def _by_device(training: Training) -> dict[str, dict[str, int]]:
+    """How many operations of the step's graph are asked to be on which device, by type."""
+    compiled: Any = training._steps._compiled
+    graph = compiled.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    counts = {kind: Counter(node.device for node in nodes if node.op == kind) for kind in ("MatMul", "AddV2")}
+    return {
+        kind: {device.rpartition("device:")[2]: count for device, count in by.items() if device}
+        for kind, by in counts.items()
+    }
 
 
 def _block(model: Any, index: int, count: int) -> TrainingSet:
@@ -131,7 +146,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     if log := question.get("log"):
         _log_exchanges(Path(log))
     if count == 1:
-        return _trained(question, Team(devices=_set_up(question)))
+        return _trained(question, Team(devices=_set_up(question), reduction=question.get("reduction", "tree")))
 
     memory = SharedMemory(count) if question.get("exchange", "memory") == "memory" else None
 

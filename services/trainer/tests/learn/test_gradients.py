@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from services.trainer.families.estimators.layers import EmbeddingTable
 from services.trainer.learn.gradients import merge_before_apply, merged
 
 WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
@@ -21,8 +22,9 @@ IDS = [1, 3, 1, 1]
 
 
 def trained(name: str, *, is_dense: bool, **options: Any) -> NDArray[np.float32]:
-    """A table after three equal steps on a batch in which id 1 occurs three times."""
-    table = keras.Variable(np.full((5, 3), 0.5, np.float32))
+    """An estimator's table after three equal steps on a batch in which id 1 occurs three times."""
+    layer = EmbeddingTable(5, 3, initializer=keras.initializers.Constant(0.5), regularizer=None, name="t", parts=1)
+    (table,) = layer.trainable_variables
     optimizer = getattr(keras.optimizers, name)(learning_rate=0.1, **options)
     optimizer.build([table])
     merge_before_apply(optimizer)
@@ -31,9 +33,9 @@ def trained(name: str, *, is_dense: bool, **options: Any) -> NDArray[np.float32]
     def step() -> None:
         factors = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [-1.0, 3.0, 0.5], [2.0, 2.0, 2.0]])
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.gather(tf.convert_to_tensor(table), IDS) * factors)
+            loss = tf.reduce_sum(layer(tf.constant(IDS)[:, tf.newaxis], combiner="sum") * factors)
         gradient = tape.gradient(loss, table.value)
-        assert isinstance(gradient, tf.IndexedSlices)
+        assert isinstance(gradient, tf.IndexedSlices), "rows are gathered, not the whole table multiplied"
         optimizer.apply([tf.convert_to_tensor(gradient) if is_dense else gradient], [table])
 
     for _ in range(3):

@@ -1,5 +1,6 @@
 """Servers, workers and their coordinator, each in a thread: every batch counts once, whoever dies or is slow."""
 
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from common.errors import InvalidInput
 from services.trainer.learn.asynchronous import server_optimizer
 from services.trainer.learn.optimizers import slots_by_path
 from services.trainer.parameters import wire
-from services.trainer.parameters.coordinator import Coordinator, ServersLostError
+from services.trainer.parameters.coordinator import Coordinator, ServersLostError, _Run
 from services.trainer.parameters.door import Door, dialled, serve_handed
 from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.placement import placed
@@ -342,6 +343,33 @@ def test_a_step_takes_the_first_gradients_and_late_ones_are_dropped_and_computed
         bias = np.array([-0.5, -1.0], np.float32) * 11
         np.testing.assert_allclose(cluster.values()["bias"], bias)
         assert not np.allclose(cluster.values()["kernel"], expected["kernel"])
+
+
+@pytest.mark.covers("dist-sync-replicas")
+def test_a_gradient_of_an_earlier_step_is_dropped_though_the_open_one_has_none_yet() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    workers = [Peer(rank, ours, 0) for rank, (ours, _) in enumerate(pairs)]
+    coordinator = Coordinator(Asynchronous(workers=2, take=1), workers, [], straggler_seconds=30.0)
+    with closing(coordinator), selectors.DefaultSelector() as selector:
+        run = _Run(coordinator, {}, Batches(3))
+        for worker in workers:
+            selector.register(worker.connection, selectors.EVENT_READ, worker)
+
+        def said(rank: int, told: dict[str, Any]) -> None:
+            wire.send(pairs[rank][1], told, {})
+            run._hear(workers[rank], selector)
+
+        run._hand_out(selector)
+        given = [wire.receive(theirs)[0]["batch"] for _, theirs in pairs]
+        said(0, {"ready": True})
+        assert wire.receive(pairs[0][1])[0]["take"]
+        said(0, {"loss": 1.0, "added": 0.0, "staleness": 0, "holding": {}})
+        assert coordinator.figures()["updates"] == 1
+        said(1, {"ready": True})
+        assert not wire.receive(pairs[1][1])[0]["take"], "it was computed for the first step, and the second is open"
+        assert (coordinator.figures()["dropped_gradients"], [*run._waiting]) == (1, [2, given[1]])
+    for _, theirs in pairs:
+        theirs.close()
 
 
 @pytest.mark.covers("dist-sync-replicas")

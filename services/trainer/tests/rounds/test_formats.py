@@ -30,7 +30,9 @@ WIDE: dict[str, Any] = {
 def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.append(events(200))
-    outcome = platform.train(platform.lease(definition(**WIDE, export={"formats": list(FORMATS), "max_difference_share": 1.0})))
+    outcome = platform.train(
+        platform.lease(definition(**WIDE, export={"formats": list(FORMATS), "max_difference_share": 1.0}))
+    )
     assert isinstance(outcome, Done), outcome
     told = platform.registry.versions[0].environment["formats"]
     assert set(told) == set(FORMATS)

@@ -6,10 +6,14 @@
     ├── Conflict       FAILED_PRECONDITION  409   re-read, decide again
     ├── Overloaded     RESOURCE_EXHAUSTED   429   slow down
     ├── Unavailable    UNAVAILABLE          503   retry with backoff
-    └── DataLoss       DATA_LOSS            500   stop and call a human
+    ├── DataLoss       DATA_LOSS            500   stop and call a human
+    │
+    ├── Unauthenticated   UNAUTHENTICATED    401   say who it is
+    └── PermissionDenied  PERMISSION_DENIED  403   ask an operator
 
-The message is one sentence: what, which, and what was expected. The doors translate (common/process, rpc.py and
-web.py); nothing else needs to know a status code.
+The six are what a request can meet once it is let in; the last two are the door's answers where identity is on. The
+message is one sentence: what, which, and what was expected. The doors translate (common/process, rpc.py and web.py);
+nothing else needs to know a status code.
 """
 
 MAX_MESSAGE_CHARACTERS = 4_000
@@ -58,6 +62,14 @@ class DataLoss(HeadraceError):
     """Stored bytes are not what was stored."""
 
 
+class Unauthenticated(HeadraceError):
+    """The request has no credentials, or credentials that are nobody's."""
+
+
+class PermissionDenied(HeadraceError):
+    """The principal has no role that lets it do this, whether or not there is such a thing."""
+
+
 def kind_of(error: HeadraceError) -> type[HeadraceError]:
-    """Which of the six it is: adapters have subclasses of their own."""
+    """Which of them it is: adapters have subclasses of their own."""
     return next(kind for kind in type(error).__mro__ if kind.__base__ is HeadraceError or kind is HeadraceError)

@@ -4,7 +4,17 @@ one of predictions alone; `headrace` on the command line is the rest.
 
 from typing import TYPE_CHECKING, Any
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 from headrace.client.ingesting import Appended
 from headrace.client.platform import Client, ServiceStatus
 from headrace.places import Addresses
@@ -25,9 +35,11 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PendingPrediction",
+    "PermissionDenied",
     "Prediction",
     "PredictionClient",
     "ServiceStatus",
+    "Unauthenticated",
     "Unavailable",
     "connect",
     "run",

@@ -13,7 +13,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable, kind_of
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    kind_of,
+)
 from headrace.commands import (
     bench,
     checkpoints,
@@ -50,6 +61,8 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
     Overloaded: 6,
     Unavailable: 7,
     DataLoss: 8,
+    Unauthenticated: 9,
+    PermissionDenied: 10,
 }
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
@@ -57,7 +70,7 @@ _EPILOG = (
     "Exit status: 0 done, 1 a rebuilt version is not equal, a benchmark got no answer or the platform is not well, "
     "2 wrong usage, "
     "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
-    "7 unavailable (retry), 8 data loss (call a human), "
+    "7 unavailable (retry), 8 data loss (call a human), 9 no credentials, 10 no role for it, "
     "130 interrupted. Errors are one sentence on standard error; with --json, one JSON object."
 )
 

@@ -52,7 +52,6 @@ from common.definition.module_features import check_module_features, check_modul
 from common.definition.parts import check_parts
 from common.definition.retention import Retention, parse_retention
 from common.definition.serving import ServingSpec, parse_serving
-from common.definition.strict_yaml import read_yaml
 from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
 from common.definition.training import Training, parse_training
 from common.definition.trees import (
@@ -66,6 +65,7 @@ from common.definition.triggers import Triggers, parse_triggers
 from common.definition.warm_start import WarmStart, parse_warm_start
 from common.errors import InvalidInput
 from common.schema import Schema, check_name
+from common.strict_yaml import read_yaml
 from common.suggestions import did_you_mean
 
 DEFINITION_FILE = "model.yaml"

@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse, Response
 
 _FOLDER = Path(__file__).parent / "swagger_ui"
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css"}
-_FILES = ("swagger-ui.css", "theme.css", "theme.js", "swagger-ui-bundle.js", "start.js")
+API_PAGE_FILES = ("swagger-ui.css", "theme.css", "theme.js", "swagger-ui-bundle.js", "start.js")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -59,7 +59,7 @@ def add_api_page(app: FastAPI) -> None:
         page = _PAGE.format(title=html.escape(app.title), back=' <a href="./">Pages</a>' if has_pages else "")
         return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _POLICY})
 
-    for name in _FILES:
+    for name in API_PAGE_FILES:
         app.add_api_route(f"/docs/{name}", _file(_FOLDER / name), methods=["GET"], include_in_schema=False)
 
 

@@ -27,7 +27,7 @@ NONE, HEAD, BODY = 0, 1, 2
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _ONLY_ONCE = frozenset(
     {
-        b"origin", b"sec-fetch-site", b"content-type", b"content-encoding", b"idempotency-key",
+        b"authorization", b"origin", b"sec-fetch-site", b"content-type", b"content-encoding", b"idempotency-key",
         b"x-request-timeout-ms",
     }
 )  # fmt: skip

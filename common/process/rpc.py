@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
@@ -12,7 +12,20 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable, kind_of
+from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, bearer_of, fields_of
+from common.access.principal import Principal
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    kind_of,
+)
 from common.process.health import Health
 from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import WaitBounds, Waits
@@ -27,6 +40,8 @@ STATUS_OF: dict[type[HeadraceError], grpc.StatusCode] = {
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     DataLoss: grpc.StatusCode.DATA_LOSS,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
 _ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {code: error for error, code in STATUS_OF.items()} | {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
@@ -64,6 +79,11 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 """Of every gRPC door: what one connection, and all together, may hold."""
 HEALTH_WATCH = f"/{health.SERVICE_NAME}/Watch"
+COMMON_RPC_RULES: Mapping[str, Rule] = {
+    **{f"{health.SERVICE_NAME}/{method}": OPEN for method in ("Check", "Watch", "List")},
+    f"{reflection.SERVICE_NAME}/ServerReflectionInfo": ANYBODY,
+}
+"""Of the methods that every gRPC door has."""
 _MAX_WAITS = 32
 _MAX_CALLS = 2048
 _MAX_STREAMS = 128
@@ -138,20 +158,21 @@ def _messages(waits: Waits, requests: Iterator[Any], context: grpc.ServicerConte
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):
-    """The one place where an error of ours becomes a gRPC status."""
+    """The one place where an error of ours becomes a gRPC status, and where calls are held against the rules."""
 
-    def __init__(self, bounds: WaitBounds = WAIT_BOUNDS, tracing: Tracing = OFF) -> None:
-        self._waits, self._tracing = Waits(bounds), tracing
+    def __init__(self, bounds: WaitBounds = WAIT_BOUNDS, tracing: Tracing = OFF, guard: Guard = NO_GUARD) -> None:
+        self._waits, self._tracing, self._guard = Waits(bounds), tracing, guard
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
         if handler is None:
             return None
         method = str(details.method)
-        behaviour = _on_parsed(handler, method, self._waits)
+        visit = Visit(self._guard, method, details.invocation_metadata) if self._guard.is_on else None
+        behaviour = _on_parsed(handler, method, self._waits, visit)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                _streaming(behaviour, method, self._waits), response_serializer=handler.response_serializer
+                _streaming(behaviour, method, self._waits, visit), response_serializer=handler.response_serializer
             )
         call = _unary(behaviour, method)
         return grpc.stream_unary_rpc_method_handler(
@@ -160,18 +181,58 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         )
 
 
-def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
+class Visit:
+    """One call as its door's guard sees it: let in by its metadata, checked by each of its messages, and looked at
+    again while it lasts."""
+
+    def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
+        self._guard, self._action, self._metadata = guard, method.removeprefix("/"), metadata
+        self._principal: Principal | None = None
+        self._generation = -1
+        self._newest: Any = None
+        """The message that was checked last."""
+
+    def begin(self) -> None:
+        """Before anything is read. Raises Unauthenticated, PermissionDenied."""
+        access = self._guard.access
+        self._generation = access.generation
+        self._principal = self._guard.let_in(self._action, lambda: access.principal_of(bearer_of(self._metadata)))
+
+    def checked(self, message: Any) -> Any:
+        """The message. Raises PermissionDenied where it names what is not the caller's."""
+        if self._guard.access.has_changed(self._generation, self._principal):
+            self.begin()
+        assert self._principal is not None
+        self._guard.check(self._action, self._principal, fields_of(message))
+        self._newest = message
+        return message
+
+    def go_on(self) -> None:
+        """Raises Unauthenticated once the credentials count no more, PermissionDenied once they have no such role."""
+        if self._guard.access.has_changed(self._generation, self._principal):
+            self.checked(self._newest)
+
+    def is_left_to_the_door(self) -> bool:
+        """Whether the door reads the messages, and asks the guard itself."""
+        return self._guard.rules[self._action].is_asked_by_door
+
+
+def parser_of(handler: Any, method: str, visit: Visit | None) -> Callable[[bytes], Any]:
     """Parses a request's message; gRPC itself would answer INTERNAL, as if the fault were ours.
 
-    The parser raises InvalidInput when the bytes are not the message.
+    The parser raises InvalidInput when the bytes are not the message, PermissionDenied when it names what is not the
+    caller's.
     """
     deserialize = handler.request_deserializer
 
     def parse(serialized: bytes) -> Any:
         if deserialize is None:
+            if visit and not visit.is_left_to_the_door():
+                raise PermissionDenied(f"{method} is not read before it is answered, so nobody may call it")
             return serialized
         try:
-            return deserialize(serialized)
+            message = deserialize(serialized)
+            return visit.checked(message) if visit else message
         except DecodeError as error:
             raise InvalidInput(
                 f"{method} was sent {len(serialized)} bytes that are not its request; protos/ says what is"
@@ -180,14 +241,18 @@ def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
     return parse
 
 
-def _on_parsed(handler: Any, method: str, waits: Waits) -> Callable[..., Any]:
+def _on_parsed(handler: Any, method: str, waits: Waits, visit: Visit | None) -> Callable[..., Any]:
     """Takes serialized requests as a stream, also where there is one only: so its wait has an end."""
-    behaviour, parse = behaviour_of(handler), parser_of(handler, method)
+    behaviour, parse = behaviour_of(handler), parser_of(handler, method, visit)
 
     def on_stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        if visit:
+            visit.begin()
         return behaviour(map(parse, _messages(waits, requests, context)), context)
 
     def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        if visit:
+            visit.begin()
         serialized = next(_messages(waits, requests, context), None)
         if serialized is None:
             raise InvalidInput(f"{method} was called without a request")
@@ -245,11 +310,13 @@ def begin_traced(tracing: Tracing, method: str, metadata: Any) -> Span | None:
     return span
 
 
-def _streaming(behaviour: Callable[..., Any], method: str, waits: Waits) -> Callable[..., Any]:
+def _streaming(behaviour: Callable[..., Any], method: str, waits: Waits, visit: Visit | None) -> Callable[..., Any]:
     """What the client does not take waits, too; and so does all of a watch of health, which any number may open."""
 
     def sent(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         for message in behaviour(request, context):
+            if visit:
+                visit.go_on()
             wait = waits.begin(context.peer(), context.cancel, is_read=False)
             try:
                 yield message
@@ -284,6 +351,7 @@ def start_server(
     service_health: Health,
     max_workers: int = 32,
     tracing: Tracing = OFF,
+    guard: Guard = NO_GUARD,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
 
@@ -291,13 +359,14 @@ def start_server(
         address: "host:port"; port 0 takes a free one.
         service_names: fully qualified names, for health and reflection.
         max_workers: threads of calls that are being answered; those that wait for their client have further ones.
+        guard: who may make which call.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers + 2 * _MAX_WAITS, thread_name_prefix="grpc"),
-        interceptors=[ErrorInterceptor(tracing=tracing)],
+        interceptors=[ErrorInterceptor(tracing=tracing, guard=guard)],
         # As a mapping: of two options of one name gRPC takes the first.
         options=list((dict(SERVER_OPTIONS) | {"grpc.max_concurrent_streams": _MAX_STREAMS}).items()),
         maximum_concurrent_rpcs=_MAX_CALLS,

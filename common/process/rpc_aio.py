@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from common.access.guard import NO_GUARD, Guard
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
 from common.process.rpc import (
@@ -20,6 +21,7 @@ from common.process.rpc import (
     KEPT_CONNECTIONS,
     MAX_MESSAGE_BYTES,
     SERVER_OPTIONS,
+    Visit,
     begin_traced,
     behaviour_of,
     details_of,
@@ -63,10 +65,10 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
 
 
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The one place where an error of ours becomes a gRPC status."""
+    """The one place where an error of ours becomes a gRPC status, and where calls are held against the rules."""
 
-    def __init__(self, bounds: WaitBounds) -> None:
-        self._waits = Waits(bounds)
+    def __init__(self, bounds: WaitBounds, guard: Guard = NO_GUARD) -> None:
+        self._waits, self._guard = Waits(bounds), guard
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -75,20 +77,24 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
         method = str(details.method)
         is_generator = inspect.isasyncgenfunction(behaviour_of(handler))
         wrap = _streaming if is_generator else _unary
-        behaviour = wrap(_on_parsed(handler, method, self._waits, is_generator=is_generator), method)
+        visit = Visit(self._guard, method, details.invocation_metadata) if self._guard.is_on else None
+        behaviour = wrap(_on_parsed(handler, method, self._waits, visit, is_generator=is_generator), method)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
         return grpc.stream_unary_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
 
 
-def _on_parsed(handler: Any, method: str, waits: Waits, *, is_generator: bool) -> Callable[..., Any]:
+def _on_parsed(
+    handler: Any, method: str, waits: Waits, visit: Visit | None, *, is_generator: bool
+) -> Callable[..., Any]:
     """Takes serialized requests as a stream, also where there is one only: so its wait has an end.
 
     Messages are read from the context. The iterator that gRPC offers is a cycle of references until it is exhausted:
     its call counts among the streams of its connection until the garbage collector comes by.
     """
     behaviour = behaviour_of(handler)
-    parse = parser_of(handler, method)
+    parse = parser_of(handler, method, visit)
+    begin, go_on = (visit.begin, visit.go_on) if visit else (_nothing, _nothing)
 
     async def messages(context: Any) -> AsyncGenerator[Any, None]:
         while (serialized := await _read(waits, context)) is not grpc.aio.EOF:
@@ -101,6 +107,7 @@ def _on_parsed(handler: Any, method: str, waits: Waits, *, is_generator: bool) -
         return bytes(serialized)
 
     async def answer(context: Any) -> Any:
+        begin()
         if handler.request_streaming:
             async with aclosing(messages(context)) as arriving:
                 return await behaviour(arriving, context)
@@ -113,13 +120,19 @@ def _on_parsed(handler: Any, method: str, waits: Waits, *, is_generator: bool) -
                 return await asked
 
     async def answers(context: Any) -> AsyncIterator[Any]:
+        begin()
         async with aclosing(messages(context)) as arriving:
             request = arriving if handler.request_streaming else parse(await only(context))
             async for found in behaviour(request, context):
+                go_on()
                 async with _Waiting(waits, context, is_read=False):
                     yield found
 
     return answers if is_generator else answer
+
+
+def _nothing() -> None:
+    """Where nobody is asked for credentials."""
 
 
 async def _read(waits: Waits, context: Any) -> Any:
@@ -237,6 +250,7 @@ async def start_aio_server(
     options: Sequence[tuple[str, str | int]] = (),
     max_concurrent_calls: int = _MAX_CALLS,
     max_messages_bytes: int = 8 * MAX_MESSAGE_BYTES,
+    guard: Guard = NO_GUARD,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
@@ -251,13 +265,14 @@ async def start_aio_server(
         options: of the gRPC server, over those that every service has.
         max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
         max_messages_bytes: of all messages that arrive or are being answered.
+        guard: who may make which call.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     merged = dict([*SERVER_OPTIONS, *options])
     server = grpc.aio.server(
-        interceptors=[AioErrorInterceptor(bounds_of(max_concurrent_calls, max_messages_bytes, merged))],
+        interceptors=[AioErrorInterceptor(bounds_of(max_concurrent_calls, max_messages_bytes, merged), guard)],
         options=list(merged.items()),
         maximum_concurrent_rpcs=max_concurrent_calls,
     )

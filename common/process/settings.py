@@ -3,14 +3,21 @@
 pydantic-settings ignores a misspelt variable; here it stops the start.
 """
 
+import ipaddress
 import os
 from collections.abc import Mapping
-from typing import Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from common.access.access import Access
 from common.errors import InvalidInput
+
+_OF_ALL_SERVICES = ("ACCESS_FILE", "ALLOW_ANONYMOUS", "SERVICE_TOKEN_FILE")
+"""Taken without a prefix, too."""
+_ANONYMOUS_REMARK = "nobody is asked for credentials, and whoever reaches this port may do everything (ALLOW_ANONYMOUS)"
 
 
 class ServiceSettings(BaseSettings):
@@ -25,6 +32,16 @@ class ServiceSettings(BaseSettings):
     trace_sample: float = Field(default=0.0, ge=0.0, le=1.0)
     """The share of requests that are traced; those with a `traceparent` that says so are, too. 0: none is.
     OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others) say where spans are sent."""
+
+    access_file: Path | None = None
+    """YAML that names principals, their roles and the SHA-256 of their tokens (docs/guide/access.md); read again when
+    it changes. Empty: nobody is asked for credentials. ACCESS_FILE, without a prefix, counts for every service."""
+    allow_anonymous: Literal["yes", "no"] = "no"
+    """yes: without an access file the service starts at an address that other machines reach, too, and says so on every
+    page and in /readyz. ALLOW_ANONYMOUS, without a prefix, counts for every service."""
+    service_token_file: Path | None = None
+    """The file with the token that this service shows to the others; read again when it changes. SERVICE_TOKEN_FILE,
+    without a prefix, counts for every service."""
 
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:
@@ -45,11 +62,39 @@ class ServiceSettings(BaseSettings):
             renamed = [f"{old} is {new} now" for old, new in cls._renamed().items() if old in map(str.upper, unknown)]
             found = "; ".join(renamed) or f"{cls.__name__} knows {', '.join(sorted(known))}"
             raise InvalidInput(f"unknown setting {', '.join(unknown)}; {found}")
+        given = {name.lower(): os.environ[name] for name in _OF_ALL_SERVICES if os.environ.get(name)}
+        shared = {name: value for name, value in given.items() if f"{prefix}{name}".upper() not in os.environ}
         try:
-            return cls()
+            return cls(**shared)  # type: ignore[arg-type]  # checked as the environment's values are
         except ValidationError as error:
             faults = "; ".join(
                 f"{prefix}{'.'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
                 for fault in error.errors()
             )
             raise InvalidInput(f"invalid setting: {faults}") from error
+
+    def open_access(self, host: str) -> Access:
+        """Who may do what at doors that listen on the host.
+
+        Raises:
+            InvalidInput: the file cannot be used, or other machines reach the host and nobody is asked for credentials.
+        """
+        prefix = str(self.model_config.get("env_prefix", ""))
+        is_allowed = self.allow_anonymous == "yes"
+        if self.access_file is not None:
+            if is_allowed:
+                raise InvalidInput(f"{prefix}ALLOW_ANONYMOUS is yes, and {prefix}ACCESS_FILE is set; take one away")
+            return Access(self.access_file)
+        if not is_allowed and not _is_loopback(host):
+            raise InvalidInput(
+                f"{prefix}HOST is {host}, which other machines reach, and nobody is asked for credentials: set "
+                "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to let everybody do everything"
+            )
+        return Access(remark=_ANONYMOUS_REMARK if is_allowed else "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, rule
 from common.errors import (
     Conflict,
     DataLoss,
@@ -24,10 +25,13 @@ from common.errors import (
     InvalidInput,
     NotFound,
     Overloaded,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
     kind_of,
 )
-from common.process.api_page import add_api_page
+from common.process.api_page import API_PAGE_FILES, add_api_page
+from common.process.guarded_http import GuardedRoutes, Identify, Refused
 from common.process.health import Health
 from common.process.http_door import HttpBounds, host_names, is_loopback
 from common.process.http_protocol import protocol_of
@@ -44,7 +48,16 @@ HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     Overloaded: 429,
     Unavailable: 503,
     DataLoss: 500,
+    Unauthenticated: 401,
+    PermissionDenied: 403,
 }
+COMMON_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("GET /healthz", "GET /readyz"), OPEN),
+    **dict.fromkeys(("GET /docs", "GET /openapi.json", *(f"GET /docs/{name}" for name in API_PAGE_FILES)), ANYBODY),
+    # Both name streams and models.
+    **dict.fromkeys(("GET /metrics", "GET /v1/traces/{request}"), rule("viewer", "service")),
+}
+"""Of the routes that every service has."""
 _START_TIMEOUT_SECONDS = 20.0
 _LINGER_SECONDS, _LINGER_BYTES = 1.0, 16 << 20
 _LISTENERS = 8
@@ -61,13 +74,15 @@ def error_body(error: HeadraceError) -> dict[str, object]:
     return {"error": body}
 
 
-def _error_response(request: Request, error: Exception) -> Response:
+def error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadraceError)
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
     if isinstance(error, Unavailable):
         headers["Retry-After"] = "1"
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[kind_of(error)], headers=headers)
 
 
@@ -75,7 +90,7 @@ def _validation_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     said = "; ".join(map(_fault, faults))
-    return _error_response(request, InvalidInput(f"invalid request: {said}{near_keys(request, faults)}"))
+    return error_response(request, InvalidInput(f"invalid request: {said}{near_keys(request, faults)}"))
 
 
 def _fault(fault: dict[str, Any]) -> str:
@@ -89,14 +104,14 @@ def _http_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == _NOT_FOUND:
         path = request.url.path
-        return _error_response(
+        return error_response(
             request, NotFound(f"there is no {path} here; /openapi.json has what there is{near_path(request)}")
         )
     if error.status_code == _METHOD_NOT_ALLOWED:
         taken = (error.headers or {}).get("Allow", "another method")
         refusal = InvalidInput(f"{request.url.path} does not take {request.method}; it takes {taken}")
         return JSONResponse(error_body(refusal), status_code=_METHOD_NOT_ALLOWED, headers=error.headers)
-    return _error_response(request, InvalidInput("the body cannot be read as JSON"))
+    return error_response(request, InvalidInput("the body cannot be read as JSON"))
 
 
 def _gone_response(request: Request, error: Exception) -> Response:
@@ -117,11 +132,17 @@ def create_app(
     lifespan: Callable[[FastAPI], object] | None = None,
     tracing: Tracing = OFF,
     traces_itself: bool = False,
+    guard: Guard = NO_GUARD,
+    identify: Identify | None = None,
+    refused: Refused = error_response,
 ) -> FastAPI:
     """An app with /healthz, /readyz, /metrics, /v1/traces, /docs and OpenAPI, to which a service adds its own routes.
 
     Args:
         traces_itself: the service makes the spans of its requests.
+        guard: who may ask for which route.
+        identify: whose request it is, where more than a bearer token says so.
+        refused: how whoever may not is answered.
     """
     app = FastAPI(
         title=title,
@@ -132,7 +153,7 @@ def create_app(
         dependencies=[Depends(refuse_what_is_ignored)],
     )
     for kind in HTTP_STATUS_OF:
-        app.add_exception_handler(kind, _error_response)
+        app.add_exception_handler(kind, error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
     app.add_exception_handler(HTTPException, _http_response)
     app.add_exception_handler(ClientDisconnect, _gone_response)
@@ -154,6 +175,10 @@ def create_app(
         if unknown:
             known = ", ".join(sorted(service_health.names()))
             raise InvalidInput(f"cannot exclude {', '.join(sorted(unknown))}: the conditions here are {known}")
+        if remark := guard.access.remark:
+            service_health.satisfy("access", but=remark)
+        elif "access" in service_health.names():
+            service_health.satisfy("access")
         status = 200 if service_health.is_ready(exclude=exclude or ()) else 503
         return JSONResponse({"conditions": dict(service_health.conditions())}, status_code=status)
 
@@ -171,6 +196,8 @@ def create_app(
     if tracing.is_on and not traces_itself:
         app.add_middleware(TracedRequests, tracing=tracing)
     add_api_page(app)
+    if guard.is_on:
+        app.add_middleware(GuardedRoutes, guard=guard, routes=app.router.routes, identify=identify, refused=refused)
     return app
 
 

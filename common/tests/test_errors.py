@@ -1,4 +1,4 @@
-"""The six errors and their translations: HTTP and gRPC tell a caller the same thing, and nothing else."""
+"""The errors and their translations: HTTP and gRPC tell a caller the same thing, and nothing else."""
 
 import asyncio
 from typing import Any
@@ -8,13 +8,25 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 from common.process.health import Health
 from common.process.rpc import STATUS_OF, errors_from_status, open_channel, start_server
 from common.process.web import HTTP_STATUS_OF, create_app
 from protos import ingest_pb2, ingest_pb2_grpc
 
-_KINDS: list[type[HeadraceError]] = [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss]
+_KINDS: list[type[HeadraceError]] = [
+    InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss, Unauthenticated, PermissionDenied,
+]  # fmt: skip
 _TIMEOUT_SECONDS = 60.0
 
 

@@ -1,5 +1,7 @@
 """Settings come from the environment; what is misspelt or of the wrong type stops the start with its name."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -27,8 +29,9 @@ def test_a_misspelt_variable_stops_the_start_and_the_known_ones_are_named(monkey
     with pytest.raises(InvalidInput) as caught:
         _Settings.from_environment()
     assert caught.value.message == (
-        "unknown setting TESTSERVICE_PROT; _Settings knows TESTSERVICE_ALLOWED_HOSTS, "
-        "TESTSERVICE_NAME, TESTSERVICE_PORT, TESTSERVICE_TRACE_SAMPLE"
+        "unknown setting TESTSERVICE_PROT; _Settings knows TESTSERVICE_ACCESS_FILE, "
+        "TESTSERVICE_ALLOWED_HOSTS, TESTSERVICE_ALLOW_ANONYMOUS, TESTSERVICE_NAME, TESTSERVICE_PORT, "
+        "TESTSERVICE_SERVICE_TOKEN_FILE, TESTSERVICE_TRACE_SAMPLE"
     )
 
 
@@ -43,3 +46,43 @@ def test_settings_do_not_change_afterwards() -> None:
     settings = _Settings.from_environment()
     with pytest.raises(ValueError, match="frozen"):
         setattr(settings, "port", 1)  # noqa: B010  # the type checker would not let it pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_on_this_machine_alone_nobody_is_asked_for_credentials(host: str) -> None:
+    assert not _Settings.from_environment().open_access(host).is_on
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "registry", ""])
+def test_where_other_machines_come_credentials_are_asked_for_or_the_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str
+) -> None:
+    with pytest.raises(InvalidInput, match="nobody is asked for credentials"):
+        _Settings.from_environment().open_access(host)
+    monkeypatch.setenv("ALLOW_ANONYMOUS", "yes")
+    allowed = _Settings.from_environment().open_access(host)
+    assert (allowed.is_on, "whoever reaches this port" in allowed.remark) == (False, True)
+    monkeypatch.delenv("ALLOW_ANONYMOUS")
+    monkeypatch.setenv("ACCESS_FILE", str(tmp_path / "access.yaml"))
+    (tmp_path / "access.yaml").write_text("principals: []")
+    assert _Settings.from_environment().open_access(host).is_on
+
+
+def test_a_service_may_have_an_access_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ACCESS_FILE", str(tmp_path / "all.yaml"))
+    monkeypatch.setenv("TESTSERVICE_ACCESS_FILE", str(tmp_path / "own.yaml"))
+    assert _Settings.from_environment().access_file == tmp_path / "own.yaml"
+
+
+@pytest.mark.parametrize("value", ["true", "1", "maybe"])
+def test_anonymous_is_allowed_by_one_word_only(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("ALLOW_ANONYMOUS", value)
+    with pytest.raises(InvalidInput, match="ALLOW_ANONYMOUS"):
+        _Settings.from_environment()
+
+
+def test_identity_and_its_opposite_exclude_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ALLOW_ANONYMOUS", "yes")
+    monkeypatch.setenv("ACCESS_FILE", str(tmp_path / "access.yaml"))
+    with pytest.raises(InvalidInput, match="take one away"):
+        _Settings.from_environment().open_access("127.0.0.1")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.definition.strict_yaml import MAX_BYTES, MAX_VALUES, read_yaml
 from common.errors import InvalidInput
+from common.strict_yaml import MAX_BYTES, MAX_VALUES, read_yaml
 
 _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 20))
 

@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: the six errors and their codes, from the tables that translate them."""
+"""docs/reference/errors.md: the errors and their codes, from the tables that translate them."""
 
 import inspect
 
@@ -14,10 +14,12 @@ _WHAT_TO_DO = {
     "Overloaded": "slow down; `Retry-After` says how long",
     "Unavailable": "send again, with growing pauses; `Retry-After` says how long",
     "DataLoss": "stop and call a human",
+    "Unauthenticated": "send a token ([Access](../guide/access.md))",
+    "PermissionDenied": "ask an operator for the role",
 }
 _INTRODUCTION = """\
-Every failure is one of six, named after what the caller should do. Its message is one sentence: what, which, and what
-was expected. The exit status is that of the command line."""
+Every failure is one of six, named after what the caller should do; where identity is on, the door has two more. The
+message is one sentence: what, which, and what was expected. The exit status is that of the command line."""
 _FORM = """\
 Over HTTP every error has one form. `refused` is there where items of a list are at fault.
 

@@ -15,14 +15,29 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 from common.process.retry import Backoff, Pauses
 
 _ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
-    kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss)
-}
+    kind.__name__: kind
+    for kind in (
+        InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss, Unauthenticated, PermissionDenied,
+    )
+}  # fmt: skip
 _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
     400: InvalidInput,
+    401: Unauthenticated,
+    403: PermissionDenied,
     404: NotFound,
     405: InvalidInput,
     409: Conflict,

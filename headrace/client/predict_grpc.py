@@ -7,7 +7,16 @@ from typing import Any
 
 import grpc
 
-from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import (
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
 from common.suggestions import there_is_no
@@ -25,6 +34,8 @@ _ERROR_OF_CODE: dict[grpc.StatusCode, type[HeadraceError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     grpc.StatusCode.DATA_LOSS: DataLoss,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 _REPEATED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)

@@ -118,7 +118,7 @@ def _rising(
     """
     import yaml
 
-    from common.definition.strict_yaml import read_yaml
+    from common.strict_yaml import read_yaml
 
     mapping: Any = read_yaml(files["model.yaml"], "model.yaml")
     training = {key: value for key, value in (mapping.get("training") or {}).items() if key not in _LEFT_OUT}

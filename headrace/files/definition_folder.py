@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
 from common.definition.python_files import check_python
-from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
 from common.storage import is_url, place_of
+from common.strict_yaml import read_yaml
 from headrace.files.own_files import own_files
 
 STREAM_FILE = "stream.yaml"

@@ -16,7 +16,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner, Result
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.places import HTTP_PORT_OF, PlatformState, ProcessState, write_state
 from headrace.tests.answering_server import ROUND, VERSION, Server
@@ -53,7 +53,7 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
     holder.communicate(b"\n", timeout=60)
 
 
-@pytest.mark.parametrize("kind", [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss])
+@pytest.mark.parametrize("kind", [*EXIT_STATUS_OF])
 def test_each_error_is_one_sentence_and_has_an_exit_status_of_its_own(
     run: Run, server: Server, kind: type[HeadraceError]
 ) -> None:
@@ -62,7 +62,7 @@ def test_each_error_is_one_sentence_and_has_an_exit_status_of_its_own(
     assert result.exit_code == EXIT_STATUS_OF[kind]
     assert result.stderr == "error: the model is not what was expected\n"
     assert result.stdout == ""
-    assert len(set(EXIT_STATUS_OF.values()) | {0, 1, 2}) == 9
+    assert len(set(EXIT_STATUS_OF.values()) | {0, 1, 2}) == 11
 
 
 def test_errors_are_json_for_machines(run: Run, server: Server) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import uvicorn
 import uvloop
 
+from common.access.guard import Guard
 from common.errors import DataLoss, HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
@@ -32,6 +33,7 @@ from common.registry.reporting import Part, Report, Reporter
 from protos import ingest_pb2_grpc
 from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
+from services.ingest.doors.rules import RULES
 from services.ingest.intake.accept import Intake
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.schemas import Schemas
@@ -75,6 +77,7 @@ async def _serve(
     settings: IngestSettings, open_log: Callable[[str], EventLog], started_at: float, tracing: Tracing
 ) -> None:
     service_health = Health("registry", "log")
+    guard = Guard(settings.open_access(settings.host), RULES)
     registry = RegistryClient(settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
     intake = Intake(
         settings,
@@ -93,11 +96,12 @@ async def _serve(
         service_names=(SERVICE_NAME,),
         service_health=service_health,
         max_messages_bytes=max(settings.max_in_flight_bytes, MAX_MESSAGE_BYTES),
+        guard=guard,
     )
     bounds = bounds_of(
         sock, service="ingest", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2
     )
-    web = _WebInLoop(create_ingest_app(intake, service_health, tracing), protocol_of(bounds))
+    web = _WebInLoop(create_ingest_app(intake, service_health, tracing, guard), protocol_of(bounds))
     serving = asyncio.create_task(web.serve(sockets=listeners(sock)))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()

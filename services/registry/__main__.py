@@ -11,6 +11,7 @@ from typing import TextIO
 import grpc
 from prometheus_client import REGISTRY
 
+from common.access.guard import Guard
 from common.errors import HeadraceError, Unavailable
 from common.process import scheduling
 from common.process.health import Health
@@ -25,6 +26,7 @@ from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
+from services.registry.doors.rules import RULES
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages.forms import read_secret
 from services.registry.pages.neighbours import Neighbours
@@ -67,6 +69,7 @@ def main() -> int:
 
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
+    guard = Guard(settings.open_access(settings.host), RULES)
     tracing = open_tracing("registry", settings.trace_sample)
     shelf = claim(settings.data_dir, settings.blobs)
     catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
@@ -81,8 +84,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
     webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)
     app = create_registry_app(
-        catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing
-    )
+        catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing,
+        guard=guard,
+    )  # fmt: skip
     web = WebServer(app, sock, bounds)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
@@ -91,6 +95,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         service_health=service_health,
         max_workers=settings.max_watchers + _CALLS,
         tracing=tracing,
+        guard=guard,
     )
     web.start()
     webhooks.start()

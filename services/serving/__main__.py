@@ -25,6 +25,7 @@ import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
 
+from common.access.guard import Guard
 from common.errors import HeadraceError, InvalidInput
 from common.process.health import Health
 from common.process.http_door import HttpBounds
@@ -42,6 +43,7 @@ from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
 from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rest_predict import RestPredict
+from services.serving.doors.rules import serving_rules
 from services.serving.front import core as front_core
 from services.serving.front.async_predictions import AsyncPredictions, async_limits
 from services.serving.front.core import Front
@@ -93,6 +95,7 @@ class Start:
     """All that was asked for, read and checked."""
 
     settings: ServingSettings
+    guard: Guard
     tls: TlsConfig | None = None
     monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
     state: ReplicaState | None = None
@@ -144,8 +147,9 @@ def _read_start() -> Start:
         monitoring = read_monitoring_config(Path(settings.monitoring_config_file))
     _grpc_options(settings)
     replica_options(settings)
+    guard = Guard(settings.open_access(settings.host), serving_rules(monitoring.path))
     if not settings.is_standalone():
-        return Start(settings, tls, monitoring)
+        return Start(settings, guard, tls, monitoring)
     config = starting_config(settings, platforms=platform_names())
     check_first_labels(config, allow_unavailable=settings.allow_version_labels_for_unavailable_models)
     if settings.queue_namespace is None:
@@ -154,7 +158,7 @@ def _read_start() -> Start:
         os.environ["SERVING_QUEUE_NAMESPACE"] = namespace
     models = {model.name: dict(model.version_labels) for model in config.model_config_list.config}
     state = ReplicaState("", {}, models, (), default_alias=NEWEST_ALIAS, config=ConfigState({}))
-    return Start(settings, tls, monitoring, state)
+    return Start(settings, guard, tls, monitoring, state)
 
 
 def _grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
@@ -303,6 +307,7 @@ async def _start_grpc(
         socket_path=settings.grpc_socket_path,
         options=_grpc_options(settings),
         max_messages_bytes=_BODIES * settings.max_body_bytes,
+        guard=start.guard,
     )
 
 
@@ -339,6 +344,7 @@ def _web_server(
         max_body_bytes=settings.max_body_bytes,
         enable_cors=settings.enable_cors,
         tracing=tracing,
+        guard=start.guard,
     )
     add_model_doors(app, front)
     add_metrics_route(app, start.monitoring, latency)
@@ -349,6 +355,7 @@ def _web_server(
             max_body_bytes=settings.max_body_bytes,
             bounds=bounds,
             extra_headers=CORS_HEADERS if settings.enable_cors else None,
+            access=start.guard.access,
         ),
         ws="none",
         lifespan="off",

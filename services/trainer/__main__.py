@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 
+from common.access.guard import Guard
 from common.errors import HeadraceError
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import SourcedLog
@@ -27,6 +28,7 @@ from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
+from services.trainer.rules import RULES
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
 
 def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     health = Health("registry", "event_log", "zygote")
+    guard = Guard(settings.open_access(settings.host), RULES)
     tracing = open_tracing("trainer", settings.trace_sample)
     signer = read_signer(settings.signing_key_file) if settings.signing_key_file else None
     own_data_dir(settings.data_dir)
@@ -96,13 +99,15 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     bounds = bounds_of(
         sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
-    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing), sock, bounds)
+    app = create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing, guard)
+    web = WebServer(app, sock, bounds)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,
         service_names=(),
         service_health=health,
         max_workers=4,
+        guard=guard,
     )
     web.start()
     started_at = time.time()

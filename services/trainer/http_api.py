@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from common.access.guard import NO_GUARD, Guard
+from common.process.author import By
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
@@ -35,14 +37,14 @@ class Asking(BaseModel):
     """Who asks, and why; kept in the history."""
 
     model_config = ConfigDict(extra="forbid")
-    by: str = Field("a request to a trainer", min_length=1, max_length=256)
+    by: By = Field("a request to a trainer", min_length=1, max_length=256, validate_default=True)
     reason: str = Field("", max_length=4096)
 
 
 class TrainRequest(Asking):
     """Who asks for a round, and why; kept with the round."""
 
-    by: str = Field(min_length=1, max_length=256)
+    by: By = Field(None, min_length=1, max_length=256, validate_default=True)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
     allow_signature_change: bool = Field(False, strict=True)
     request_id: str = Field("", max_length=64)
@@ -78,8 +80,9 @@ def create_http_app(
     settings: TrainerSettings,
     registry: RegistryClient,
     tracing: Tracing = OFF,
+    guard: Guard = NO_GUARD,
 ) -> ASGIApp:
-    app = create_app("Headrace trainer", health, tracing=tracing)
+    app = create_app("Headrace trainer", health, tracing=tracing, guard=guard)
 
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
     def train(model: str, request: TrainRequest) -> dict[str, Any]:

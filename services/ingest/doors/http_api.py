@@ -8,6 +8,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 from starlette.routing import Route
 
+from common.access.guard import NO_GUARD, Guard
 from common.errors import InvalidInput
 from common.eventlog.dead_letters import newest_letters
 from common.process.gzip_bodies import MOST_INFLATION, inflate
@@ -62,8 +63,10 @@ _EVENTS_OPENAPI: dict[str, Any] = {
 }
 
 
-def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing = OFF) -> FastAPI:
-    app = create_app("Headrace ingest", service_health, tracing=tracing)
+def create_ingest_app(
+    intake: Intake, service_health: Health, tracing: Tracing = OFF, guard: Guard = NO_GUARD
+) -> FastAPI:
+    app = create_app("Headrace ingest", service_health, tracing=tracing, guard=guard)
 
     _add_events_route(app, intake)
 

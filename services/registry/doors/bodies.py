@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.definition.gate import read_gate
 from common.errors import InvalidInput
+from common.process.author import LEFT_OUT, By
 from common.registry.catalog import MOST_LISTED
 from common.registry.statements import MAX_ENVELOPE_CHARACTERS
 from common.registry.wire import json_text
@@ -33,14 +34,14 @@ class ModelBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     stream: Text
     files: dict[Text, str]
-    by: Text
+    by: By = LEFT_OUT
 
 
 class AuthorBody(BaseModel):
     """Who makes a change, and why."""
 
     model_config = ConfigDict(extra="forbid")
-    by: Text
+    by: By = LEFT_OUT
     reason: Text = ""
 
 
@@ -119,7 +120,7 @@ class ApplyBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     stream: StreamPart | None = None
     model: ModelPart | None = None
-    by: Text
+    by: By = LEFT_OUT
     dry_run: bool = Field(False, strict=True)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import grpc
 
+from common.access.principal import author_of
 from common.errors import InvalidInput, Overloaded
 from common.registry import team_wire, wire
 from common.registry.catalog import MOST_LISTED
@@ -15,6 +16,7 @@ from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
+from services.registry.doors.allowed import check_stream
 from services.registry.store.blobs import CHUNK_BYTES
 
 SERVICE_NAME = "headrace.RegistryService"
@@ -30,6 +32,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
 
     def RegisterStream(self, request: pb.RegisterStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
+        check_stream(self._catalog, request.name, request.schema_json)
         return wire.stream_to_wire(self._catalog.register_stream(request.name, request.schema_json))
 
     def GetStream(self, request: pb.GetStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
@@ -41,7 +44,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     def RegisterModel(self, request: pb.RegisterModelRequest, context: grpc.ServicerContext) -> pb.Model:
         files = wire.definition_from_wire(request.files)
         return wire.model_to_wire(
-            self._catalog.register_model(request.name, stream=request.stream, files=files, by=request.by)
+            self._catalog.register_model(request.name, stream=request.stream, files=files, by=author_of(request.by))
         )
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.Model:
@@ -134,7 +137,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     def AskJob(self, request: pb.AskJobRequest, context: grpc.ServicerContext) -> pb.Job:
         options = wire.json_map("options_json", request.options_json)
         job = self._catalog.jobs.ask(
-            request.kind, model=request.model, version=request.version, options=options, by=request.by,
+            request.kind, model=request.model, version=request.version, options=options, by=author_of(request.by),
             reason=request.reason,
         )  # fmt: skip
         return job_to_wire(job)
@@ -213,12 +216,16 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def SetAlias(self, request: pb.SetAliasRequest, context: grpc.ServicerContext) -> pb.Model:
         return wire.model_to_wire(
-            self._catalog.set_alias(request.model, request.alias, request.version, by=request.by, reason=request.reason)
+            self._catalog.set_alias(
+                request.model, request.alias, request.version, by=author_of(request.by), reason=request.reason
+            )
         )
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
         return wire.model_to_wire(
-            self._catalog.rollback(request.model, by=request.by, reason=request.reason, events=request.events)
+            self._catalog.rollback(
+                request.model, by=author_of(request.by), reason=request.reason, events=request.events
+            )
         )
 
     def ListAliasHistory(

@@ -10,12 +10,15 @@ from fastapi import Body, FastAPI, Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
+from common.access.guard import NO_GUARD, Guard
+from common.access.principal import author_of
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import MOST_LISTED, Model
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
+from services.registry.doors.allowed import check_stream
 from services.registry.doors.bodies import (
     END,
     AliasBody,
@@ -43,6 +46,7 @@ def create_registry_app(
     secret: bytes = b"",
     webhooks: Callable[[], list[dict[str, Any]]] = list,
     tracing: Tracing = OFF,
+    guard: Guard = NO_GUARD,
 ) -> ASGIApp:
     """The registry's routes and pages beside health and metrics, with bodies bounded.
 
@@ -50,8 +54,9 @@ def create_registry_app(
         neighbours: whom the pages ask on a reader's behalf; nobody by default.
         secret: what the pages' forms are signed with; one of this process by default.
         webhooks: what is known of each.
+        guard: who may ask for what.
     """
-    app = create_app("Headrace registry", service_health, tracing=tracing)
+    app = create_app("Headrace registry", service_health, tracing=tracing, guard=guard)
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)
@@ -81,6 +86,7 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
     @app.put("/v1/streams/{stream}", tags=["streams"])
     def register_stream(stream: str, schema: Annotated[JsonObject, Body()]) -> Response:
         """Registers the stream, or a compatible new version of its schema."""
+        check_stream(catalog, stream, json_text(schema))
         return json_answer(asdict(catalog.register_stream(stream, json_text(schema))))
 
     @app.get("/v1/models", tags=["models"])
@@ -188,8 +194,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         return json_answer(asdict(catalog.set_alias(model, alias, body.version, by=body.by, reason=body.reason)))
 
     @app.delete("/v1/models/{model}/aliases/{alias}", tags=["versions"])
-    def remove_alias(model: str, alias: str, by: str, reason: str = "") -> Response:
-        return json_answer(asdict(catalog.set_alias(model, alias, 0, by=by, reason=reason)))
+    def remove_alias(model: str, alias: str, by: str = "", reason: str = "") -> Response:
+        return json_answer(asdict(catalog.set_alias(model, alias, 0, by=author_of(by), reason=reason)))
 
     @app.post("/v1/models/{model}:rollback", tags=["versions"])
     def rollback(model: str, body: RollbackBody) -> Response:

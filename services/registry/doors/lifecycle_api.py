@@ -5,9 +5,12 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
+from common.access.guard import called, require, rule
+from common.access.principal import author_of
 from common.registry.catalog import FileEntry
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog, ModelChange, StreamChange
+from services.registry.doors.allowed import check_stream
 from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, PushBody, decoded, json_answer
 
 _MODEL_WORDS: dict[ModelChange, str] = {
@@ -21,6 +24,7 @@ _STREAM_WORDS: dict[StreamChange, str] = {
     "archive": "The stream takes neither events nor models; 409 while a model that is not archived learns from it.",
     "restore": "Undoes archiving.",
 }
+_AUTHOR = rule("author:{model}")
 Version = Annotated[int, Query(gt=0, lt=END)]
 
 
@@ -87,20 +91,24 @@ def _add_apply(app: FastAPI, catalog: Catalog) -> None:
         model = None
         if body.model is not None:
             model = (body.model.name, {path: decoded(path, text) for path, text in body.model.files.items()})
+        if body.model is not None:
+            require(_AUTHOR, called(body.model.name))
+        if stream:
+            check_stream(catalog, *stream)
         return json_answer(catalog.apply(stream=stream, model=model, by=body.by, dry_run=body.dry_run))
 
 
 def _add_deletion(app: FastAPI, catalog: Catalog) -> None:
     @app.delete("/v1/models/{model}", tags=["models"])
-    def delete_model(model: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
+    def delete_model(model: str, by: str = "", reason: str = "", dry_run: bool = False) -> Response:
         """Removes an archived model that no replica serves; with `dry_run` only answers whether that is possible."""
-        catalog.delete_model(model, by=by, reason=reason, dry_run=dry_run)
+        catalog.delete_model(model, by=author_of(by), reason=reason, dry_run=dry_run)
         return json_answer({"deleted": "" if dry_run else model})
 
     @app.delete("/v1/streams/{stream}", tags=["streams"])
-    def delete_stream(stream: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
+    def delete_stream(stream: str, by: str = "", reason: str = "", dry_run: bool = False) -> Response:
         """Removes an archived stream that no model names; its events stay in the log. `dry_run` as for a model."""
-        catalog.delete_stream(stream, by=by, reason=reason, dry_run=dry_run)
+        catalog.delete_stream(stream, by=author_of(by), reason=reason, dry_run=dry_run)
         return json_answer({"deleted": "" if dry_run else stream})
 
 

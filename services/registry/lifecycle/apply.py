@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from common.definition.model import DEFINITION_FILE, parse_definition
-from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
+from common.strict_yaml import read_yaml
 from services.registry.definitions import models, streams
 from services.registry.lifecycle.takeover import takeover
 from services.registry.store.database import Transaction

@@ -14,6 +14,7 @@ from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
 Fields = Mapping[str, str]
+_AUTHOR, _OPERATOR = "author:{model}", "operator"
 _PROFILED = {"first_step": 10, "steps": 10}
 
 
@@ -32,7 +33,7 @@ class Form:
     """One change.
 
     Attributes:
-        asks: whether a name and a reason are wanted.
+        role: what it takes, as a rule names it.
         fields: further fields that the page carries along, so that what was read is what is done.
         of_version: whether the reader goes back to the version's page.
     """
@@ -41,6 +42,7 @@ class Form:
     title: str
     button: str
     path: str
+    role: str
     tell: Callable[[Reading, Place], Told]
     do: Callable[[Reading, Place, Fields], None]
     done: str
@@ -277,22 +279,24 @@ def _of_model(name: str) -> str:
 
 
 FORMS = (
-    Form("pause", "Pause training", "Pause training", _of_model("pause"), _tell_pause, _pause, "Training is paused."),
-    Form("resume", "Resume training", "Resume training", _of_model("resume"), _tell_resume, _resume,
+    Form("pause", "Pause training", "Pause training", _of_model("pause"), _AUTHOR, _tell_pause, _pause,
+         "Training is paused."),
+    Form("resume", "Resume training", "Resume training", _of_model("resume"), _AUTHOR, _tell_resume, _resume,
          "Rounds are planned again."),
-    Form("train", "Train now", "Train now", _of_model("train"), _tell_train, _train, "A round is planned."),
-    Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _tell_promote,
-         _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
-    Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _tell_rollback, _rollback,
+    Form("train", "Train now", "Train now", _of_model("train"), _AUTHOR, _tell_train, _train, "A round is planned."),
+    Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _OPERATOR,
+         _tell_promote, _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
+    Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _OPERATOR, _tell_rollback, _rollback,
          "Production has moved back. Replicas follow within a second.", fields=("from", "events"), is_grave=True),
-    Form("pin", "Pin production", "Pin", _of_model("pin"), _tell_pin, _pin, "Production is pinned."),
-    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _tell_unpin, _unpin, "Production is not pinned."),
-    Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _tell_profile, _profile,
-         "The next round is traced; its version shows where the time went.", fields=()),
-    Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _tell_rebuild,
-         _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
-    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _tell_replay, _replay,
-         "Every dead letter was checked again; those that pass are in the stream."),
+    Form("pin", "Pin production", "Pin", _of_model("pin"), _OPERATOR, _tell_pin, _pin, "Production is pinned."),
+    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _OPERATOR, _tell_unpin, _unpin,
+         "Production is not pinned."),
+    Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _AUTHOR, _tell_profile,
+         _profile, "The next round is traced; its version shows where the time went.", fields=()),
+    Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _AUTHOR,
+         _tell_rebuild, _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
+    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", "ingest:{stream}", _tell_replay,
+         _replay, "Every dead letter was checked again; those that pass are in the stream."),
 )  # fmt: skip
 BY_NAME = {form.name: form for form in FORMS}
 

@@ -43,6 +43,7 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
     ".png": "image/png",
 }  # fmt: skip
+STATIC_FILES = tuple(path for path in sorted(_STATIC.iterdir()) if path.suffix in _MEDIA_TYPES)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -120,8 +121,7 @@ class _Door:
         since = self._answering(self._since)
         routes.append(Route("/models/{model}/versions/{version}/since", since, methods=["GET"]))
         routes += [Route(f"/history.{kind}", self._answering(self._export(kind))) for kind in history.EXPORTS]
-        files = [path for path in sorted(_STATIC.iterdir()) if path.suffix in _MEDIA_TYPES]
-        routes += [Route(f"/static/{path.name}", _file(path)) for path in files]
+        routes += [Route(f"/static/{path.name}", _file(path)) for path in STATIC_FILES]
         app.router.routes.extend(routes)
 
     def _reading(self) -> Reading:

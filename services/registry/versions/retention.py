@@ -22,7 +22,6 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from common.counted import counted
 from common.definition.model import DEFINITION_FILE
 from common.definition.retention import DAY_SECONDS, HOUR_SECONDS, Retention, parse_retention
-from common.definition.strict_yaml import read_yaml
 from common.errors import Conflict
 from common.registry.catalog import (
     HEAD_BEFORE,
@@ -35,6 +34,7 @@ from common.registry.catalog import (
     VersionStatus,
 )
 from common.registry.wire import json_text
+from common.strict_yaml import read_yaml
 from services.registry.definitions import models
 from services.registry.rounds.jobs import OPEN_JOBS
 from services.registry.rounds.line import ancestor_at_most, first_of_line

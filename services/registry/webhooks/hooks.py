@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.definition.fields import Fields
-from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
+from common.strict_yaml import read_yaml
 
 EVENTS = ("version", "verdict", "promote", "rollback", "failure")
 _MOST_HOOKS, _LEAST_SECRET = 8, 16

@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
+from common.access.guard import called, require
+from common.access.principal import current
 from common.process.tracing import OFF, Tracing
 from services.serving.doors.readings import predict_json
 from services.serving.doors.rest_predict import (
@@ -23,7 +25,8 @@ from services.serving.doors.rest_predict import (
     error_body,
     version_of,
 )
-from services.serving.front.async_predictions import AsyncPredictions, UntilGone
+from services.serving.doors.roles import PREDICTS
+from services.serving.front.async_predictions import AsyncPredictions, StoredPrediction, UntilGone
 from services.serving.front.async_trace import AsyncTrace
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
@@ -88,6 +91,7 @@ class AsyncDoor:
         if submits is not None:
             model, digits, label, query = submits.groups()
             path = ModelPath(unquote(model), version_of(digits), None if label is None else unquote(label))
+            require(PREDICTS, called(path.model))
             longest = self._predictions.limits.deadline_seconds
             deadline = _number(query, "deadline_seconds", above=0.0, up_to=longest)
             body = await read_body()
@@ -104,6 +108,8 @@ class AsyncDoor:
             return await self._read(prediction_id, wait or 0.0, until_gone)
         if method == "DELETE":
             _number(query, "", above=0.0, up_to=0.0)
+            if current().is_identified:
+                await self._stored(prediction_id, 0.0, until_gone)
             was_open = await self._predictions.forget(prediction_id)
             return Answered(200, orjson.dumps({"id": prediction_id, "was_open": was_open}))
         return None
@@ -128,8 +134,14 @@ class AsyncDoor:
         headers = {"location": f"/v1/predictions/{prediction_id}"}
         return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
 
-    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Answered:
+    async def _stored(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> StoredPrediction:
+        """Raises PermissionDenied: it is of a model that the current principal may not ask."""
         stored = await self._predictions.wait(prediction_id, seconds=wait_seconds, until_gone=until_gone)
+        require(PREDICTS, called(stored.model))
+        return stored
+
+    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Answered:
+        stored = await self._stored(prediction_id, wait_seconds, until_gone)
         reply = stored.reply
         if reply is None:
             return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}))

@@ -14,6 +14,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from common.access.access import Access
+from common.access.guard import NO_GUARD, called
+from common.access.principal import Principal, act_as
+from common.errors import Unauthenticated
 from common.process.http_door import Door, HttpBounds
 from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
 from common.process.tracing import TRACEPARENT
@@ -26,6 +30,7 @@ from services.serving.doors.rest_predict import (
     error_body,
     predict_path,
 )
+from services.serving.doors.roles import PREDICTS
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.wire.prediction import RequestFailed
 
@@ -58,8 +63,8 @@ class _Prediction:
     """One request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
 
     __slots__ = (
-        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "protocol",
-        "response_complete", "tag", "timeout_seconds", "traceparent",
+        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "principal",
+        "protocol", "response_complete", "tag", "timeout_seconds", "traceparent",
     )  # fmt: skip
     message_event = _NoEvent()
 
@@ -70,8 +75,10 @@ class _Prediction:
         timeout_seconds: float | None,
         tag: bytes,
         traceparent: bytes,
+        principal: Principal | None,
     ) -> None:
         self.protocol = protocol
+        self.principal = principal
         self.traceparent = traceparent
         self.tag = tag
         self.path = path
@@ -89,6 +96,8 @@ class _Prediction:
         if not (self.has_body and self.is_its_turn):
             return
         self.protocol.current = self
+        if self.principal is not None:
+            act_as(self.principal)
         body, self.body = bytes(self.body), b""
         try:
             self.abandon = self.protocol.predict.start(
@@ -115,6 +124,7 @@ class PredictProtocol(BoundedHttpProtocol):
 
     predict: RestPredict
     max_body_bytes: int
+    access: Access
     _paths: dict[bytes, ModelPath]
     _headers_from: object = None
     _headers_text = b""
@@ -147,7 +157,7 @@ class PredictProtocol(BoundedHttpProtocol):
         self.expect_100_continue = False
         self.headers = []
         self._timeout_seconds: float | None = None
-        self._tag = self._traceparent = b""
+        self._tag = self._traceparent = self._authorization = b""
         self._is_plain = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -172,24 +182,36 @@ class PredictProtocol(BoundedHttpProtocol):
             self._tag = value
         elif name == _TRACEPARENT:
             self._traceparent = value
+        elif name == b"authorization":
+            self.note_header(name, value)
+            self._authorization = value
 
     def on_headers_complete(self) -> None:
         self.check_head()
         path = self._plain_prediction()
-        if path is None:
+        principal = self._principal(path.model) if path is not None and self.access.is_on else None
+        if path is None or (principal is None and self.access.is_on):
             self._begin_ordinary_message()
             super().on_headers_complete()
             return
         self.stage = BODY
         waits_for = self.cycle
         tag = self._tag or self.predict.tags.new()
-        prediction = _Prediction(self, path, self._timeout_seconds, tag, self._traceparent)
+        prediction = _Prediction(self, path, self._timeout_seconds, tag, self._traceparent, principal)
         self.cycle = prediction  # type: ignore[assignment]  # quacks like uvicorn's cycle
         if waits_for is None or waits_for.response_complete:
             prediction.is_its_turn = True
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((prediction, self.app))  # type: ignore[arg-type]  # quacks like uvicorn's cycle
+
+    def _principal(self, model: str) -> Principal | None:
+        """Who asks; None for who may not, who is answered on the ordinary way."""
+        try:
+            principal = self.access.principal_of(self._authorization.decode("latin-1"))
+        except Unauthenticated:
+            return None
+        return principal if PREDICTS.admits(principal, called(model)) else None
 
     def _plain_prediction(self) -> ModelPath | None:
         if not self._is_plain or not 0 <= self._content_length <= self.max_body_bytes:
@@ -329,6 +351,7 @@ def protocol_for(
     max_body_bytes: int,
     bounds: HttpBounds | None = None,
     extra_headers: Mapping[str, str] | None = None,
+    access: Access = NO_GUARD.access,
 ) -> type[asyncio.Protocol]:
     """The class for uvicorn.Config(http=...); `extra_headers` go with every answer of the short way."""
     bound = {
@@ -336,6 +359,7 @@ def protocol_for(
         "predict": predict,
         "max_body_bytes": max_body_bytes,
         "extra_headers": extra_headers or {},
+        "access": access,
         "_paths": {},
     }
     return type("BoundPredictProtocol", (PredictProtocol,), bound)

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from common.access.guard import Rule, fields_of, require
 from common.process.tracing import TRACEPARENT
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.doors.large_messages import LARGE_BYTES, LargeMessages
@@ -27,6 +28,7 @@ from services.serving.doors.readings import (
 )
 from services.serving.doors.reload_door import Reload, ReloadDoor
 from services.serving.doors.rest_predict import VERSION_HEADER
+from services.serving.doors.roles import CALLS, CALLS_TASKS, CALLS_TO_READ, RELOADS
 from services.serving.front.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
@@ -65,15 +67,17 @@ def add_services(
     door = _Door(front, journal, large)
     messages = tfserving_pb2
     prediction = {
-        "Classify": _unary(door.classify, messages.ClassificationRequest),
-        "Regress": _unary(door.regress, messages.RegressionRequest),
-        "Predict": _unary(door.predict, messages.PredictRequest),
-        "MultiInference": _unary(door.multi_inference, messages.MultiInferenceRequest),
-        "GetModelMetadata": _unary(door.get_model_metadata, messages.GetModelMetadataRequest),
+        "Classify": _unary(door.classify, messages.ClassificationRequest, CALLS),
+        "Regress": _unary(door.regress, messages.RegressionRequest, CALLS),
+        "Predict": _unary(door.predict, messages.PredictRequest, CALLS),
+        "MultiInference": _unary(door.multi_inference, messages.MultiInferenceRequest, CALLS_TASKS),
+        "GetModelMetadata": _unary(door.get_model_metadata, messages.GetModelMetadataRequest, CALLS_TO_READ),
     }
     model = {
-        "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest),
-        "HandleReloadConfigRequest": _unary(ReloadDoor(reload).handle, tfserving_config_pb2.ReloadConfigRequest),
+        "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest, CALLS_TO_READ),
+        "HandleReloadConfigRequest": _unary(
+            ReloadDoor(reload).handle, tfserving_config_pb2.ReloadConfigRequest, RELOADS
+        ),
     }
     server.add_generic_rpc_handlers(
         (
@@ -83,21 +87,25 @@ def add_services(
     )
 
 
-def _unary(behaviour: _Handler, request: Any) -> Any:
+def _unary(behaviour: _Handler, request: Any, needed: Rule) -> Any:
     return grpc.unary_unary_rpc_method_handler(
-        _answering(behaviour, request),
+        _answering(behaviour, request, needed),
         response_serializer=lambda answer: answer if isinstance(answer, bytes) else answer.SerializeToString(),
     )
 
 
-def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
+def _answering(behaviour: _Handler, message_type: Any, needed: Rule) -> _Handler:
     """TensorFlow Serving's codes and words; long messages are cut as it cuts them."""
 
     async def call(serialized: bytes, context: Any) -> Any:
         try:
             if len(serialized) <= LARGE_BYTES or message_type not in _HAVE_INPUTS:
-                return await behaviour(parsed(serialized, message_type), context)
-            return await behaviour(head_of(serialized, message_type), context, serialized)
+                request = parsed(serialized, message_type)
+                require(needed, fields_of(request))
+                return await behaviour(request, context)
+            head = head_of(serialized, message_type)
+            require(needed, fields_of(head))
+            return await behaviour(head, context, serialized)
         except RequestFailed as error:
             message = error.message
             if len(message) > _LONGEST_MESSAGE:

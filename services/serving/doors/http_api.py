@@ -5,7 +5,7 @@ Plain predictions do not come here, fast_http.py takes them first; compressed, c
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from common.access.guard import NO_GUARD, Guard, called, require
 from common.errors import InvalidInput
 from common.process.gzip_bodies import inflate
 from common.process.health import Health
@@ -31,6 +32,7 @@ from services.serving.doors.rest_predict import (
     predict_path,
     version_of,
 )
+from services.serving.doors.roles import PREDICTS, READS
 from services.serving.front.async_predictions import AsyncPredictions
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER
@@ -45,6 +47,7 @@ CORS_HEADERS = {
     "access-control-allow-methods": "POST, GET",
     "access-control-allow-headers": "Content-Type",
 }
+_CORS_WITH_TOKENS = {"access-control-allow-headers": "Content-Type, Authorization"}
 _TARGETS = ("", "/versions/{version}", "/labels/{label}")
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
 _PAYLOAD_TOO_LARGE = 413
@@ -63,12 +66,13 @@ class _Door:
         max_body_bytes: int,
         enable_cors: bool,
         tracing: Tracing,
+        more_headers: Mapping[str, str],
     ) -> None:
         self._front = front
         self._async_door = AsyncDoor(predict, asynchronous, max_body_bytes=max_body_bytes, tracing=tracing)
         self._predict = predict
         self._max_body_bytes = max_body_bytes
-        self._headers = CORS_HEADERS if enable_cors else {}
+        self._headers = {**CORS_HEADERS, **more_headers} if enable_cors else {}
 
     async def __call__(self, request: Request) -> Response:
         tag = _tag_of(request) or self._predict.tags.new()
@@ -100,6 +104,7 @@ class _Door:
         version = version_of(digits)
         if model is None:
             raise invalid("Missing model name in request.")
+        require(READS, called(unquote(model)))
         if metadata != "/metadata":
             versions = versions_of(self._front.state, unquote(model), version)
             return _response(200, orjson.dumps(status_json(versions)))
@@ -109,6 +114,7 @@ class _Door:
     async def _run(self, request: Request, url: bytes, tag: bytes) -> Response:
         path = predict_path(url)
         assert path is not None
+        require(PREDICTS, called(path.model))
         body = await self._body(request)
         if body is None:
             limit = f"the request body is larger than {self._max_body_bytes} bytes"
@@ -225,6 +231,9 @@ def _routes() -> Iterator[tuple[str, str, str]]:
     yield "/v1/predictions/{id}", "DELETE", "Cancel a prediction, or throw its answer away"
 
 
+ROUTES = tuple(_routes())
+
+
 def create_serving_app(
     front: Front,
     predict: RestPredict,
@@ -234,10 +243,14 @@ def create_serving_app(
     max_body_bytes: int,
     enable_cors: bool = False,
     tracing: Tracing = OFF,
+    guard: Guard = NO_GUARD,
 ) -> FastAPI:
     """The FastAPI app with TensorFlow Serving's routes, asynchronous predictions and GET /headrace/status."""
-    app = create_app("Headrace serving", service_health, tracing=tracing, traces_itself=True)
-    door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors, tracing=tracing)
+    app = create_app("Headrace serving", service_health, tracing=tracing, traces_itself=True, guard=guard)
+    door = _Door(
+        front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors, tracing=tracing,
+        more_headers=_CORS_WITH_TOKENS if guard.is_on else {},
+    )  # fmt: skip
 
     @app.get("/headrace/status", tags=["replica"])
     async def status() -> dict[str, Any]:
@@ -247,7 +260,7 @@ def create_serving_app(
     async def tensorflow_serving(request: Request) -> Response:
         return await door(request)
 
-    for path, method, summary in _routes():
+    for path, method, summary in ROUTES:
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in re.findall(r"{(\w+)}", path)

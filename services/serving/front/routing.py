@@ -6,6 +6,7 @@ A route stands for a target of a model, a version or an alias, and names the ver
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from common.access.principal import PREDICT, may_know
 from common.suggestions import did_you_mean
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
@@ -120,7 +121,7 @@ class Routing:
         not_found = f"Servable not found for request: {asked}"
         if version is None and model in state.models:
             return RequestFailed(Code.NOT_FOUND, f"{model} has no live version yet ({not_found})")
-        near = did_you_mean([model], state.models) if model not in state.models else ""
+        near = did_you_mean([model], filter(may_know(PREDICT), state.models)) if model not in state.models else ""
         return RequestFailed(Code.NOT_FOUND, not_found + near)
 
     def knows(self, model: str) -> bool:

@@ -26,7 +26,6 @@ import tensorflow as tf
 import yaml
 
 from common.definition.model import DEFINITION_FILE, parse_definition
-from common.definition.strict_yaml import read_yaml
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
@@ -46,6 +45,7 @@ from common.registry.catalog import (
     VersionStatus,
 )
 from common.registry.client import RegistryClient
+from common.strict_yaml import read_yaml
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe

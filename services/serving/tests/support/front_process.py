@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 import uvicorn
 import uvloop
 
+from common.access.guard import NO_GUARD, Guard
 from common.process.health import Health
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import OFF, Tracing
@@ -40,8 +41,9 @@ class FrontThread:
         timeout_seconds: float = 60.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
         enable_cors: bool = False, request_log: RequestLog | None = None,
         async_limits: AsyncLimits = _ASYNC_LIMITS, tracing: Tracing = OFF, limits: Limits = DEFAULT_LIMITS,
+        guard: Guard = NO_GUARD,
     ) -> None:  # fmt: skip
-        self._tracing, self._limits = tracing, limits
+        self._tracing, self._limits, self._guard = tracing, limits, guard
         self._redis_url = redis_url
         self._state = state
         self._queue_limit, self._in_flight_limit = queue_limit, in_flight_limit
@@ -105,12 +107,13 @@ class FrontThread:
                 create_serving_app(
                     self.front, predict, self.asynchronous, self.health,
                     max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
-                    tracing=self._tracing,
+                    tracing=self._tracing, guard=self._guard,
                 ),
                 http=protocol_for(
                     predict,
                     max_body_bytes=self._max_body_bytes,
                     extra_headers=CORS_HEADERS if self._enable_cors else None,
+                    access=self._guard.access,
                 ),
                 ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
                 timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=20,
@@ -118,7 +121,7 @@ class FrontThread:
         )  # fmt: skip
         grpc_server, self.grpc_port = await start_aio_server(
             "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal, large),
-            service_names=grpc_api.SERVICE_NAMES, service_health=self.health,
+            service_names=grpc_api.SERVICE_NAMES, service_health=self.health, guard=self._guard,
             options=[("grpc.max_receive_message_length", max(self._max_body_bytes, _GRPC_BYTES))],
         )  # fmt: skip
         queue = self._loop.create_task(self.front.queue_client.run())

@@ -1,0 +1,143 @@
+"""Credentials to principals, by ACCESS_FILE, which is read again when it has changed."""
+
+import hmac
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.access.access_file import AccessFile, digest_of, read_access
+from common.access.principal import ANONYMOUS, Principal
+from common.errors import InvalidInput, Unauthenticated
+
+logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.001
+"""A request sees a change of the file that is older than this."""
+_SETTLED_NANOSECONDS = 50_000_000
+"""A file system may give two changes that are closer together the same time."""
+_MOST_KNOWN = 4096
+_SCHEME = "bearer"
+
+
+@dataclass(frozen=True)
+class _State:
+    """One content of the file, with what was found by it: `known` by the header's value."""
+
+    file: AccessFile
+    known: dict[str, Principal] = field(default_factory=dict)
+
+
+class Access:
+    """Thread-safe. Without a file nobody is asked for credentials."""
+
+    def __init__(self, path: Path | None = None, *, remark: str = "") -> None:
+        """Args:
+            remark: what /readyz and the pages say of this service's doors.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is not as access_file.py says.
+        """
+        self.path = path
+        self.generation = 0
+        """Counts the contents that were taken."""
+        self._remark = remark
+        self._fault = ""
+        self._lock = threading.Lock()
+        self._look_at = 0.0
+        self._seen: tuple[int, ...] = ()
+        self._content = b""
+        self._state = _State(AccessFile({}))
+        if path is not None:
+            try:
+                self._take(path.read_bytes())
+            except OSError as error:
+                raise InvalidInput(f"the access file {path} cannot be read: {error.strerror}") from error
+
+    @property
+    def is_on(self) -> bool:
+        return self.path is not None
+
+    @property
+    def remark(self) -> str:
+        """For /readyz; "" where there is nothing to say."""
+        self._refresh()
+        return self._fault or self._remark
+
+    def principal_of(self, authorization: str) -> Principal:
+        """Whose credentials these are.
+
+        Args:
+            authorization: the header's value; "" where a request has none.
+
+        Raises:
+            Unauthenticated: nobody's, or none.
+        """
+        if self.path is None:
+            return ANONYMOUS
+        self._refresh()
+        state = self._state
+        found = state.known.get(authorization)
+        if found is None:
+            found = _looked_up(state.file, authorization)
+            if len(state.known) >= _MOST_KNOWN:
+                state.known.clear()
+            state.known[authorization] = found
+        return found
+
+    def has_changed(self, generation: int, principal: Principal | None) -> bool:
+        """Whether what was found at that generation has to be asked for again: other content, or too old."""
+        self._refresh()
+        return self.generation != generation or (principal is not None and time.time() > principal.expires_at)
+
+    def principal_of_digest(self, digest: str) -> Principal:
+        """Whose token has this SHA-256. Raises Unauthenticated."""
+        self._refresh()
+        return _owner_of(self._state.file, digest)
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if self.path is None or now < self._look_at:
+            return
+        with self._lock:
+            self._look_at = now + _LOOK_SECONDS
+            try:
+                found = self.path.stat()
+                seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
+                if seen == self._seen:
+                    return
+                content = self.path.read_bytes()
+                self._seen = seen if time.time_ns() - found.st_mtime_ns > _SETTLED_NANOSECONDS else ()
+                if content != self._content:
+                    self._take(content)
+                self._fault = ""
+            except (OSError, InvalidInput) as error:
+                self._note_fault(error)
+
+    def _take(self, content: bytes) -> None:
+        self._state = _State(read_access(content, os.fspath(self.path or "")))
+        self._content = content
+        self.generation += 1
+
+    def _note_fault(self, error: OSError | InvalidInput) -> None:
+        """What is wrong may name principals, so it is for the log; /readyz is everybody's."""
+        if not self._fault:
+            logger.error("the access file's newest content is refused, and the one before it counts: %s", error)
+        self._fault = "the access file's newest content is refused, and the one before it counts; the log says why"
+
+
+def _looked_up(file: AccessFile, authorization: str) -> Principal:
+    if not authorization:
+        raise Unauthenticated("no credentials; expected the header Authorization: Bearer <token>")
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != _SCHEME or not token:
+        raise Unauthenticated("the credentials are not of the form Bearer <token>")
+    return _owner_of(file, digest_of(token))
+
+
+def _owner_of(file: AccessFile, digest: str) -> Principal:
+    for known, principal in file.principals.items():
+        if hmac.compare_digest(known, digest):
+            return principal
+    raise Unauthenticated("the token is nobody's; it may have been replaced")

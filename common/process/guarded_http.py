@@ -1,0 +1,84 @@
+"""A service's HTTP routes behind its rules: one place, before any route."""
+
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from common.access.guard import Guard, values_of
+from common.access.principal import Principal
+from common.errors import HeadraceError, Unauthenticated
+
+Identify = Callable[[Scope], Principal]
+"""Whose request it is. Raises Unauthenticated."""
+Refused = Callable[[Request, Exception], Response]
+
+
+class GuardedRoutes:
+    """ASGI middleware. It looks for the route as the router does, with the router's own code; without credentials even
+    a path that is not there is 401."""
+
+    def __init__(
+        self, app: ASGIApp, *, guard: Guard, routes: Sequence[BaseRoute], identify: Identify | None, refused: Refused
+    ) -> None:
+        self._app, self._guard, self._routes, self._refused = app, guard, routes, refused
+        self._identify = identify or self._by_header
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._let_in(scope)
+        except HeadraceError as error:
+            await self._refused(Request(scope, receive), error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _let_in(self, scope: Scope) -> None:
+        """Raises Unauthenticated, PermissionDenied."""
+        route, found = self._route_of(scope)
+        if route is None:
+            self._identify(scope)  # The router answers 404 or 405.
+            return
+        action = action_of(route, scope["method"])
+        principal = self._guard.let_in(action, lambda: self._identify(scope))
+        self._guard.check(action, principal, values_of(found["path_params"]))
+
+    def _route_of(self, scope: Scope) -> tuple[BaseRoute | None, Scope]:
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return route, found
+        return None, {}
+
+    def _by_header(self, scope: Scope) -> Principal:
+        return self._guard.access.principal_of(bearer_of(scope))
+
+
+def bearer_of(scope: Scope) -> str:
+    """The header Authorization; "" without one. Raises Unauthenticated where there are two."""
+    found = Headers(scope=scope).getlist("authorization")
+    if len(found) > 1:
+        raise Unauthenticated("the request has two Authorization headers")
+    return found[0] if found else ""
+
+
+def action_of(route: BaseRoute, method: str) -> str:
+    """What the table of rules calls it: `GET /v1/models/{model}`; `* /path` for a route of every method but OPTIONS.
+    What is no Route is called by its type, which no table has."""
+    if not isinstance(route, Route):
+        return type(route).__name__
+    if route.methods is None and method != "OPTIONS":
+        return f"* {route.path}"
+    return f"{'GET' if method == 'HEAD' else method} {route.path}"
+
+
+def actions_of(routes: Sequence[BaseRoute]) -> set[str]:
+    """Of every route."""
+    return {
+        action_of(route, method) for route in routes for method in getattr(route, "methods", None) or ("", "OPTIONS")
+    }

@@ -1,0 +1,23 @@
+"""Who may call what of a trainer."""
+
+from collections.abc import Mapping
+
+from common.access.guard import Rule, rule
+from common.process.rpc import COMMON_RPC_RULES
+from common.process.web import COMMON_RULES
+
+_TRAINS = rule("author:{model}", "service:registry")
+_READS = rule("viewer", "author", "service")
+RULES: Mapping[str, Rule] = {
+    **COMMON_RULES,
+    **COMMON_RPC_RULES,
+    "POST /v1/models/{model}:train": _TRAINS,
+    "POST /v1/models/{model}/versions/{version}:rebuild": _TRAINS,
+    "POST /v1/models/{model}:measure": _TRAINS,
+    "POST /v1/models/{model}:profile": _TRAINS,
+    # Both by ids that only who has asked is told.
+    "GET /v1/rebuilds/{rebuild_id}": _READS,
+    "GET /v1/measurements/{measurement_id}": _READS,
+    "GET /v1/rounds/{round_id}/events": rule("viewer", "service"),
+    "GET /v1/status": rule("viewer", "service"),
+}

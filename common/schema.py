@@ -21,6 +21,7 @@ As a mapping (YAML or JSON) it reads:
     weight: sample_weight        # optional: the name of a scalar float32 feature
     event_time: time_hour        # optional: the name of a scalar int64 or float32 feature, epoch seconds
     key: tailnum                 # optional: the name of a scalar feature; events of one key keep their order
+    late_labels: {key: flight_id, wait_seconds: 3600}   # optional: labels come after the event (common/late_labels.py)
     source: {kafka: {topic: flights, format: json}}   # optional: somebody else's topic (common/topic_source.py)
 
 Vocabulary, min and max are the domain: an event outside it is refused. To let unknown words in and treat them in the
@@ -38,12 +39,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from common.errors import InvalidInput
+from common.errors import Conflict, InvalidInput
 from common.half_pairs import is_text
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
+from common.late_labels import LateLabels
 from common.schema_links import check_aliases, check_links
 from common.suggestions import did_you_mean
 from common.topic_source import TopicSource
@@ -90,6 +92,8 @@ SCHEMA_KEYS: Mapping[str, str] = {
     "weight": "the name of a scalar float32 feature; default: none",
     "event_time": "the name of a scalar int64 or float32 feature; default: none",
     "key": "the name of a scalar string or int64 feature; default: none",
+    "late_labels": "{key: FEATURE, wait_seconds: N}: labels come after their event, by the value of this scalar string "
+    "or int64 feature, and are optional in events; default: every event has its labels",
     "source": "{kafka: {topic, format, ...}}: an existing topic whose records are the events; default: ingest's",
 }
 """Every key of a stream and of a feature, with what it must be; the reference is made from them (docs/generate)."""
@@ -311,6 +315,7 @@ class Schema:
     event_time: str | None = None
     key: str | None = None
     source: TopicSource | None = None
+    late_labels: LateLabels | None = None
 
     @property
     def columns(self) -> tuple[Feature, ...]:
@@ -342,9 +347,9 @@ class Schema:
             raise InvalidInput(f"the schema has unknown keys {unknown}{meant}; known: {sorted(SCHEMA_KEYS)}")
         given_features = (Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
         features = tuple(each for feature in given_features for each in _with_row_lengths(feature))
-        labels = tuple(
-            Feature.from_mapping(item, is_label=True) for item in _items("labels", mapping.get("labels", []))
-        )
+        late = None if mapping.get("late_labels") is None else LateLabels.from_mapping(mapping["late_labels"])
+        given_labels = _items("labels", mapping.get("labels", []))
+        labels = tuple(Feature.from_mapping(_optional(item) if late else item, is_label=True) for item in given_labels)
         if not features:
             raise InvalidInput("the schema has no features")
         counts = Counter(feature.name for feature in features + labels)
@@ -354,7 +359,13 @@ class Schema:
         given = mapping.get("source")
         source = None if given is None else TopicSource.from_mapping(given)
         schema = cls(
-            features, labels, _part("weight", mapping), _part("event_time", mapping), _part("key", mapping), source
+            features,
+            labels,
+            _part("weight", mapping),
+            _part("event_time", mapping),
+            _part("key", mapping),
+            source,
+            late,
         )
         schema._check_parts()
         for name in source.fields if source else ():
@@ -380,6 +391,28 @@ class Schema:
             feature = self.feature(name)
             if not feature.is_scalar or feature.dtype not in dtypes:
                 raise InvalidInput(f"{part} {name!r} must be a scalar of {' or '.join(dtypes)}")
+        if self.late_labels:
+            key = self.feature(self.late_labels.key)
+            if not key.is_scalar or key.dtype not in ("string", "int64") or not key.required or key in self.labels:
+                raise InvalidInput(
+                    f"late_labels: key {key.name!r} must be a required scalar feature of string or int64"
+                )
+            if not self.labels:
+                raise InvalidInput("late_labels: the schema has no labels that could come late")
+
+    def of_late_labels(self) -> "Schema":
+        """Of the messages that bring labels: the key, and the labels; a single label is required.
+
+        Raises:
+            Conflict: labels come with their events.
+        """
+        if self.late_labels is None:
+            raise Conflict(
+                "it takes no labels without their events; stream.yaml has them come later: late_labels: {key: FEATURE, "
+                "wait_seconds: N}"
+            )
+        labels = (replace(self.labels[0], required=True),) if len(self.labels) == 1 else self.labels
+        return Schema((self.feature(self.late_labels.key),), labels, key=self.late_labels.key)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -396,13 +429,24 @@ class Schema:
         }
         parts = {"weight": self.weight, "event_time": self.event_time, "key": self.key}
         mapping.update({key: value for key, value in parts.items() if value is not None})
-        if self.source:
-            mapping["source"] = self.source.to_mapping()
+        optional = {"source": self.source, "late_labels": self.late_labels}
+        mapping.update({key: value.to_mapping() for key, value in optional.items() if value})
         return mapping
 
     def to_json(self) -> str:
         """Canonical: equal schemas give equal text."""
         return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
+
+
+def _optional(label: Any) -> Any:
+    """A label that may come later."""
+    if not isinstance(label, Mapping):
+        return label
+    if label.get("required") is True:
+        raise InvalidInput(
+            f"label {label.get('name')!r} is required, but late_labels has labels come after their event"
+        )
+    return {**label, "required": False}
 
 
 def _with_row_lengths(feature: Feature) -> tuple[Feature, ...]:

@@ -31,6 +31,9 @@ def check_compatible(old: Schema, new: Schema) -> None:
     for part in ("weight", "event_time", "key"):
         if getattr(old, part) != getattr(new, part):
             reasons.append(f"{part} changed from {getattr(old, part)!r} to {getattr(new, part)!r}")
+    keys = [schema.late_labels.key if schema.late_labels else None for schema in (old, new)]
+    if keys[0] not in (None, keys[1]):
+        reasons.append(f"the key of late_labels changed from {keys[0]!r} to {keys[1]!r}")
     topics = [schema.source.topic if schema.source else None for schema in (old, new)]
     if topics[0] != topics[1]:
         here = [f"Kafka topic {topic}" if topic else "ingest" for topic in topics]

@@ -52,9 +52,10 @@ stats nobody | trace nobody | trace {model}@99 | profile {model}
 tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model engines nobody
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
+labels {stream} {csv} | labels nobody {csv}
 """
 """Those that stand here alone do their work in headrace/tests/ (fit, lr-find, profile, tflite, optimize, tap,
-engines, upgrade); trace in test_looking.py."""
+engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "dead-letters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 

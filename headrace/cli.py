@@ -219,6 +219,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Streams and events": {
         "streams": look.streams,
+        "labels": events.labels,
         "stats": stats.stats,
         "dead-letters": look.dead_letters,
         "predictions-log": predictions_log.predictions_log,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/ingest.proto\x12\x08headrace\"s\n\rAppendRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x65xamples\x18\x02 \x03(\x0c\x12\'\n\non_invalid\x18\x03 \x01(\x0e\x32\x13.headrace.OnInvalid\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"(\n\x07Refusal\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xc4\x01\n\x0e\x41ppendResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x05\x12\"\n\x07refused\x18\x02 \x03(\x0b\x32\x11.headrace.Refusal\x12\x38\n\x08position\x18\x03 \x03(\x0b\x32&.headrace.AppendResponse.PositionEntry\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x1a/\n\rPositionEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*Y\n\tOnInvalid\x12\x1a\n\x16ON_INVALID_UNSPECIFIED\x10\x00\x12\x15\n\x11ON_INVALID_REJECT\x10\x01\x12\x19\n\x15ON_INVALID_DEADLETTER\x10\x02\x32\x91\x01\n\rIngestService\x12;\n\x06\x41ppend\x12\x17.headrace.AppendRequest\x1a\x18.headrace.AppendResponse\x12\x43\n\x0c\x41ppendStream\x12\x17.headrace.AppendRequest\x1a\x18.headrace.AppendResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/ingest.proto\x12\x08headrace\"s\n\rAppendRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x65xamples\x18\x02 \x03(\x0c\x12\'\n\non_invalid\x18\x03 \x01(\x0e\x32\x13.headrace.OnInvalid\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"(\n\x07Refusal\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xc4\x01\n\x0e\x41ppendResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x05\x12\"\n\x07refused\x18\x02 \x03(\x0b\x32\x11.headrace.Refusal\x12\x38\n\x08position\x18\x03 \x03(\x0b\x32&.headrace.AppendResponse.PositionEntry\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x1a/\n\rPositionEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*Y\n\tOnInvalid\x12\x1a\n\x16ON_INVALID_UNSPECIFIED\x10\x00\x12\x15\n\x11ON_INVALID_REJECT\x10\x01\x12\x19\n\x15ON_INVALID_DEADLETTER\x10\x02\x32\xd4\x01\n\rIngestService\x12;\n\x06\x41ppend\x12\x17.headrace.AppendRequest\x1a\x18.headrace.AppendResponse\x12\x43\n\x0c\x41ppendStream\x12\x17.headrace.AppendRequest\x1a\x18.headrace.AppendResponse(\x01\x12\x41\n\x0c\x41ppendLabels\x12\x17.headrace.AppendRequest\x1a\x18.headrace.AppendResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,5 +44,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDRESPONSE_POSITIONENTRY']._serialized_start=342
   _globals['_APPENDRESPONSE_POSITIONENTRY']._serialized_end=389
   _globals['_INGESTSERVICE']._serialized_start=483
-  _globals['_INGESTSERVICE']._serialized_end=628
+  _globals['_INGESTSERVICE']._serialized_end=695
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class IngestServiceStub(object):
                 request_serializer=protos_dot_ingest__pb2.AppendRequest.SerializeToString,
                 response_deserializer=protos_dot_ingest__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.AppendLabels = channel.unary_unary(
+                '/headrace.IngestService/AppendLabels',
+                request_serializer=protos_dot_ingest__pb2.AppendRequest.SerializeToString,
+                response_deserializer=protos_dot_ingest__pb2.AppendResponse.FromString,
+                _registered_method=True)
 
 
 class IngestServiceServicer(object):
@@ -64,6 +69,14 @@ class IngestServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AppendLabels(self, request, context):
+        """Appends labels that come after their events, as Examples of the key that the stream's late_labels names and of labels.
+        All are taken or none: on_invalid DEADLETTER is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -74,6 +87,11 @@ def add_IngestServiceServicer_to_server(servicer, server):
             ),
             'AppendStream': grpc.stream_unary_rpc_method_handler(
                     servicer.AppendStream,
+                    request_deserializer=protos_dot_ingest__pb2.AppendRequest.FromString,
+                    response_serializer=protos_dot_ingest__pb2.AppendResponse.SerializeToString,
+            ),
+            'AppendLabels': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendLabels,
                     request_deserializer=protos_dot_ingest__pb2.AppendRequest.FromString,
                     response_serializer=protos_dot_ingest__pb2.AppendResponse.SerializeToString,
             ),
@@ -130,6 +148,33 @@ class IngestService(object):
             request_iterator,
             target,
             '/headrace.IngestService/AppendStream',
+            protos_dot_ingest__pb2.AppendRequest.SerializeToString,
+            protos_dot_ingest__pb2.AppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendLabels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.IngestService/AppendLabels',
             protos_dot_ingest__pb2.AppendRequest.SerializeToString,
             protos_dot_ingest__pb2.AppendResponse.FromString,
             options,

@@ -12,5 +12,10 @@ def deadletter_topic(stream: str) -> str:
 
 
 def predictions_topic(model: str) -> str:
-    """Sampled predictions of the model; one partition."""
+    """Predictions of the model that were sampled or have a key; one partition."""
     return f"predictions.{model}"
+
+
+def labels_topic(stream: str) -> str:
+    """Labels of the stream that came without their events, as Examples of key and labels."""
+    return f"labels.{stream}"

@@ -29,6 +29,7 @@ labels:
 weight: importance
 event_time: scheduled_at
 key: tail
+late_labels: {key: tail, wait_seconds: 3600}
 source: {kafka: {topic: airline.departures, format: json, fields: {tail: aircraft.tail}}}
 """
 _STREAM = {"stream": "a name; required"}
@@ -39,6 +40,7 @@ _MEANING = {
     "weight": "how much an example counts in training and in metrics.",
     "event_time": "when the event happened, in epoch seconds.",
     "key": "events of one key stay in one partition and keep their order.",
+    "late_labels": "labels come by themselves, and find the prediction of their key within wait_seconds.",
     "source": "an existing Kafka topic that the stream reads, below. Such a stream takes no events at ingest.",
     "name": "of the feature, in events and requests.",
     "dtype": "what its values are.",

@@ -121,6 +121,22 @@ class Ingesting:
         columns = {item.name: item for item in Schema.from_json(self.stream(stream).schema_json).columns}
         return [*events_of_frame(events, columns)]
 
+    def label(
+        self, stream: str, labels: "Sequence[Event] | DataFrame", *, idempotency_key: str | None = None
+    ) -> Appended:
+        """Appends labels that come after their events: rows of the key of the stream's late_labels and its labels.
+
+        Raises:
+            what `append` raises; Conflict: the stream has no late_labels.
+        """
+        rows = list(labels) if not hasattr(labels, "to_dict") else self._label_rows(stream, labels)
+        body = encode({"labels": rows})
+        return self.append_body(stream, body, "application/json", idempotency_key=idempotency_key, into="labels")
+
+    def _label_rows(self, stream: str, frame: "DataFrame") -> list[Event]:
+        schema = Schema.from_json(self.stream(stream).schema_json).of_late_labels()
+        return [*events_of_frame(frame, {item.name: item for item in schema.columns})]
+
     def append_body(
         self,
         stream: str,
@@ -129,11 +145,12 @@ class Ingesting:
         *,
         idempotency_key: str | None = None,
         on_invalid: OnInvalid = "reject",
+        into: Literal["events", "labels"] = "events",
     ) -> Appended:
-        """Like append, with a body made elsewhere: JSON, NDJSON lines or TFRecord-framed tf.train.Examples."""
+        """Like append or label, with a body made elsewhere: JSON, NDJSON lines or TFRecord-framed tf.train.Examples."""
         query = "" if on_invalid == "reject" else "?" + urlencode({"on_invalid": on_invalid})
         headers = {"Content-Type": content_type, "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        path = f"/v1/streams/{segment(stream)}/events{query}"
+        path = f"/v1/streams/{segment(stream)}/{into}{query}"
         document = self._ingest.call("POST", path, body, headers=headers, repeatable=True).json()
         return Appended(
             accepted=int(document["accepted"]),

@@ -1,4 +1,4 @@
-"""ingest: files of events into a stream."""
+"""ingest and labels: files of events, or of labels that come after them, into a stream."""
 
 import secrets
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -87,6 +87,37 @@ def ingest(
     session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream)))
 
 
+def labels(
+    context: typer.Context,
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="As of `headrace ingest`, with the key and the labels.")],
+    resume: Annotated[
+        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="A file for the place reached; the same command goes on there, also in a grown file."),
+    ] = None,
+) -> None:
+    """Append labels that come after their events, by the key that the stream's late_labels names."""
+    from headrace.files.batches import batches_of_all
+
+    session: Session = context.obj
+    if resume and state:
+        raise InvalidInput("--state has a key of its own; leave out --resume")
+    place = place_of(file)
+    UploadState("", "").files(place, None)
+    began = time.monotonic()
+    with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
+        progress_of = UploadState.read(state, stream, key=resume or secrets.token_hex(8))
+        files = progress_of.files(place, None)
+        schema = _schema_of(client, stream).of_late_labels()
+        with closing(batches_of_all(files, schema)) as found, _Progress(place.name, 0, quiet=True) as progress:
+            totals = _append(client, stream, found, progress_of, "reject", progress, into="labels")
+    document = {**totals, "files": len(files), "resume_key": progress_of.key}
+    session.show(document, lambda: typer.echo(_sentence(totals, time.monotonic() - began, stream, noun="label")))
+
+
 def _append(
     client: Client,
     stream: str,
@@ -94,13 +125,20 @@ def _append(
     state: "UploadState",
     policy: OnInvalid,
     progress: "_Progress",
+    *,
+    into: Literal["events", "labels"] = "events",
 ) -> dict[str, int]:
     """Sends the batches one after the other; what became of their events."""
     totals = {"accepted": 0, "refused": 0, "already_there": 0}
     try:
         for batch in batches:
             answer = client.append_body(
-                stream, batch.body, batch.content_type, idempotency_key=state.key_of(batch), on_invalid=policy
+                stream,
+                batch.body,
+                batch.content_type,
+                idempotency_key=state.key_of(batch),
+                on_invalid=policy,
+                into=into,
             )
             state.note(batch)
             totals["already_there" if answer.duplicate else "accepted"] += answer.accepted
@@ -108,7 +146,7 @@ def _append(
             progress.reached(batch, sum(totals.values()))
     except (HeadraceError, KeyboardInterrupt) as error:
         _explain(error, totals["accepted"], state, taken=sum(totals.values()))
-        if policy == "reject" and isinstance(error, InvalidInput) and error.refused:
+        if policy == "reject" and into == "events" and isinstance(error, InvalidInput) and error.refused:
             typer.echo(
                 "--on-invalid deadletter takes the valid events and sets the others aside with their reasons; bounds "
                 "are widened in stream.yaml, by `headrace apply`",
@@ -149,8 +187,8 @@ def _explain(error: BaseException, accepted: int, state: "UploadState", *, taken
         typer.echo(f"indexes below count from event {taken:,} of {whole}", err=True)
 
 
-def _sentence(totals: dict[str, int], seconds: float, stream: str) -> str:
-    parts = [f"{counted(totals['accepted'], 'event')} in {stream} in {seconds:.1f} s"]
+def _sentence(totals: dict[str, int], seconds: float, stream: str, noun: str = "event") -> str:
+    parts = [f"{counted(totals['accepted'], noun)} in {stream} in {seconds:.1f} s"]
     if totals["accepted"] and seconds > 0:
         parts.append(f"{totals['accepted'] / seconds:,.0f} a second")
     if totals["already_there"]:

@@ -261,6 +261,21 @@ def test_ingest_sends_typed_rows_and_adds_up(run: Run, server: Server, tmp_path:
     assert sent.body == b'{"distance":1.0}\n{"distance":2.0}\n'
 
 
+def test_labels_sends_the_key_and_the_labels_to_their_door(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("id,late\nUA1,1\nUA2,0\n")
+    schema = {
+        "features": [{"name": "distance", "dtype": "float32"}, {"name": "id", "dtype": "string"}],
+        "labels": [{"name": "late", "dtype": "int64"}],
+        "late_labels": {"key": "id", "wait_seconds": 60},
+    }
+    server.will_answer(200, STREAM | {"schema_json": json.dumps(schema)})
+    server.will_answer(200, {"accepted": 2})
+    assert json.loads(run("--json", "labels", "s", str(path)).stdout)["accepted"] == 2
+    assert server.requests[1].path == "/v1/streams/s/labels"
+    assert server.requests[1].body == b'{"id":"UA1","late":1}\n{"id":"UA2","late":0}\n'
+
+
 def test_without_a_stream_the_file_names_it(run: Run, server: Server, tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text("distance\n1\n")

@@ -135,7 +135,7 @@ def _reports_of(intake: Intake, settings: IngestSettings, port: int) -> Callable
     started_at = time.time()
 
     def report() -> Report:
-        streams = intake.open_streams()
+        streams = [stream for stream in intake.open_streams() if not stream.is_of_labels]
         return Report(
             instance_id=settings.replica or f"{platform.node()}:{port}",
             service="ingest",

@@ -6,6 +6,8 @@ EVENTS_ACCEPTED = Counter("headrace_ingest_events_accepted", "Events that the lo
 EVENTS_REFUSED = Counter(
     "headrace_ingest_events_refused", "Events that were not taken", ["stream", "reason"]
 )  # reason: invalid | deadletter
+LABELS_ACCEPTED = Counter("headrace_ingest_labels_accepted", "Late labels that the log holds", ["stream"])
+LABELS_REFUSED = Counter("headrace_ingest_labels_refused", "Late labels that were not taken", ["stream"])
 LETTERS_WITHOUT_PAYLOAD = Counter(
     "headrace_ingest_deadletters_without_payload", "Dead letters whose event was too large to be kept", ["stream"]
 )

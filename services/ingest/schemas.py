@@ -3,18 +3,47 @@
 While the registry is away, what is known stays known.
 """
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from common.errors import NotFound
+from common.errors import Conflict, NotFound
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import Change, ChangeKind, Stream
 from common.registry.follow import follow
+from common.schema import Schema
 
 _REFRESH_PAUSE_SECONDS = 1.0
+_LABELS = ":labels"
+"""Follows a stream's name in that of its late labels; no name has a colon."""
+
+
+def labels_name(stream: str) -> str:
+    """Under which the late labels of a stream are known here: as a stream of their own beside it."""
+    return stream + _LABELS
+
+
+def is_of_labels(name: str) -> bool:
+    return name.endswith(_LABELS)
+
+
+def stream_of(name: str) -> str:
+    """The stream, of its own name or that of its late labels."""
+    return name.removesuffix(_LABELS)
+
+
+@functools.lru_cache(maxsize=64)
+def _labels_of(stream: Stream) -> Stream:
+    """Raises Conflict: the stream's labels come with its events."""
+    try:
+        schema = Schema.from_json(stream.schema_json).of_late_labels()
+    except Conflict as error:
+        raise Conflict(f"stream {stream.name}: {error.message}") from error
+    return replace(stream, name=labels_name(stream.name), schema_json=schema.to_json())
 
 
 class SchemaSource(Protocol):
@@ -26,7 +55,7 @@ class SchemaSource(Protocol):
 
 
 class Schemas:
-    """Thread-safe."""
+    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`)."""
 
     def __init__(self, source: SchemaSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -37,8 +66,14 @@ class Schemas:
         self._asked_at: dict[str, float] = {}
 
     def known(self, name: str) -> Stream | None:
-        """The newest schema known here; never waits."""
-        return self._newest.get(name)
+        """The newest schema known here, None where the registry has to be asked; never waits."""
+        stream = self._newest.get(stream_of(name))
+        if stream is None or not is_of_labels(name):
+            return stream
+        try:
+            return _labels_of(stream)
+        except Conflict:
+            return None
 
     def names(self) -> list[str]:
         return sorted(self._newest)
@@ -52,8 +87,11 @@ class Schemas:
 
         Raises:
             NotFound: there is no such stream.
+            Conflict: it has no late labels, and they are asked for.
             Unavailable: the registry does not answer.
         """
+        if is_of_labels(name):
+            return _labels_of(self.fetch(stream_of(name)))
         with self._lock:
             self._asked_at[name] = self._clock()
             if len(self._asked_at) > 10_000:
@@ -64,6 +102,8 @@ class Schemas:
 
     def version(self, name: str, schema_version: int) -> Stream:
         """One schema version; raises as `fetch`."""
+        if is_of_labels(name):
+            return _labels_of(self.version(stream_of(name), schema_version))
         newest = self._newest.get(name)
         if newest is not None and newest.schema_version == schema_version:
             return newest
@@ -76,7 +116,7 @@ class Schemas:
 
     def may_be_old(self, name: str) -> bool:
         """False when the registry was asked about the stream a moment ago."""
-        return self._clock() - self._asked_at.get(name, -_REFRESH_PAUSE_SECONDS) >= _REFRESH_PAUSE_SECONDS
+        return self._clock() - self._asked_at.get(stream_of(name), -_REFRESH_PAUSE_SECONDS) >= _REFRESH_PAUSE_SECONDS
 
     def follow(self, stop: Stop, health: Health) -> None:
         """Learns every stream and then each change, until stopped; run it in a thread of its own."""

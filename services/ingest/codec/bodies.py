@@ -18,19 +18,19 @@ JSON, NDJSON, TFRECORD = "application/json", "application/x-ndjson", "applicatio
 CONTENT_TYPES = (JSON, NDJSON, TFRECORD)
 
 
-def events_of_json(body: bytes, *, most: int | None = None) -> list[Any]:
-    """The list under "events"; NaN, Infinity and huge integers in it come as Python floats and ints."""
+def events_of_json(body: bytes, *, most: int | None = None, member: str = "events") -> list[Any]:
+    """The list under "events", or `member`; NaN, Infinity and huge integers in it come as Python floats and ints."""
     document = _parsed(body, "the body")
-    if not isinstance(document, dict) or set(document) != {"events"} or not isinstance(document["events"], list):
-        raise InvalidInput('the body must be an object with one member, {"events": [...]}')
-    events: list[Any] = document["events"]
+    if not isinstance(document, dict) or set(document) != {member} or not isinstance(document[member], list):
+        raise InvalidInput(f'the body must be an object with one member, {{"{member}": [...]}}')
+    events: list[Any] = document[member]
     check_count(len(events), most)
     if body.count(b":") == 1 + _key_count(events) or not may_repeat_a_key(body, document):
         return events
     told = _telling_repeats(body)
     if isinstance(told, _Repeating):
         raise InvalidInput(f"the body has the key {told.key!r} twice")
-    return [_unless_repeating(event) for event in told["events"]]
+    return [_unless_repeating(event) for event in told[member]]
 
 
 def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""gRPC: Append and AppendStream. Translates only; the intake decides.
+"""gRPC: Append, AppendStream and AppendLabels. Translates only; the intake decides.
 
 A refused request names its refused events in the trailing metadata too: `headrace-refused-bin`, an AppendResponse.
 """
@@ -42,6 +42,16 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
                 _name_refused(context, error, 0)
                 raise
 
+    async def AppendLabels(self, request: pb.AppendRequest, context: Any) -> pb.AppendResponse:  # noqa: N802
+        with traced_call(self._intake.tracing, "IngestService/AppendLabels", context) as span:
+            if request.on_invalid == pb.ON_INVALID_DEADLETTER:
+                raise InvalidInput("on_invalid is DEADLETTER, expected REJECT (1): labels have no dead letters")
+            try:
+                return _response(await self._take(request, span, labels=True))
+            except InvalidInput as error:
+                _name_refused(context, error, 0)
+                raise
+
     async def AppendStream(  # noqa: N802
         self, requests: AsyncIterator[pb.AppendRequest], context: Any
     ) -> pb.AppendResponse:
@@ -72,9 +82,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
             raise
         return _response(total if message_count else Answer(0, (), {}))
 
-    async def _take(self, request: pb.AppendRequest, span: Span | None) -> Answer:
+    async def _take(self, request: pb.AppendRequest, span: Span | None, *, labels: bool = False) -> Answer:
         """Goes on to its end also when the caller has gone away, and holds its share of memory until then."""
-        return await asyncio.shield(asyncio.create_task(self._append(request, lambda: None, span)))
+        return await asyncio.shield(asyncio.create_task(self._append(request, lambda: None, span, labels=labels)))
 
     async def _queued(self, request: pb.AppendRequest, span: Span | None) -> asyncio.Task[Answer]:
         """The request under way, as soon as its events have their place in line."""
@@ -84,7 +94,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
         await queued.wait()
         return task
 
-    async def _append(self, request: pb.AppendRequest, on_queued: Callable[[], None], span: Span | None) -> Answer:
+    async def _append(
+        self, request: pb.AppendRequest, on_queued: Callable[[], None], span: Span | None, *, labels: bool = False
+    ) -> Answer:
         with self._intake.budget.open() as share:
             size = request.ByteSize()
             if size > self._intake.settings.max_body_bytes:
@@ -104,6 +116,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
                     on_invalid=on_invalid,
                     idempotency_key=request.idempotency_key,
                     span=span,
+                    is_of_labels=labels,
                 ),
                 on_queued=on_queued,
             )

@@ -1,5 +1,6 @@
 """HTTP: events in, a stream's state, its dead letters. Translates only; the intake decides."""
 
+import functools
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ _FRAMED_MEMORY_FACTOR = 3
 _LISTED_LETTERS = 1_000
 _LETTER = r"^(\d{1,18}\.\d{1,9})?$"
 _EVENTS_PATH = "/v1/streams/{stream}/events"
+_LABELS_PATH = "/v1/streams/{stream}/labels"
 _EVENTS_OPENAPI: dict[str, Any] = {
     "tags": ["events"],
     "summary": "Appends events; answers when the log holds them.",
@@ -63,12 +65,25 @@ _EVENTS_OPENAPI: dict[str, Any] = {
 }
 
 
+_LABELS_OPENAPI = _EVENTS_OPENAPI | {
+    "summary": "Appends labels of examples, by the key that the stream's late_labels names, as events are appended.",
+    "responses": _EVENTS_OPENAPI["responses"]
+    | {"409": {"description": "the stream has no late_labels, or the idempotency key was used with another body"}},
+    "requestBody": {
+        "required": True,
+        "content": _EVENTS_OPENAPI["requestBody"]["content"]
+        | {bodies.JSON: {"schema": {"type": "object", "properties": {"labels": {"type": "array"}}}}},
+    },
+    "parameters": [one for one in _EVENTS_OPENAPI["parameters"] if one["name"] != "on_invalid"],
+}
+
+
 def create_ingest_app(
     intake: Intake, service_health: Health, tracing: Tracing = OFF, guard: Guard = NO_GUARD
 ) -> FastAPI:
     app = create_app("Headrace ingest", service_health, tracing=tracing, guard=guard)
 
-    _add_events_route(app, intake)
+    _add_append_routes(app, intake)
 
     @app.get("/v1/streams", tags=["streams"])
     async def streams() -> dict[str, list[str]]:
@@ -132,28 +147,32 @@ def create_ingest_app(
     return app
 
 
-def _add_events_route(app: FastAPI, intake: Intake) -> None:
-    """A bare route before all others: FastAPI's own costs more per request than everything that ingest does in it."""
+def _add_append_routes(app: FastAPI, intake: Intake) -> None:
+    """Bare routes before all others: FastAPI's own cost more per request than everything that ingest does in it."""
 
-    async def append(request: Request) -> Response:
+    async def append(request: Request, *, labels: bool) -> Response:
+        refuse_unknown_query(request, set() if labels else {"on_invalid"})
         with intake.budget.open() as share:
-            stream = request.path_params["stream"]
-            answer = await intake.append(await _append_request(stream, request, share, intake))
+            asked = await _append_request(request.path_params["stream"], request, share, intake, labels=labels)
+            answer = await intake.append(asked)
             return Response(orjson.dumps(_answer_body(answer), option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
 
-    app.router.routes.insert(0, Route(_EVENTS_PATH, append, methods=["POST"]))
+    for path, labels in ((_EVENTS_PATH, False), (_LABELS_PATH, True)):
+        app.router.routes.insert(0, Route(path, functools.partial(append, labels=labels), methods=["POST"]))
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = described()
         document["paths"].setdefault(_EVENTS_PATH, {})["post"] = _EVENTS_OPENAPI
+        document["paths"].setdefault(_LABELS_PATH, {})["post"] = _LABELS_OPENAPI
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
 
 
-async def _append_request(stream: str, request: Request, share: Share, intake: Intake) -> AppendRequest:
-    refuse_unknown_query(request, {"on_invalid"})
+async def _append_request(
+    stream: str, request: Request, share: Share, intake: Intake, *, labels: bool
+) -> AppendRequest:
     on_invalid = ", ".join(request.query_params.getlist("on_invalid")) or "reject"
     if on_invalid not in ("reject", "deadletter"):
         raise InvalidInput(f"on_invalid is {on_invalid!r}, expected reject or deadletter")
@@ -177,6 +196,7 @@ async def _append_request(stream: str, request: Request, share: Share, intake: I
         on_invalid=cast("OnInvalid", on_invalid),
         idempotency_key=idempotency_key or "",
         span=request.scope.get(SPAN_KEY),
+        is_of_labels=labels,
     )
 
 

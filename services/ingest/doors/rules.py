@@ -12,6 +12,7 @@ RULES: Mapping[str, Rule] = {
     **COMMON_RULES,
     **COMMON_RPC_RULES,
     "POST /v1/streams/{stream}/events": _SENDS,
+    "POST /v1/streams/{stream}/labels": _SENDS,
     "POST /v1/streams/{stream}/deadletters:replay": rule("ingest:{stream}", "service:registry"),
     "GET /v1/streams": rule("viewer"),
     "GET /v1/streams/{stream}": _READS,
@@ -21,4 +22,5 @@ RULES: Mapping[str, Rule] = {
     "GET /v1/streams/{stream}/requests": rule("viewer", "service:registry"),
     "headrace.IngestService/Append": _SENDS,
     "headrace.IngestService/AppendStream": _SENDS,
+    "headrace.IngestService/AppendLabels": _SENDS,
 }

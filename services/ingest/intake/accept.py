@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from common.counted import counted, is_or_are
-from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import EventLog
 from common.process.health import Health
 from common.process.tracing import OFF, Span, Tracing
@@ -29,7 +29,7 @@ from services.ingest.intake.places import by_partition, letters_of
 from services.ingest.intake.streams import OpenStream, check_takes_events, open_stream
 from services.ingest.once.keys import Answer, KeyWindow, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys
-from services.ingest.schemas import Schemas
+from services.ingest.schemas import Schemas, is_of_labels, labels_name
 from services.ingest.settings import IngestSettings
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class AppendRequest:
     idempotency_key: str = ""
     span: Span | None = None
     """Of the request, where it is traced."""
+    is_of_labels: bool = False
+    """Its events are late labels of the stream."""
 
 
 @dataclass
@@ -172,7 +174,7 @@ class Intake:
         return answer
 
     async def _append(self, request: AppendRequest, on_queued: Callable[[], None]) -> Answer:
-        stream = await self.open(request.stream)
+        stream = await self.open(request.stream, labels=request.is_of_labels)
         if not request.idempotency_key:
             return await _kept_alive(self._take(stream, request, None, on_queued))
         if len(request.idempotency_key) > _KEY_CHARACTERS:
@@ -235,13 +237,13 @@ class Intake:
         validator, checked = await self._checked(stream, request, key)
         refused = tuple(Refusal(item.index, item.reason) for item in checked.rejected)
         if refused and request.on_invalid == "reject":
-            stream.refused_count += len(refused)
-            metrics.EVENTS_REFUSED.labels(stream.name, "invalid").inc(len(refused))
+            stream.count(refused=len(refused))
             raise _refusal(refused, len(refused) + len(checked.examples))
         self.watch.check()
         waits: list[tuple[int, asyncio.Future[Appended]]] = []
         trace, put_at = request.span.link if request.span else b"", time.time()
         if refused:
+            assert stream.deadletter_writer is not None, "late labels are refused as a whole"
             letters = letters_of(stream.name, checked.rejected, validator.schema_version)
             waits.append((-1, stream.deadletter_writer.put(Item(letters, validator.schema_version, key))))
         for partition, events in by_partition(stream, checked, key):
@@ -256,10 +258,8 @@ class Intake:
         )
         if request.span is not None:
             self._note_append(request, request.span, answer, put_at)
-        stream.refused_count += len(refused)
-        stream.accepted_count += (added := sum(place.added for partition, place in places if partition >= 0))
-        metrics.EVENTS_ACCEPTED.labels(stream.name).inc(added)
-        metrics.EVENTS_REFUSED.labels(stream.name, "deadletter").inc(len(refused))
+        added = sum(place.added for partition, place in places if partition >= 0)
+        stream.count(accepted=added, refused=len(refused), reason="deadletter")
         if key is not None:
             self._window.keep_answer(stream.log_name, key, answer, schema_version=validator.schema_version)
         return answer
@@ -311,8 +311,11 @@ class Intake:
             return validator, await validator.check_examples(
                 request.body, with_keys=with_keys, most=most, sets_aside=sets_aside
             )
-        read = bodies.events_of_json if request.body_format == "json" else bodies.events_of_ndjson
-        events = read(request.body, most=most)
+        if request.body_format == "json":
+            member = "labels" if stream.is_of_labels else "events"
+            events = bodies.events_of_json(request.body, most=most, member=member)
+        else:
+            events = bodies.events_of_ndjson(request.body, most=most)
         return validator, await validator.check_json(events, with_keys=with_keys, body_bytes=size)
 
     async def status(self, name: str) -> dict[str, Any]:
@@ -338,17 +341,28 @@ class Intake:
                 "window_seconds": self.settings.key_window_seconds,
                 "window_count": self.settings.key_window_count,
             },
-            "accepted_since_start": stream.accepted_count,
-            "refused_since_start": stream.refused_count,
+            **_counts_of(stream),
+            **(await self._labels_status(name)),
         }
 
-    async def open(self, name: str) -> OpenStream:
-        """The stream, opened when first asked for.
+    async def _labels_status(self, name: str) -> dict[str, Any]:
+        if self.schemas.known(labels_name(name)) is None:
+            return {}
+        labels = await self.open(name, labels=True)
+        end = await self.in_thread(self.log.end_position, labels.topic)
+        return {"labels": {"topic": labels.topic, "end": end, **_counts_of(labels)}}
+
+    async def open(self, name: str, *, labels: bool = False) -> OpenStream:
+        """The stream, or its late labels, opened when first asked for.
 
         Raises:
             NotFound: the registry has no such stream.
+            Conflict: it is archived, or has no late labels and they are asked for.
             Unavailable: the log, or for an unknown stream the registry, does not answer.
         """
+        if is_of_labels(name):
+            raise NotFound(f"there is no stream {name!r}")
+        name = labels_name(name) if labels else name
         opened, known = self._streams.get(name), self.schemas.known(name)
         if opened is not None and known is None:
             known = await self.in_thread(self.schemas.fetch, name)
@@ -365,6 +379,10 @@ class Intake:
         opened = await self.in_thread(open_stream, stream, self.log, self._window, self.settings, self._executor)
         self._streams[stream.name] = opened
         return opened
+
+
+def _counts_of(stream: OpenStream) -> dict[str, int]:
+    return {"accepted_since_start": stream.accepted_count, "refused_since_start": stream.refused_count}
 
 
 async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:

@@ -1,6 +1,7 @@
 """A stream opened for intake: its topics, a writer per partition, and a validator per schema version.
 
-Topics and idempotency keys are those of its log_name: a stream of the name of a deleted one has others.
+The late labels of a stream are opened as a stream beside it, without dead letters: a refused label is named in the
+answer. Topics and idempotency keys are those of its log_name: a stream of the name of a deleted one has others.
 """
 
 import itertools
@@ -10,13 +11,15 @@ from concurrent.futures import Executor
 from common.errors import Conflict, NotFound, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import masked_crc32c
-from common.eventlog.topics import deadletter_topic, examples_topic
+from common.eventlog.topics import deadletter_topic, examples_topic, labels_topic
 from common.process.lifecycle import open_files_limit
 from common.registry.catalog import Stream
+from services.ingest import metrics
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.chunks import PartitionAppender
 from services.ingest.intake.writer import Append, PartitionWriter, WriterLimits
 from services.ingest.once.keys import KeyWindow
+from services.ingest.schemas import is_of_labels, stream_of
 from services.ingest.settings import IngestSettings
 
 _KEPT_VALIDATORS = 4
@@ -26,11 +29,12 @@ class OpenStream:
     """Belongs to one event loop."""
 
     def __init__(
-        self, stream: Stream, writers: list[PartitionWriter], deadletter_writer: PartitionWriter, *,
+        self, stream: Stream, writers: list[PartitionWriter], deadletter_writer: PartitionWriter | None, *,
         max_event_bytes: int,
     ) -> None:  # fmt: skip
         self.name, self.log_name = stream.name, stream.log_name
-        self.topic, self.letters_topic = examples_topic(stream.log_name), deadletter_topic(stream.log_name)
+        self.is_of_labels = is_of_labels(stream.name)
+        self.topic, self.letters_topic = _topic_of(stream), deadletter_topic(stream.log_name)
         self.writers = writers
         self.deadletter_writer = deadletter_writer
         self.accepted_count = 0
@@ -41,7 +45,19 @@ class OpenStream:
 
     @property
     def all_writers(self) -> list[PartitionWriter]:
-        return [*self.writers, self.deadletter_writer]
+        return [*self.writers, *([self.deadletter_writer] if self.deadletter_writer else [])]
+
+    def count(self, *, accepted: int = 0, refused: int = 0, reason: str = "invalid") -> None:
+        """For the status and the metrics."""
+        self.accepted_count += accepted
+        self.refused_count += refused
+        if self.is_of_labels:
+            stream = stream_of(self.name)
+            metrics.LABELS_ACCEPTED.labels(stream).inc(accepted)
+            metrics.LABELS_REFUSED.labels(stream).inc(refused)
+            return
+        metrics.EVENTS_ACCEPTED.labels(self.name).inc(accepted)
+        metrics.EVENTS_REFUSED.labels(self.name, reason).inc(refused)
 
     def validator(self, stream: Stream) -> Validator:
         """Compiled when first asked for; a few versions are kept.
@@ -68,6 +84,12 @@ class OpenStream:
 
     def partition_of_event(self, event_key: bytes) -> int:
         return masked_crc32c(event_key) % len(self.writers)
+
+
+def _topic_of(stream: Stream) -> str:
+    if is_of_labels(stream.name):
+        return labels_topic(stream_of(stream.log_name))
+    return examples_topic(stream.log_name)
 
 
 def check_takes_events(name: str, validator: Validator) -> None:
@@ -118,8 +140,8 @@ def open_stream(
 
     return OpenStream(
         stream,
-        writers_of(examples_topic(stream.log_name), settings.partition_count),
-        writers_of(deadletter_topic(stream.log_name), 1)[0],
+        writers_of(_topic_of(stream), settings.partition_count),
+        None if is_of_labels(stream.name) else writers_of(deadletter_topic(stream.log_name), 1)[0],
         max_event_bytes=settings.max_event_bytes,
     )
 

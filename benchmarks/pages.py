@@ -1,12 +1,13 @@
 """What the pages cost: bytes, and time until a page has come with the files that it loads.
 
-`python -m benchmarks.pages`
+`python -m benchmarks.pages [--versions 500]`
 
-Of a registry with 50 models, 500 versions of one of them, 600 entries in its history, and a day of reports by two
+Of a registry with 50 models, that many versions of one of them, 600 entries in its history, and a day of reports by two
 replicas that serve all models. A page is asked for the first time of a registry that has just begun, then twenty times
 more; all over the loopback interface, one file after the other.
 """
 
+import argparse
 import re
 import statistics
 import tempfile
@@ -24,18 +25,18 @@ from services.registry.doors.http_api import create_registry_app
 from services.registry.tests.building import Clock, multiply, new_catalog
 from services.registry.tests.building import publish as publish_version
 
-_VERSIONS, _MODELS, _ENTRIES, _LOOKS = 500, 50, 600, 20
+_MODELS, _ENTRIES, _LOOKS = 50, 600, 20
 _EVERY_SECONDS, _DAY_SECONDS = 600, 86_400
-_PAGES = ("/", "/models/m", f"/models/m/versions/{_VERSIONS}", "/streams", "/streams/s", "/rounds", "/serving",
-          "/history")  # fmt: skip
+_PAGES = ("/", "/models/m", "/models/m/versions", "/models/m/versions/{newest}", "/streams", "/streams/s", "/rounds",
+          "/serving", "/history", "/v1/models/m/versions")  # fmt: skip
 
 
-def _busy_catalog(directory: Path) -> Catalog:
+def _busy_catalog(directory: Path, versions: int) -> Catalog:
     """With so much in it as the pages are measured with."""
     clock = Clock(time.time() // 3600 * 3600 - _DAY_SECONDS)
     catalog = new_catalog(directory, clock)
     publish_version(catalog)
-    multiply(directory, versions=_VERSIONS, models=_MODELS)
+    multiply(directory, versions=versions, models=_MODELS)
     for _ in range(_ENTRIES):
         catalog.note("train", by="bench", reason="so that there is a history", model="m")
     names = ["m", *(f"model-{number:02d}" for number in range(1, _MODELS))]
@@ -47,7 +48,7 @@ def _busy_catalog(directory: Path) -> Catalog:
         clock.pass_seconds(_EVERY_SECONDS)
         for replica in ("a", "b"):
             served = tuple(
-                Served(name, _VERSIONS if name == "m" else 1, "AVAILABLE", clock.now, aliases=("production",))
+                Served(name, versions if name == "m" else 1, "AVAILABLE", clock.now, aliases=("production",))
                 for name in names
             )
             parts = tuple(Part(model=one.model, version=one.version, numbers=numbers) for one in served)
@@ -59,12 +60,12 @@ def _busy_catalog(directory: Path) -> Catalog:
     return catalog
 
 
-def _of_pages() -> list[dict[str, Cell]]:
+def _of_pages(versions: int) -> list[dict[str, Cell]]:
     """The first look at a registry that has just begun, and the middle of those that follow."""
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory() as directory:
-        catalog = _busy_catalog(Path(directory))
-        for path in _PAGES:
+        catalog = _busy_catalog(Path(directory), versions)
+        for path in (page.format(newest=versions) for page in _PAGES):
             server = WebServer(create_registry_app(catalog, Health()), bind("127.0.0.1", 0))
             server.start()
             first, (size, loaded) = _looked(server.port, path)
@@ -103,7 +104,9 @@ def _looked(port: int, path: str) -> tuple[float, tuple[int, int]]:
 
 
 def main() -> None:
-    publish("pages", "What pages cost", _of_pages())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--versions", type=int, default=500, help="of one model")
+    publish("pages", "What pages cost", _of_pages(parser.parse_args().versions))
 
 
 if __name__ == "__main__":

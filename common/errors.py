@@ -63,7 +63,7 @@ class DataLoss(HeadraceError):
 
 
 class Unauthenticated(HeadraceError):
-    """The request has no credentials, or credentials that are nobody's."""
+    """The request has no credentials, or unknown credentials."""
 
 
 class PermissionDenied(HeadraceError):

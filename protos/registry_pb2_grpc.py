@@ -293,7 +293,7 @@ class RegistryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OfferHelp(self, request, context):
-        """Trainers that compute a round together. One that has nothing of its own to do says that it is there, and is told
+        """Trainers that compute a round together. A trainer without a round offers its processes, and learns
         what to compute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -321,7 +321,7 @@ class RegistryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AskJob(self, request, context):
-        """What somebody wants of whichever trainer is free: to rebuild a version, to trace a round.
+        """What a user wants from any free trainer: to rebuild a version, to trace a round.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,7 +17,9 @@ from common.errors import InvalidInput
 
 _OF_ALL_SERVICES = ("ACCESS_FILE", "ALLOW_ANONYMOUS", "SERVICE_TOKEN_FILE")
 """Taken without a prefix, too."""
-_ANONYMOUS_REMARK = "nobody is asked for credentials, and whoever reaches this port may do everything (ALLOW_ANONYMOUS)"
+_ANONYMOUS_REMARK = (
+    "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"
+)
 
 
 class ServiceSettings(BaseSettings):
@@ -35,7 +37,7 @@ class ServiceSettings(BaseSettings):
 
     access_file: Path | None = None
     """YAML that names principals, their roles and the SHA-256 of their tokens (docs/guide/access.md); read again when
-    it changes. Empty: nobody is asked for credentials. ACCESS_FILE, without a prefix, counts for every service."""
+    it changes. Empty: no credentials are asked for. ACCESS_FILE, without a prefix, counts for every service."""
     allow_anonymous: Literal["yes", "no"] = "no"
     """yes: without an access file the service starts at an address that other machines reach, too, and says so on every
     page and in /readyz. ALLOW_ANONYMOUS, without a prefix, counts for every service."""

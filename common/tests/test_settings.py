@@ -61,7 +61,7 @@ def test_where_other_machines_come_credentials_are_asked_for_or_the_start_is_ref
         _Settings.from_environment().open_access(host)
     monkeypatch.setenv("ALLOW_ANONYMOUS", "yes")
     allowed = _Settings.from_environment().open_access(host)
-    assert (allowed.is_on, "whoever reaches this port" in allowed.remark) == (False, True)
+    assert (allowed.is_on, "everyone who reaches this port" in allowed.remark) == (False, True)
     monkeypatch.delenv("ALLOW_ANONYMOUS")
     monkeypatch.setenv("ACCESS_FILE", str(tmp_path / "access.yaml"))
     (tmp_path / "access.yaml").write_text("principals: []")

@@ -20,6 +20,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.places import HTTP_PORT_OF, PlatformState, ProcessState, write_state
 from headrace.tests.answering_server import ROUND, VERSION, Server
+from headrace.tests.test_documents import RIDDLES
 
 MODEL = {
     "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
@@ -412,16 +413,13 @@ def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
 
 def test_help_is_read_once() -> None:
     """A noun stands where these words would make a reader look back."""
-    riddles = re.compile(
-        r"\b(whoever|whichever|whatever|so many|so much|said|told|of its own|of their own)\b", re.IGNORECASE
-    )
     commands: list[Any] = [typer.main.get_command(app)]
     for command in commands:
         commands += getattr(command, "commands", {}).values()
     texts = [
         text or "" for command in commands for text in (command.help, *(getattr(p, "help", "") for p in command.params))
     ]
-    assert [text for text in texts if riddles.search(text)] == []
+    assert [text for text in texts if RIDDLES.search(text)] == []
 
 
 @pytest.mark.parametrize(

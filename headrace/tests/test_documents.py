@@ -18,6 +18,10 @@ from headrace.cli import app
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted(_DOCS.rglob("*.md"))]
+RIDDLES = re.compile(
+    r"\b(whoever|whichever|whatever|so many|so much|said|told|nobody|somebody|of (?:its|their) own)\b", re.IGNORECASE
+)
+"""Words that make a reader look back for the noun which they stand for."""
 _LINE = re.compile(r"^(?: {4})?(headrace .*)$", re.M)
 _INLINE = re.compile(r"`(headrace [^`]*)`")
 _YAML = re.compile(r"^```yaml(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```", re.M | re.S)
@@ -69,6 +73,17 @@ def test_the_indexes_name_every_page() -> None:
              for page in (_DOCS / room).rglob("*.md")}  # fmt: skip
     for index in (_DOCS / "README.md", _ROOT / "mkdocs.yml"):
         assert pages == set(re.findall(r"(?:guide|reference|internals)/[\w/-]+\.md", index.read_text())), index.name
+
+
+def test_a_sentence_is_read_once() -> None:
+    pages = [page for page in _PAGES if page.name != "coverage.md"]
+    found = [
+        f"{page.relative_to(_ROOT)}:{number}: {riddle[0]}"
+        for page in pages
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for riddle in RIDDLES.finditer(line)
+    ]
+    assert found == [], "a noun says it: the model, a user, each trainer, a separate process"
 
 
 def test_contributing_names_what_its_files_have() -> None:

@@ -27,7 +27,7 @@ class IngestSettings(ServiceSettings):
     """Partitions of the topics that this service makes; existing ones keep theirs."""
 
     chunk_bytes: int = Field(512 * 1024, ge=1024, le=900 * 1024)
-    """A chunk (one log record) closes at this size, or by count or linger, whichever comes first."""
+    """A chunk (one log record) closes at this size, or by count, or by linger: at the first of the three."""
     chunk_events: int = Field(8192, ge=1)
     """A chunk closes at this many events."""
     linger_seconds: float = Field(0.003, ge=0.0, le=1.0)
@@ -38,7 +38,7 @@ class IngestSettings(ServiceSettings):
     max_request_events: int = Field(100_000, ge=1)
     """Most events of one request."""
     max_event_bytes: int = Field(900 * 1024, ge=64, le=64 * 1024 * 1024)
-    """Largest encoded event. Kafka takes records of 1 MiB unless told otherwise."""
+    """Largest encoded event. Kafka takes records of 1 MiB by default."""
     max_in_flight_bytes: int = Field(256 * 1024 * 1024, ge=1024)
     """Estimated memory of the requests that are being taken; past it they are refused with 429."""
 

@@ -41,7 +41,7 @@ class RegistrySettings(ServiceSettings):
     """Serving's HTTP door, which the pages ask for predictions to try; empty: they do without."""
 
     webhooks: Path | None = None
-    """File that names who is told of versions, verdicts, promotions, rollbacks and failures; empty: nobody."""
+    """File that names the receivers of versions, verdicts, promotions, rollbacks and failures; empty: none."""
 
     max_file_bytes: int = Field(16 * 1024**3, gt=0)
     """Largest file taken."""

@@ -106,7 +106,7 @@ def create_http_app(
     ) -> dict[str, Any]:
         """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
 
-        Whichever trainer is free takes it, one at a time, between two rounds. Asked while it is open, gives that one.
+        A free trainer takes it, one at a time, between two rounds. Asked while it is open, gives that one.
         """
         asking = request or Asking.model_validate({})
         return rebuild_as_json(
@@ -126,7 +126,7 @@ def create_http_app(
         """Measures a SavedModel made elsewhere, whose files the registry has, beside the live version on the slice that
         the model's last round held out; ask /v1/measurements/{id} how it ended. 409 where no round has made a version.
 
-        Whichever trainer is free takes it, as a rebuild.
+        A free trainer takes it, as a rebuild.
         """
         options = request.model_dump(exclude=_ASKING)
         return measurement_as_json(
@@ -141,7 +141,7 @@ def create_http_app(
 
     @app.post("/v1/models/{model}:profile", status_code=202, tags=["rounds"])
     def profile(model: str, request: ProfileRequest) -> dict[str, Any]:
-        """Has some steps of the model's next round traced by TensorFlow's profiler, whichever trainer takes it; its
+        """Has some steps of the model's next round traced by TensorFlow's profiler, on any trainer; its
         version then has the files profile/*. No weight depends on it. 409 while one is asked for already."""
         options = request.model_dump(exclude=_ASKING)
         registry.ask_job(JobKind.PROFILE, model, options=options, by=request.by, reason=request.reason)

@@ -48,7 +48,7 @@ class TrainerSettings(ServiceSettings):
     """How long a running round may take to save a resume point after SIGTERM."""
 
     round_timeout_seconds: float = Field(default=86_400.0, ge=1)
-    """A round that runs for longer is ended and fails: wall seconds, whatever the machine does meanwhile."""
+    """A round that runs for longer is ended and fails: wall seconds, on a busy machine, too."""
     round_silence_seconds: float = Field(default=1800.0, ge=1)
     """A round that reports nothing new for so long (a module that hangs, a deadlock) is ended and fails. Seconds in
     which it wants a core and has none do not count: while it computes, these are CPU seconds."""
@@ -59,12 +59,12 @@ class TrainerSettings(ServiceSettings):
     Status, `headrace rounds` and the pages show both."""
     warm_processes: int = Field(default=2, ge=0, le=64)
     """Processes that wait for the next round of their model, with its traced steps; they take the memory of a round.
-    Of more models, the one that has waited longest is ended. 0: each round has a process of its own. The weights are
+    Of more models, the one that has waited longest is ended. 0: each round has a new process. The weights are
     the same."""
     warm_rounds: int = Field(default=500, ge=1)
-    """A process is ended after so many rounds."""
+    """A process is ended after this number of rounds."""
     warm_growth_mib: int = Field(default=512, ge=1)
-    """A process is ended when it has so much more memory than after its first round."""
+    """A process is ended when its memory has grown by this since its first round."""
     rounds_at_once: int = Field(default=0, ge=0, le=64)
     """Most rounds whose processes live at once on this trainer: one that computes, and those that are stalled. 0: by
     the cores that this process may use, 2 to 4."""
@@ -73,7 +73,7 @@ class TrainerSettings(ServiceSettings):
     fails. Seconds without a core do not count."""
     export_trial_every: int = Field(default=20, ge=1, le=1_000_000)
     """A fresh process tries the first two versions of a program, and of the later ones, which share its files and have
-    only variables of their own, one in so many; 1: every version."""
+    only their own variables, one in this number; 1: every version."""
     export_conversion_seconds: float = Field(default=900.0, gt=0, le=86_400)
     """The converters of `export: {formats}` may take so long, all together. Seconds without a core do not count."""
 
@@ -82,7 +82,7 @@ class TrainerSettings(ServiceSettings):
     count."""
 
     max_parameters: int = Field(default=MAX_PARAMETERS, ge=1)
-    """Most parameters that a round's model may have, whoever's code builds it; one of more fails the round before it
+    """Most parameters that a round's model may have; a model with more fails the round before it
     takes the memory. REGISTRY_MAX_PARAMETERS refuses an estimator earlier, when it is applied."""
     block_examples: int = Field(default=16_384, ge=1)
     """Examples per block of newly planned rounds; part of a round's configuration."""
@@ -126,8 +126,8 @@ class TrainerSettings(ServiceSettings):
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"
     """For machines on which serving shares the cores (sched(7)). batch: a round's process never takes a core from
-    somebody who has just woken up, and its session counts as nice as it is (SCHED_BATCH). idle: it runs only when
-    nobody else wants the core (SCHED_IDLE); on a machine that is never idle a round may then never end."""
+    a process that has just woken up, and its session counts as nice as it is (SCHED_BATCH). idle: it runs only when
+    no other process wants the core (SCHED_IDLE); on a machine that is never idle a round may then never end."""
 
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:

@@ -65,8 +65,9 @@ def create_registry_app(
 
     @app.get("/v1/webhooks", tags=["webhooks"])
     def list_webhooks() -> Response:
-        """Who is told of what, and the newest results: `{webhooks: [{name, host, events, models, delivered, given_up,
-        trouble, results: [{event_id, kind, outcome, attempts, answer, at}]}]}`. Counts are since the registry began."""
+        """The receivers of webhooks, and the newest results: `{webhooks: [{name, host, events, models, delivered,
+        given_up, trouble, results: [{event_id, kind, outcome, attempts, answer, at}]}]}`. Counts are since the registry
+        began."""
         return json_answer({"webhooks": webhooks()})
 
     add_pages(app, catalog, neighbours=neighbours or Neighbours(), secret=secret or token_bytes(32))
@@ -241,7 +242,7 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         """A number that instances report, over the last day at most: rates, queues, percentiles.
 
         Answers `{from, step_seconds, series: [{name, service, instance_id, stream, model, version, points}]}`; a point
-        is null where nothing was said. `stream=`, `model=` and `version=0` without a value choose what is of none.
+        is null where nothing was reported. `stream=`, `model=` and `version=0` without a value choose what is of none.
         `step_seconds` 0: as fine as 400 points allow. It is in memory: a restarted registry begins anew.
         """
         wanted = Wanted(name, service, instance_id, stream, model, version)

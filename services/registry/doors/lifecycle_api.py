@@ -61,7 +61,7 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
 
     @app.post("/v1/models/{model}/rounds/{round_id}:fail", tags=["rounds"])
     def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:
-        """Ends a round that is planned or running, whoever holds it."""
+        """Ends a round that is planned or running, of any trainer."""
         return json_answer(catalog.fail_round_by_hand(model, round_id, by=body.by, reason=body.reason))
 
 

@@ -22,7 +22,7 @@ _COUNTERS = {
     "requests": "Requests that a runner began",
     "examples": "Examples that went through the model",
     "batches": "Calls of the model",
-    "padding_rows": "Rows that were run for nobody, to reach an allowed batch size",
+    "padding_rows": "Rows that were run only to reach an allowed batch size",
 }
 _HISTOGRAMS = {
     "batch_sizes": ("batch_size", "Examples in one call of the model, padding included", BATCH_SIZE_BUCKETS),
@@ -76,7 +76,7 @@ class FrontMetrics(Collector):
         yield refused
         cancelled = CounterMetricFamily(
             "headrace_serving_cancelled",
-            "Requests taken off their queue unrun, nobody waited for them",
+            "Requests taken off their queue unrun after their clients had gone",
             labels=["model"],
         )
         for model, count in tuple(self._front.cancelled.items()):

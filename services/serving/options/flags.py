@@ -125,13 +125,13 @@ UNSUPPORTED: tuple[Flag, ...] = (
     ),
     Flag(
         "tensorflow_session_config_file", "", str, taken=("",),
-        refusal="a version runs on an engine of its own, not on one session; set threads and XLA by their flags",
+        refusal="a version runs on its own engine, not on one session; set threads and XLA by their flags",
     ),
     Flag("use_alts_credentials", "", bool, taken=("false",), refusal="use --ssl_config_file"),
     Flag("platform_config_file", "", str, taken=("",), refusal="platforms are plugins, named by model_platform"),
     Flag(
         "per_process_gpu_memory_fraction", "", float, taken=("0", "0.0"),
-        refusal="each program is a process of its own that takes what it needs",
+        refusal="each program is a separate process that takes what it needs",
     ),
     Flag(
         "remove_unused_fields_from_bundle_metagraph", "", bool, taken=("true",),

@@ -91,7 +91,7 @@ class ServingSettings(ServiceSettings):
     enable_batching: bool | None = None
     """Unset: batches of what is there. True: TensorFlow Serving's defaults or batching_parameters_file. False: none."""
     batching_parameters_file: str = ""
-    """BatchingParameters in text format, for every model that has none of its own."""
+    """BatchingParameters in text format, for every model without its own."""
     enable_per_model_batching_parameters: bool = False
     """Whether batching_params.pbtxt beside a model's or version's files counts; a model without it is not batched."""
 
@@ -136,7 +136,7 @@ class ServingSettings(ServiceSettings):
     parallel_unloads: int = Field(0, ge=0)
     """Versions that may be unloaded at the same time; 0: any number."""
     idle_load_seconds: float = Field(4.0, ge=0)
-    """How long a version is loaded with only the time that nobody else wants; then it gets its share."""
+    """How long a version is loaded with idle time only; then it gets its share."""
     run_timeout_seconds: float = Field(60.0, gt=0)
     """A runner that is in one call of its model for longer is ended, and started anew."""
     intra_op_threads: int = Field(1, ge=1)

@@ -26,6 +26,7 @@ from common.errors import (
     kind_of,
 )
 from headrace.commands import (
+    audit,
     bench,
     checkpoints,
     events,
@@ -259,6 +260,7 @@ model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
+app.add_typer(audit.app, name="audit", rich_help_panel="Models, versions and rounds")
 app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")
 app.add_typer(records.app, name="records", rich_help_panel="Streams and events")

@@ -5,7 +5,7 @@
 
 import base64
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import orjson
 
 from common.errors import InvalidInput
+from common.registry.audit import Head, head_of
 from common.registry.catalog import MOST_LISTED, FileEntry, HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
 from headrace.client.answers import build, list_of
 from headrace.client.bodies import JSON, segment
@@ -233,6 +234,20 @@ class Lifecycle:
         query = urlencode({name: value for name, value in given.items() if value})
         answer = self._registry.call("GET", f"/v1/history?{query}", repeatable=True).json()
         return [build(HistoryEntry, entry) for entry in answer["entries"]]
+
+    def audit_lines(self, *, after: int = 0) -> Iterator[str]:
+        """The audit log's entries behind that sequence number, each a JSON text, the oldest first."""
+        while True:
+            text = self._registry.call("GET", f"/v1/audit?{urlencode({'after': after})}", repeatable=True).content
+            lines = text.decode().split("\n")[:-1]
+            yield from lines
+            if not lines:
+                return
+            after = head_of(lines[-1]).sequence
+
+    def audit_head(self) -> Head:
+        """Number and digest of the newest entry."""
+        return build(Head, self._registry.call("GET", "/v1/audit/head", repeatable=True).json())
 
     def dead_letters(self, stream: str, *, limit: int = 100) -> list[Mapping[str, Any]]:
         """The newest first, each with its reason."""

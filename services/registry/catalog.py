@@ -45,6 +45,7 @@ from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
 from services.registry.series import Series, Wanted
+from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
 from services.registry.store.history import HistoryPage, check_author, list_history, remember
@@ -103,7 +104,8 @@ class Catalog:
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
         with self._database.write() as transaction:
             line.complete(transaction.connection)
-        self.jobs = Jobs(self._database)
+        self.audit = AuditLog(self._database)
+        self.jobs = Jobs(self._database, self.audit)
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
         )
@@ -125,7 +127,7 @@ class Catalog:
     # streams and models
 
     def register_stream(self, name: str, schema_json: str) -> Stream:
-        with self._database.write() as transaction:
+        with self.audit.call("register_stream", by="", stream=name) as transaction:
             return streams.register_stream(transaction, name, schema_json)
 
     def get_stream(self, name: str, schema_version: int = 0) -> Stream:
@@ -138,8 +140,8 @@ class Catalog:
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
         """Raises Conflict also where a layer would start anew that the definition does not name (takeover.py)."""
-        check_author(by, "")
-        with self._database.write() as transaction:
+        with self.audit.call("register_model", by=by, model=name, stream=stream, files=sorted(files)) as transaction:
+            check_author(by, "")
             known = models.is_registered(transaction.connection, name)
             before = models.get_model(transaction.connection, name) if known else None
             after = models.register_model(transaction, name, stream=stream, files=files, by=by)
@@ -152,13 +154,16 @@ class Catalog:
         self, *, stream: tuple[str, str] | None, model: tuple[str, Mapping[str, bytes]] | None, by: str, dry_run: bool
     ) -> Applied:
         """Both or neither; `dry_run` says what would change, and changes nothing."""
-        check_author(by, "")
+        about = {"stream": stream[0] if stream else "", "model": model[0] if model else ""}
+        call = Call("apply", by, about, only_changes=dry_run)
         try:
-            with self._database.write() as transaction:
+            with self.audit.refusals(call), self.audit.change(call) as transaction:
+                check_author(by, "")
                 applied = apply(transaction, stream=stream, model=model, by=by)
                 if applied.model is not None and model is not None:
                     most = self._limits.max_parameters
                     check_parameters(transaction.connection, applied.model.stream, model[1], most=most)
+                call.outcome = {"stream_change": applied.stream_change, "model_change": applied.model_change}
                 if dry_run:
                     raise _Undo
         except _Undo:
@@ -180,7 +185,9 @@ class Catalog:
     # rounds and leases
 
     def plan_round(self, plan: RoundPlan) -> Round:
-        with self._database.write() as transaction:
+        by = str(dict(plan.configuration.get("requested") or {}).get("by", "")) or "trainer"
+        about = {"model": plan.model, "sequence": plan.sequence, "trigger": plan.trigger}
+        with self.audit.change(Call("plan_round", by, about, only_changes=True)) as transaction:
             return rounds.plan_round(transaction, plan)
 
     def list_rounds(self, model: str, limit: int) -> list[Round]:
@@ -239,7 +246,9 @@ class Catalog:
             return leases.is_held(connection, lease, self._clock())
 
     def fail_round(self, round_id: str, token: int, *, reason: str, failure: JsonMap | None = None) -> Round:
-        with self._database.write() as transaction:
+        call = Call("fail_round", "trainer", {"round_id": round_id, "reason": reason})
+        with self.audit.refusals(call), self.audit.change(call) as transaction:
+            call.by = rounds.get_round(transaction.connection, round_id).lease_holder
             return leases.fail_round(
                 transaction,
                 round_id=round_id,
@@ -250,8 +259,9 @@ class Catalog:
             )
 
     def fail_round_by_hand(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        self.get_round(model, round_id)
-        with self._database.write() as transaction:
+        call = Call("fail_round", by, {"model": model, "round_id": round_id, "reason": reason})
+        with self.audit.refusals(call), self.audit.change(call) as transaction:
+            self.get_round(model, round_id)
             return leases.fail_round_by_hand(
                 transaction, round_id=round_id, by=by, reason=reason, rules=self._limits.lease_rules
             )
@@ -265,14 +275,19 @@ class Catalog:
     # versions and aliases
 
     def register_version(self, round_id: str, token: int, draft: VersionDraft) -> Version:
-        versions.check_draft(draft)
-        self._check_present(draft.files)
-        contract = contract_of(draft.files, lambda digest: b"".join(self._blobs.read(digest)))
-        with self._database.write() as transaction:
+        call = Call("register_version", "trainer", {"round_id": round_id, "weights_digest": draft.weights_digest})
+        with self.audit.refusals(call):
+            versions.check_draft(draft)
             self._check_present(draft.files)
-            return versions.register_version(
-                transaction, round_id=round_id, token=token, draft=draft, contract=contract
-            )
+            contract = contract_of(draft.files, lambda digest: b"".join(self._blobs.read(digest)))
+            with self.audit.change(call) as transaction:
+                self._check_present(draft.files)
+                call.by = rounds.get_round(transaction.connection, round_id).lease_holder or call.by
+                made = versions.register_version(
+                    transaction, round_id=round_id, token=token, draft=draft, contract=contract
+                )
+                call.outcome = _outcome_of(made)
+                return made
 
     def push_version(
         self, model: str, files: Sequence[FileEntry], *, origin: str, by: str, reason: str,
@@ -280,22 +295,26 @@ class Catalog:
     ) -> Version:  # fmt: skip
         """A SavedModel that was made elsewhere, as a version that a person may promote, or the gate where a trainer has
         measured it."""
-        check_files(files)
-        self._check_present(files)
-        contract = contract_of(files, lambda digest: b"".join(self._blobs.read(digest)))
-        with self._database.write() as transaction:
+        call = Call("push_version", by, {"model": model, "origin": origin, "reason": reason})
+        with self.audit.refusals(call):
+            check_files(files)
             self._check_present(files)
-            return push_version(
-                transaction,
-                model,
-                files=files,
-                contract=contract,
-                origin=origin,
-                by=by,
-                reason=reason,
-                measured=measured,
-                signature=signature,
-            )
+            contract = contract_of(files, lambda digest: b"".join(self._blobs.read(digest)))
+            with self.audit.change(call) as transaction:
+                self._check_present(files)
+                made = push_version(
+                    transaction,
+                    model,
+                    files=files,
+                    contract=contract,
+                    origin=origin,
+                    by=by,
+                    reason=reason,
+                    measured=measured,
+                    signature=signature,
+                )
+                call.outcome = _outcome_of(made)
+                return made
 
     def get_version(self, model: str, version: int) -> Version:
         with self._database.read() as connection:
@@ -325,12 +344,16 @@ class Catalog:
             return compare(connection, model, first, second)
 
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
-        with self._database.write() as transaction:
+        about = {"model": model, "alias": alias, "version": version, "reason": reason}
+        with self.audit.call("set_alias", by=by, **about) as transaction:
             return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
 
     def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
-        with self._database.write() as transaction:
-            return aliases.rollback(transaction, model, by=by, reason=reason, events=events)
+        call = Call("rollback", by, {"model": model, "reason": reason, "events": events})
+        with self.audit.refusals(call), self.audit.change(call) as transaction:
+            moved = aliases.rollback(transaction, model, by=by, reason=reason, events=events)
+            call.outcome = {"version": moved.aliases.get(PRODUCTION, 0)}
+            return moved
 
     def rollback_target(self, model: str) -> tuple[int, JsonMap]:
         """Where a rollback would lead now, and Model.rolled_back of then. Raises Conflict: there is nowhere to go."""
@@ -358,8 +381,8 @@ class Catalog:
 
     def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
         """Writes into the history what somebody has asked of another service through this one."""
-        check_author(by, reason)
-        with self._database.write() as transaction:
+        with self.audit.call(f"ask_{action}", by=by, model=model, stream=stream, reason=reason) as transaction:
+            check_author(by, reason)
             remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
 
     # reports
@@ -420,10 +443,12 @@ class Catalog:
             model, moved_at = models.get_model(connection, name), aliases.moved_at(connection, name)
         if model.pinned_version or not self._reports.unloadable(model, moved_at=moved_at):
             return
-        with self._database.write() as transaction:
+        call = Call("leave_unloadable", BY_REGISTRY, {"model": name}, only_changes=True)
+        with self.audit.change(call) as transaction:
             model = models.get_model(transaction.connection, name)
             failed = self._reports.unloadable(model, moved_at=aliases.moved_at(transaction.connection, name))
             if failed:
+                call.outcome = {"left_version": model.aliases[PRODUCTION]}
                 self._leave(transaction, model, failed)
 
     def _leave(self, transaction: Transaction, model: Model, failed: Mapping[str, str]) -> None:
@@ -454,16 +479,16 @@ class Catalog:
             "archive": lifecycle.archive_model,
             "restore": lifecycle.restore_model,
         }[how]
-        with self._database.write() as transaction:
+        with self.audit.call(f"{how}_model", by=by, model=name, reason=reason) as transaction:
             return change(transaction, name, by=by, reason=reason)
 
     def pin(self, name: str, version: int, *, by: str, reason: str) -> Model:
-        with self._database.write() as transaction:
+        with self.audit.call("pin_model", by=by, model=name, version=version, reason=reason) as transaction:
             return lifecycle.pin(transaction, name, version, by=by, reason=reason)
 
     def change_stream(self, name: str, how: StreamChange, *, by: str, reason: str) -> Stream:
         change = {"archive": lifecycle.archive_stream, "restore": lifecycle.restore_stream}[how]
-        with self._database.write() as transaction:
+        with self.audit.call(f"{how}_stream", by=by, stream=name, reason=reason) as transaction:
             return change(transaction, name, by=by, reason=reason)
 
     def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
@@ -473,7 +498,7 @@ class Catalog:
             with self._database.read() as connection:
                 lifecycle.check_model_deletable(connection, name, users=users)
             return
-        with self._database.write() as transaction:
+        with self.audit.call("delete_model", by=by, model=name, reason=reason) as transaction:
             lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
 
     def delete_stream(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
@@ -482,7 +507,7 @@ class Catalog:
             with self._database.read() as connection:
                 lifecycle.check_stream_deletable(connection, name)
             return
-        with self._database.write() as transaction:
+        with self.audit.call("delete_stream", by=by, stream=name, reason=reason) as transaction:
             lifecycle.delete_stream(transaction, name, by=by, reason=reason)
 
     # files
@@ -509,8 +534,11 @@ class Catalog:
             raise NotFound(f"there is no file {digest}")
         return size_bytes
 
-    def collect(self) -> Collected:
+    def collect(self, *, by: str = BY_REGISTRY) -> Collected:
+        """`by`: who asks; what the registry collects by itself is in the audit log where something was removed."""
         return collect(
+            self.audit,
+            by,
             self._database,
             self._blobs,
             self._limits.upload_grace_seconds,
@@ -566,3 +594,9 @@ class Catalog:
                 raise InvalidInput(f"file {file.path} ({file.digest}) has not been uploaded")
             if size != file.size_bytes:
                 raise InvalidInput(f"file {file.path} is said to have {file.size_bytes} bytes, it has {size}")
+
+
+def _outcome_of(made: Version) -> dict[str, Any]:
+    """As the audit log says it."""
+    decision = made.verdict.decision
+    return {"model": made.model, "version": made.version, "decision": decision, "signed_by": made.signed_by}

@@ -263,6 +263,6 @@ def _add_files(app: FastAPI, catalog: Catalog) -> None:
     @app.post("/v1/gc", tags=["files"])
     def collect() -> Response:
         """Thins old versions as `retention` of their definitions says, and removes files that nothing needs."""
-        collected = catalog.collect()
+        collected = catalog.collect(by="")
         archived = [{"model": model, "version": version} for model, version in collected.archived_versions]
         return json_answer({**asdict(collected), "archived_versions": archived})

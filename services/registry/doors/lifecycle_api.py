@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import FastAPI, Query
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from common.access.guard import called, require, rule
 from common.access.principal import author_of
@@ -130,6 +130,21 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         """
         found = catalog.history_page(model=model, stream=stream, by=by, action=action, limit=limit, before=before)
         return json_answer({"entries": [entry for _, entry in found.entries], "older": found.older})
+
+    @app.get("/v1/audit", tags=["history"], response_class=Response)
+    def audit(
+        after: Annotated[int, Query(ge=0, lt=END)] = 0, limit: Annotated[int, Query(gt=0, le=100_000)] = 10_000
+    ) -> Response:
+        """Every call that has changed something or was refused, as JSON lines, the oldest first: `{sequence, at, by,
+        action, result: done | denied, ..., previous, digest}`. `after`: entries behind that sequence number.
+        `headrace audit verify` checks the chain of digests; the guide, *Signed versions and the audit log*, says what
+        is in it."""
+        return StreamingResponse(catalog.audit.lines(after, limit), media_type="application/jsonl")
+
+    @app.get("/v1/audit/head", tags=["history"])
+    def audit_head() -> Response:
+        """`{sequence, digest}` of the newest entry."""
+        return json_answer(catalog.audit.head())
 
     @app.get("/v1/models/{model}/diff", tags=["versions"])
     def diff(model: str, from_version: Annotated[int, Query(alias="from", gt=0, lt=END)], to: Version) -> Response:

@@ -16,6 +16,7 @@ from common.registry.jobs import Job, JobKind, JobState, measured_files
 from common.registry.wire import json_map, json_text
 from services.registry.definitions.models import get_model
 from services.registry.rounds.plans import get_round
+from services.registry.store.audit import AuditLog
 from services.registry.store.database import Database, Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
@@ -38,8 +39,8 @@ _NOTED = (JobKind.REBUILD, JobKind.PROFILE)
 class Jobs:
     """Thread-safe: the catalog's database is."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, audit: AuditLog) -> None:
+        self._database, self._audit = database, audit
 
     def ask(
         self, kind: str, *, model: str, version: int = 0, options: JsonMap | None = None, by: str, reason: str
@@ -50,12 +51,12 @@ class Jobs:
             InvalidInput: an unknown kind or option. NotFound. Overloaded: MAX_OPEN are open.
             Conflict: the version was pushed; the model's next round is to be traced already; nothing to measure by.
         """
-        check_author(by, reason)
-        if kind not in set(JobKind):
-            raise InvalidInput(f"a job is one of {', '.join(JobKind)}, got {kind[:50]!r}")
-        wanted = Job(uuid.uuid4().hex, JobKind(kind), model, version, by, reason, 0.0, options=options or {})
-        _check_options(wanted.kind, wanted.options)
-        with self._database.write() as transaction:
+        with self._audit.call("ask_job", by=by, kind=kind, model=model, version=version, reason=reason) as transaction:
+            check_author(by, reason)
+            if kind not in set(JobKind):
+                raise InvalidInput(f"a job is one of {', '.join(JobKind)}, got {kind[:50]!r}")
+            wanted = Job(uuid.uuid4().hex, JobKind(kind), model, version, by, reason, 0.0, options=options or {})
+            _check_options(wanted.kind, wanted.options)
             if not get_model(transaction.connection, model).head_version and wanted.kind is JobKind.MEASURE:
                 raise Conflict(f"no round of {model} has made a version yet, so nothing is held out to judge by")
             if wanted.kind is JobKind.REBUILD:

@@ -209,6 +209,14 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
+    # The entry as it is exported (common.registry.audit).
+    Column("line", Text, nullable=False),
+)
+
 archived_streams = Table(
     "archived_streams",
     metadata,

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from common.errors import InvalidInput
 from services.registry.definitions import models
 from services.registry.rounds.plans import OPEN_STATES
+from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Database
 from services.registry.store.tables import rounds, version_files, versions
@@ -37,11 +38,19 @@ class Collected:
 
 
 def collect(
-    database: Database, blobs: Blobs, grace_seconds: float, *, log_starts: LogStarts, served: Served
+    audit: AuditLog,
+    by: str,
+    database: Database,
+    blobs: Blobs,
+    grace_seconds: float,
+    *,
+    log_starts: LogStarts,
+    served: Served,
 ) -> Collected:
     """Thins versions as their models' definitions say, then deletes what nothing refers to.
 
     Args:
+        by: who asks, for the audit log.
         grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
         log_starts: {partition: offset} where the log of a model's stream begins; None: no trainer has said so, and the
             model is left as it is.
@@ -49,22 +58,26 @@ def collect(
     """
     if grace_seconds < 0:
         raise InvalidInput("grace_seconds must not be negative")
-    archived = tuple(_thin_all(database, log_starts, served))
+    archived = tuple(_thin_all(audit, by, database, log_starts, served))
     stored = blobs.digests()
     removed = freed = 0
-    with database.write() as transaction:
+    call = Call("collect", by, only_changes=by == BY_REGISTRY)
+    with audit.change(call) as transaction:
         unused_since = transaction.now - grace_seconds
         for digest in set(stored) - needed_digests(transaction.connection):
             size = blobs.remove(digest, unused_since=unused_since)
             removed, freed = removed + (size is not None), freed + (size or 0)
             if removed == _MOST_FILES:
                 break
+        call.outcome = {"removed_files": removed, "freed_bytes": freed}
     uploads = blobs.remove_stale_uploads(unused_since=unused_since)
     blobs.sweep(_SWEEP_SECONDS)
     return Collected(archived, removed, uploads, freed)
 
 
-def _thin_all(database: Database, log_starts: LogStarts, served: Served) -> Iterator[tuple[str, int]]:
+def _thin_all(
+    audit: AuditLog, by: str, database: Database, log_starts: LogStarts, served: Served
+) -> Iterator[tuple[str, int]]:
     with database.read() as connection:
         known = [model for model in models.list_models(connection) if not model.archived]
     for model in known:
@@ -75,11 +88,13 @@ def _thin_all(database: Database, log_starts: LogStarts, served: Served) -> Iter
             rule = retention.retention_of(connection, model)
             found = list(islice(retention.find_due(connection, model, rule, database.now), _MOST_VERSIONS))
         for first in range(0, len(found), retention.MOST_OF_A_PASS):
-            with database.write() as transaction:
+            call = Call("thin", by, {"model": model.name}, only_changes=True)
+            with audit.change(call) as transaction:
                 chosen = found[first : first + retention.MOST_OF_A_PASS]
                 numbers = retention.thin(
                     transaction, model.name, chosen, log_start=log_start, served=served(model.name)
                 )
+                call.outcome = {"versions": len(numbers), "first_version": min(numbers, default=0)}
             yield from ((model.name, number) for number in numbers)
 
 

@@ -1,0 +1,147 @@
+"""The audit log: each call that changes something, and each that was refused, as an entry that only grows at its end.
+
+An entry is written in the transaction of its change: there is no change without an entry, and no entry without a
+change. What trainers and replicas do by themselves many times a second (leases, resume points, reports, files by their
+digest) changes no model and has none. common/registry/audit.py says the form.
+"""
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from common.errors import HeadraceError, Overloaded, Unavailable
+from common.registry.audit import EMPTY, Head, head_of, line_after
+from services.registry.store.database import Database, Transaction
+from services.registry.store.tables import audit
+
+logger = logging.getLogger(__name__)
+BY_REGISTRY = "registry"
+"""What it decides by itself."""
+DONE, DENIED = "done", "denied"
+_MAX_TEXT = 300
+_PAGE = 1000
+_DENIED_A_MINUTE = 120
+_MAX_EXACT = 2**53
+
+
+@dataclass
+class Call:
+    """Attributes:
+    about: model, stream, version, alias and the parameters, without secrets; long text is cut, empty ones are left out.
+    outcome: what came of it.
+    only_changes: nothing is written where nothing was changed, or it was refused: a call that machines repeat.
+    """
+
+    action: str
+    by: str
+    about: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    only_changes: bool = False
+
+
+class AuditLog:
+    """Thread-safe: the database is."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._denied_at = deque[float](maxlen=_DENIED_A_MINUTE)
+        self._unwritten = 0
+
+    @contextmanager
+    def change(self, call: Call) -> Iterator[Transaction]:
+        """A writing transaction with the call's entry at its end."""
+        with self._database.write() as transaction:
+            yield transaction
+            if transaction.revision or not call.only_changes:
+                append(transaction, call, DONE)
+
+    @contextmanager
+    def refusals(self, call: Call) -> Iterator[None]:
+        """Writes an entry where what is asked for is refused; an error that says to try again is no refusal."""
+        try:
+            yield
+        except (Unavailable, Overloaded):
+            raise
+        except HeadraceError as error:
+            if not call.only_changes:
+                self._write_denied(call, error)
+            raise
+
+    @contextmanager
+    def call(self, action: str, *, by: str, **about: Any) -> Iterator[Transaction]:
+        """Both of a call that is one transaction."""
+        call = Call(action, by, about)
+        with self.refusals(call), self.change(call) as transaction:
+            yield transaction
+
+    def lines(self, after: int, limit: int) -> Iterator[str]:
+        """Entries behind that sequence number, the oldest first, each with its line end."""
+        while limit > 0:
+            with self._database.read() as connection:
+                query = select(audit).where(audit.c.sequence > after).order_by(audit.c.sequence)
+                rows = connection.execute(query.limit(min(limit, _PAGE))).all()
+            yield from (f"{row.line}\n" for row in rows)
+            if not rows:
+                return
+            after, limit = rows[-1].sequence, limit - len(rows)
+
+    def head(self) -> Head:
+        with self._database.read() as connection:
+            return _head(connection)
+
+    def _write_denied(self, call: Call, error: HeadraceError) -> None:
+        """So many a minute: who is refused again and again must not fill the disk. The next entry counts the others."""
+        now = self._database.now
+        if len(self._denied_at) == _DENIED_A_MINUTE and now - self._denied_at[0] < 60:
+            self._unwritten += 1
+            return
+        self._denied_at.append(now)
+        unwritten, self._unwritten = self._unwritten, 0
+        call.outcome = {"error": type(error).__name__, "message": error.message}
+        call.outcome |= {"unwritten": unwritten} if unwritten else {}
+        try:
+            with self._database.write() as transaction:
+                append(transaction, call, DENIED)
+        except HeadraceError:  # the caller is to hear why it was refused
+            logger.exception("a refusal is not in the audit log", extra={"action": call.action})
+
+
+def append(transaction: Transaction, call: Call, result: str) -> None:
+    connection = transaction.connection
+    head = _head(connection)
+    at = datetime.fromtimestamp(transaction.now, UTC).isoformat(timespec="microseconds")
+    entry = {"at": at, "by": call.by, "action": call.action, "result": result, **_shown(call.about | call.outcome)}
+    connection.execute(insert(audit).values(sequence=head.sequence + 1, line=line_after(head, _plain(entry))))
+
+
+def _head(connection: Connection) -> Head:
+    newest = connection.execute(select(audit.c.line).order_by(audit.c.sequence.desc()).limit(1)).scalar_one_or_none()
+    return head_of(newest) if newest else EMPTY
+
+
+def _shown(about: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in about.items() if value not in ("", None, (), [], {})}
+
+
+def _plain(value: Any) -> Any:
+    """As the canonical form takes it: text that UTF-8 can write, whole numbers that every reader keeps."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Enum):
+        return str(value.value)
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < _MAX_EXACT):
+        return value
+    text = str(value).encode(errors="replace").decode()
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]}… (SHA-256 of {len(text)} characters: {hashlib.sha256(text.encode()).hexdigest()})"

@@ -1,0 +1,399 @@
+"""Every call that changes something leaves an entry in the audit log, with its change or not at all."""
+
+import ast
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.process.health import Health
+from common.registry import wire
+from common.registry.audit import verify_chain
+from common.registry.reporting import Report, Served
+from protos import registry_pb2 as pb
+from services.registry.catalog import Catalog
+from services.registry.doors.grpc_api import RegistryServicer
+from services.registry.doors.http_api import create_registry_app
+from services.registry.pages.actions import FORMS
+from services.registry.tests.building import (
+    NEWEST_ONLY,
+    SCHEMA,
+    Clock,
+    definition,
+    draft,
+    lease,
+    new_catalog,
+    next_plan,
+    publish,
+    report_log,
+)
+
+Entry = dict[str, Any]
+MACHINES = {
+    "LeaseRound", "RenewLease", "ReleaseRound", "PutResumePoint", "OfferHelp", "FormTeam", "KeepTeam", "Report",
+    "TakeJob", "TellJob", "GetUpload", "UploadFile", "MissingFiles",
+}  # fmt: skip
+"""What trainers and replicas say of themselves, and bytes that no version names yet."""
+READS = {
+    "GetStream", "ListStreams", "GetModel", "ListModels", "GetDefinition", "ListRounds", "ListJobs", "DownloadFile",
+    "GetVersion", "ListVersions", "ListAliasHistory", "Watch",
+}  # fmt: skip
+
+
+def entries(catalog: Catalog, after: int = 0) -> list[Entry]:
+    return [json.loads(line) for line in catalog.audit.lines(after, 10_000)]
+
+
+@dataclass
+class Platform:
+    """A catalog with two versions of m, and both of its doors."""
+
+    catalog: Catalog
+    http: httpx.Client
+    grpc: RegistryServicer
+
+    def round_id(self) -> str:
+        """Of a planned round."""
+        return self.catalog.plan_round(next_plan(self.catalog)).round_id
+
+
+@pytest.fixture
+def platform(catalog: Catalog, browser: httpx.Client) -> Platform:
+    publish(catalog)
+    publish(catalog)
+    return Platform(catalog, browser, RegistryServicer(catalog))
+
+
+def files_of(contents: dict[str, bytes]) -> dict[str, str]:
+    return {path: b64encode(content).decode() for path, content in contents.items()}
+
+
+def author(**more: object) -> dict[str, object]:
+    return {"by": "ann", "reason": "so", **more}
+
+
+def archived(platform: Platform) -> None:
+    platform.catalog.change_model("m", "archive", by="bob", reason="")
+
+
+def stream_archived(platform: Platform) -> None:
+    archived(platform)
+    platform.catalog.delete_model("m", by="bob", reason="")
+    platform.catalog.change_stream("s", "archive", by="bob", reason="")
+
+
+def pushed(platform: Platform) -> dict[str, object]:
+    files = [asdict(file) for file in draft(platform.catalog).files if file.path.startswith("saved_model/")]
+    return author(files=files)
+
+
+Made = tuple[str, Callable[[Platform], httpx.Response]]
+"""The action that the newest entry names, and the request."""
+
+
+def asking(
+    action: str,
+    method: str,
+    path: str,
+    *,
+    before: Callable[[Platform], object] = lambda platform: None,
+    json: object = None,
+    **params: str,
+) -> Made:
+    def ask(platform: Platform) -> httpx.Response:
+        before(platform)
+        return platform.http.request(method, path, json=json, params=params)
+
+    return action, ask
+
+
+def with_canary(platform: Platform) -> None:
+    platform.catalog.set_alias("m", "canary", 1, by="bob", reason="")
+
+
+def paused(platform: Platform) -> None:
+    platform.catalog.change_model("m", "pause", by="bob", reason="")
+
+
+def pinned(platform: Platform) -> None:
+    platform.catalog.pin("m", 2, by="bob", reason="")
+
+
+MODEL, STREAM = "/v1/models/m", "/v1/streams/s"
+HTTP: dict[str, Made] = {
+    "PUT /v1/streams/{stream}": asking("register_stream", "PUT", "/v1/streams/new", json=SCHEMA),
+    "PUT /v1/models/{model}": asking(
+        "register_model", "PUT", MODEL, json={"stream": "s", "files": files_of(definition(seed=8)), "by": "ann"}
+    ),
+    "PUT /v1/models/{model}/aliases/{alias}": asking(
+        "set_alias", "PUT", f"{MODEL}/aliases/canary", json=author(version=1)
+    ),
+    "DELETE /v1/models/{model}/aliases/{alias}": asking(
+        "set_alias", "DELETE", f"{MODEL}/aliases/canary", before=with_canary, by="ann"
+    ),
+    "POST /v1/models/{model}:rollback": asking("rollback", "POST", f"{MODEL}:rollback", json=author()),
+    "POST /v1/gc": asking("collect", "POST", "/v1/gc"),
+    "POST /v1/models/{model}:pause": asking("pause_model", "POST", f"{MODEL}:pause", json=author()),
+    "POST /v1/models/{model}:resume": asking("resume_model", "POST", f"{MODEL}:resume", before=paused, json=author()),
+    "POST /v1/models/{model}:unpin": asking("unpin_model", "POST", f"{MODEL}:unpin", before=pinned, json=author()),
+    "POST /v1/models/{model}:archive": asking("archive_model", "POST", f"{MODEL}:archive", json=author()),
+    "POST /v1/models/{model}:restore": asking(
+        "restore_model", "POST", f"{MODEL}:restore", before=archived, json=author()
+    ),
+    "POST /v1/streams/{stream}:archive": asking(
+        "archive_stream", "POST", f"{STREAM}:archive", before=archived, json=author()
+    ),
+    "POST /v1/streams/{stream}:restore": asking(
+        "restore_stream", "POST", f"{STREAM}:restore", before=stream_archived, json=author()
+    ),
+    "POST /v1/apply": asking(
+        "apply", "POST", "/v1/apply", json={"model": {"name": "m", "files": files_of(definition(seed=9))}, "by": "ann"}
+    ),
+    "DELETE /v1/models/{model}": asking("delete_model", "DELETE", MODEL, before=archived, by="ann"),
+    "DELETE /v1/streams/{stream}": asking("delete_stream", "DELETE", STREAM, before=stream_archived, by="ann"),
+    "POST /v1/models/{model}:pin": asking("pin_model", "POST", f"{MODEL}:pin", json=author(version=2)),
+    "POST /v1/models/{model}:push": (
+        "push_version",
+        lambda platform: platform.http.post(f"{MODEL}:push", json=pushed(platform)),
+    ),
+    "POST /v1/models/{model}/rounds/{round_id}:fail": (
+        "fail_round",
+        lambda platform: platform.http.post(f"{MODEL}/rounds/{platform.round_id()}:fail", json=author()),
+    ),
+}
+
+
+def registered(platform: Platform) -> object:
+    platform.round_id()
+    held = lease(platform.catalog)
+    request = pb.RegisterVersionRequest(
+        round_id=held.round.round_id, token=held.token, version=wire.draft_to_wire(draft(platform.catalog))
+    )
+    return platform.grpc.RegisterVersion(request, context())
+
+
+def failed(platform: Platform) -> object:
+    platform.round_id()
+    held = lease(platform.catalog)
+    request = pb.FailRoundRequest(round_id=held.round.round_id, token=held.token, reason="no")
+    return platform.grpc.FailRound(request, context())
+
+
+def context() -> Any:
+    """Of a call; none of these looks at it."""
+    return None
+
+
+GRPC: dict[str, Callable[[Platform], object]] = {
+    "RegisterStream": lambda p: p.grpc.RegisterStream(
+        pb.RegisterStreamRequest(name="new", schema_json=json.dumps(SCHEMA)), context()
+    ),
+    "RegisterModel": lambda p: p.grpc.RegisterModel(
+        pb.RegisterModelRequest(name="m", stream="s", files=wire.definition_to_wire(definition(seed=8)), by="ann"),
+        context(),
+    ),
+    "PlanRound": lambda p: p.grpc.PlanRound(
+        pb.PlanRoundRequest(round=wire.plan_to_wire(next_plan(p.catalog))), context()
+    ),
+    "FailRound": failed,
+    "AskJob": lambda p: p.grpc.AskJob(pb.AskJobRequest(kind="rebuild", model="m", version=1, by="ann"), context()),
+    "RegisterVersion": registered,
+    "SetAlias": lambda p: p.grpc.SetAlias(
+        pb.SetAliasRequest(model="m", alias="canary", version=1, by="ann"), context()
+    ),
+    "Rollback": lambda p: p.grpc.Rollback(pb.RollbackRequest(model="m", by="ann"), context()),
+}
+
+
+def routes(catalog: Catalog) -> Iterator[str]:
+    """Every route of the HTTP door that is not only for reading."""
+    door: Any = create_registry_app(catalog, Health())
+    while not isinstance(door, FastAPI):
+        door = door._app
+    for route in door.routes:
+        if isinstance(route, Route):
+            yield from (f"{method} {route.path}" for method in set(route.methods or ()) - {"GET", "HEAD"})
+
+
+def test_no_route_and_no_method_is_left_out_of_what_follows(catalog: Catalog) -> None:
+    of_pages = {f"POST {form.path}" for form in FORMS} | {"POST /models/{model}/versions/{version}/try"}
+    assert set(routes(catalog)) == HTTP.keys() | of_pages
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["RegistryService"].methods}
+    assert methods == GRPC.keys() | MACHINES | READS
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_each_route_that_changes_something_leaves_an_entry(platform: Platform, name: str) -> None:
+    action, ask = HTTP[name]
+    answer = ask(platform)
+    assert answer.status_code == 200, answer.text
+    newest = entries(platform.catalog)[-1]
+    assert (newest["action"], newest["result"]) == (action, "done")
+    assert newest["by"] == ("" if action in ("register_stream", "collect") else "ann")
+    verify_chain(line.rstrip("\n") for line in platform.catalog.audit.lines(0, 10_000))
+
+
+@pytest.mark.parametrize("name", GRPC)
+def test_each_call_that_changes_something_leaves_an_entry(platform: Platform, name: str) -> None:
+    before = platform.catalog.audit.head().sequence
+    GRPC[name](platform)
+    assert {entry["result"] for entry in entries(platform.catalog, before)} == {"done"}
+    assert entries(platform.catalog)[-1]["by" if name != "RegisterStream" else "stream"] in ("ann", "trainer", "new")
+
+
+def writes(function: ast.FunctionDef) -> bool:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(
+        isinstance(one, ast.Attribute) and one.attr == "write" and "database" in ast.unparse(one) for one in calls
+    )
+
+
+def test_no_write_of_the_registry_passes_the_log_by() -> None:
+    """What opens a writing transaction by itself: the log, the start, and what machines call many times a second."""
+    sources = [path for path in Path(__file__).parents[1].rglob("*.py") if "tests" not in path.parts]
+    parsed = (node for path in sources for node in ast.walk(ast.parse(path.read_text())))
+    found = {node.name for node in parsed if isinstance(node, ast.FunctionDef) and writes(node)}
+    assert found == {"change", "_write_denied", "__init__"} | {
+        "lease_round", "renew_lease", "release_round", "put_resume_point", "take", "tell",
+    }  # fmt: skip
+
+
+def test_an_entry_says_who_did_what_to_what(platform: Platform) -> None:
+    platform.http.put("/v1/models/m/aliases/canary", json=author(version=1))
+    newest = entries(platform.catalog)[-1]
+    assert newest | {"digest": "", "previous": "", "sequence": 0} == {
+        "at": "1970-01-12T13:46:40.000000+00:00", "by": "ann", "action": "set_alias", "model": "m", "alias": "canary",
+        "version": 1, "reason": "so", "result": "done", "digest": "", "previous": "", "sequence": 0,
+    }  # fmt: skip
+
+
+def test_a_version_names_its_trainer_and_its_verdict(platform: Platform) -> None:
+    registered(platform)
+    newest = entries(platform.catalog)[-1]
+    told = {key: newest[key] for key in ("by", "action", "model", "version", "decision")}
+    assert told == {"by": "trainer", "action": "register_version", "model": "m", "version": 3, "decision": "promote"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "action"),
+    [
+        (lambda c: c.set_alias("m", "production", 9, by="eve", reason=""), NotFound, "set_alias"),
+        (lambda c: c.set_alias("m", "production", 1, by="", reason=""), InvalidInput, "set_alias"),
+        (lambda c: c.rollback("m", by="eve", reason=""), Conflict, "rollback"),
+        (lambda c: c.register_version("none", 1, draft(c)), NotFound, "register_version"),
+        (lambda c: c.push_version("m", [], origin="", by="eve", reason=""), InvalidInput, "push_version"),
+        (lambda c: c.delete_model("m", by="eve", reason=""), Conflict, "delete_model"),
+        (lambda c: c.jobs.ask("dig", model="m", by="eve", reason=""), InvalidInput, "ask_job"),
+        (lambda c: c.fail_round_by_hand("m", "none", by="eve", reason=""), NotFound, "fail_round"),
+    ],
+)
+def test_what_was_refused_is_written_and_nothing_else_is(
+    catalog: Catalog, refused: Callable[[Catalog], object], error: type[HeadraceError], action: str
+) -> None:
+    before = catalog.audit.head().sequence
+    with pytest.raises(error):
+        refused(catalog)
+    (entry,) = entries(catalog, before)
+    assert (entry["action"], entry["result"], entry["error"]) == (action, "denied", error.__name__)
+
+
+def test_a_change_that_cannot_be_logged_does_not_happen(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are one transaction: here the log's table refuses the entry."""
+    with catalog.audit._database.write() as transaction:
+        transaction.connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+    with pytest.raises(HeadraceError):
+        catalog.change_model("m", "pause", by="ann", reason="")
+    assert catalog.get_model("m").paused == ""
+
+
+def test_what_machines_repeat_is_not_in_it(catalog: Catalog) -> None:
+    plan = next_plan(catalog)
+    catalog.plan_round(plan)
+    before = catalog.audit.head()
+    catalog.plan_round(plan)
+    held = lease(catalog)
+    catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={})
+    catalog.release_round(held.round.round_id, held.token, reason="")
+    catalog.report(Report("t", "trainer", "", 1.0))
+    catalog.collect()
+    assert catalog.audit.head() == before
+
+
+def test_what_the_registry_decides_by_itself_is_in_it(catalog: Catalog, clock: Clock) -> None:
+    catalog.register_model("m", stream="s", files=definition(retention=NEWEST_ONLY), by="test")
+    for _ in range(3):
+        publish(catalog)
+    clock.pass_seconds(2 * 24 * 3600.0)
+    report_log(catalog)
+    catalog.collect()
+    thinned = entries(catalog)[-1]
+    assert (thinned["by"], thinned["action"], thinned["versions"]) == ("registry", "thin", 1)
+    bad = Served("m", 3, "END", 1.0, reason="no", given_up=True)
+    catalog.report(Report("r", "serving", "", 1.0, serves=(bad,)))
+    left = entries(catalog)[-1]
+    assert (left["by"], left["action"], left["left_version"]) == ("registry", "leave_unloadable", 3)
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_disk(catalog: Catalog, clock: Clock) -> None:
+    before = catalog.audit.head().sequence
+
+    def refused() -> None:
+        with pytest.raises(NotFound):
+            catalog.set_alias("none", "production", 1, by="eve", reason="")
+
+    for _ in range(150):
+        refused()
+    assert len(entries(catalog, before)) == 120
+    clock.pass_seconds(61)
+    refused()
+    assert entries(catalog)[-1]["unwritten"] == 30
+
+
+def test_long_text_is_cut_and_named_by_its_digest(catalog: Catalog) -> None:
+    catalog.change_model("m", "pause", by="ann", reason="x" * 2000)
+    assert entries(catalog)[-1]["reason"].startswith("x" * 300 + "… (SHA-256 of 2000 characters: ")
+
+
+def test_a_dry_run_and_its_refusal_leave_nothing(catalog: Catalog) -> None:
+    before = catalog.audit.head()
+    catalog.apply(stream=None, model=("m", definition(seed=9)), by="ann", dry_run=True)
+    with pytest.raises(Conflict):
+        catalog.delete_model("m", by="ann", reason="", dry_run=True)
+    assert catalog.audit.head() == before
+
+
+def test_the_log_is_exported_as_lines_in_parts(platform: Platform) -> None:
+    lines = platform.http.get("/v1/audit").text.splitlines()
+    head = verify_chain(lines)
+    assert platform.http.get("/v1/audit/head").json() == asdict(head)
+    part = platform.http.get("/v1/audit", params={"after": 2, "limit": 2}).text.splitlines()
+    assert part == lines[2:4]
+
+
+def test_the_log_goes_on_after_a_restart(tmp_path: Path, clock: Clock) -> None:
+    first = new_catalog(tmp_path / "data", clock)
+    head = first.audit.head()
+    first.close()
+    again = new_catalog(tmp_path / "data", clock)
+    lines = [line.rstrip("\n") for line in again.audit.lines(0, 10_000)]
+    assert json.loads(lines[head.sequence])["previous"] == head.digest
+    verify_chain(lines)
+    again.close()
+
+
+def test_an_entry_that_was_changed_in_the_database_shows(platform: Platform) -> None:
+    with platform.catalog.audit._database.write() as transaction:
+        changed = "UPDATE audit SET line = replace(line, 'test', 'eve') WHERE sequence = 2"
+        transaction.connection.exec_driver_sql(changed)
+    with pytest.raises(HeadraceError, match=r"entry 2\) was changed"):
+        verify_chain(line.rstrip("\n") for line in platform.catalog.audit.lines(0, 10_000))

@@ -11,7 +11,6 @@ from typing import TextIO
 import grpc
 from prometheus_client import REGISTRY
 
-from common.access.guard import Guard
 from common.errors import HeadraceError, Unavailable
 from common.process import scheduling
 from common.process.health import Health
@@ -24,6 +23,7 @@ from common.process.tracing import open_tracing
 from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
+from services.registry.doors.audited import AuditedGuard
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.doors.rules import RULES
@@ -69,10 +69,11 @@ def main() -> int:
 
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
-    guard = Guard(settings.open_access(settings.host), RULES)
+    access = settings.open_access(settings.host)
     tracing = open_tracing("registry", settings.trace_sample)
     shelf = claim(settings.data_dir, settings.blobs)
     catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
+    guard = AuditedGuard(access, RULES, catalog.audit)
     REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)

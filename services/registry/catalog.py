@@ -122,6 +122,7 @@ class Catalog:
 
     def close(self) -> None:
         self._watch.close()
+        self.audit.close()
         self._database.close()
 
     # streams and models

@@ -3,6 +3,7 @@
 from common.access.principal import INGEST, current
 from common.errors import PermissionDenied
 from services.registry.catalog import Catalog
+from services.registry.store.audit import Call
 
 _CHANGED = "changed"
 
@@ -16,8 +17,9 @@ def check_stream(catalog: Catalog, name: str, schema_json: str) -> None:
     principal = current()
     if principal.may(INGEST, name):
         return
-    applied = catalog.apply(stream=(name, schema_json), model=None, by=principal.name, dry_run=True)
-    if applied.stream_change == _CHANGED:
-        raise PermissionDenied(
-            f"{principal.name} has no role ingest for the stream, so the schema of it stays as it is"
-        )
+    with catalog.audit.refusals(Call("register_stream", principal.name, {"stream": name})):
+        applied = catalog.apply(stream=(name, schema_json), model=None, by=principal.name, dry_run=True)
+        if applied.stream_change == _CHANGED:
+            raise PermissionDenied(
+                f"{principal.name} has no role ingest for the stream, so the schema of it stays as it is"
+            )

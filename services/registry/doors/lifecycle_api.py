@@ -12,6 +12,7 @@ from common.registry.wire import json_text
 from services.registry.catalog import Catalog, ModelChange, StreamChange
 from services.registry.doors.allowed import check_stream
 from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, PushBody, decoded, json_answer
+from services.registry.store.audit import Call
 
 _MODEL_WORDS: dict[ModelChange, str] = {
     "pause": "No round is planned until it is resumed; one that runs goes on to its end.",
@@ -92,7 +93,8 @@ def _add_apply(app: FastAPI, catalog: Catalog) -> None:
         if body.model is not None:
             model = (body.model.name, {path: decoded(path, text) for path, text in body.model.files.items()})
         if body.model is not None:
-            require(_AUTHOR, called(body.model.name))
+            with catalog.audit.refusals(Call("apply", body.by, {"model": body.model.name})):
+                require(_AUTHOR, called(body.model.name))
         if stream:
             check_stream(catalog, *stream)
         return json_answer(catalog.apply(stream=stream, model=model, by=body.by, dry_run=body.dry_run))

@@ -52,6 +52,8 @@ _HTTP: Mapping[str, Rule] = {
     "GET /v1/overview": _VIEWS,
     "GET /v1/series": _VIEWS,
     "GET /v1/history": _VIEWS,
+    "GET /v1/audit": _VIEWS,
+    "GET /v1/audit/head": _VIEWS,
     "GET /v1/webhooks": _VIEWS,
 }
 _TRAINER, _UPLOADS = rule("service:trainer"), rule("service:trainer", "author")

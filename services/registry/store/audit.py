@@ -7,8 +7,10 @@ digest) changes no model and has none. common/registry/audit.py says the form.
 
 import hashlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from common.access.principal import author_of, current
 from common.errors import HeadraceError, Overloaded, Unavailable
 from common.registry.audit import EMPTY, Head, head_of, line_after
 from services.registry.store.database import Database, Transaction
@@ -52,8 +55,10 @@ class AuditLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._lock = threading.Lock()
         self._denied_at = deque[float](maxlen=_DENIED_A_MINUTE)
         self._unwritten = 0
+        self._later = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     @contextmanager
     def change(self, call: Call) -> Iterator[Transaction]:
@@ -71,9 +76,17 @@ class AuditLog:
         except (Unavailable, Overloaded):
             raise
         except HeadraceError as error:
-            if not call.only_changes:
-                self._write_denied(call, error)
+            if not call.only_changes and self._is_due(call, error):
+                self._write_denied(call)
             raise
+
+    def note_denied(self, call: Call, error: HeadraceError) -> None:
+        """For a door that must not wait for the disk: written soon."""
+        if self._is_due(call, error):
+            self._later.submit(self._write_denied, call)
+
+    def close(self) -> None:
+        self._later.shutdown()
 
     @contextmanager
     def call(self, action: str, *, by: str, **about: Any) -> Iterator[Transaction]:
@@ -97,16 +110,19 @@ class AuditLog:
         with self._database.read() as connection:
             return _head(connection)
 
-    def _write_denied(self, call: Call, error: HeadraceError) -> None:
+    def _is_due(self, call: Call, error: HeadraceError) -> bool:
         """So many a minute: who is refused again and again must not fill the disk. The next entry counts the others."""
-        now = self._database.now
-        if len(self._denied_at) == _DENIED_A_MINUTE and now - self._denied_at[0] < 60:
-            self._unwritten += 1
-            return
-        self._denied_at.append(now)
-        unwritten, self._unwritten = self._unwritten, 0
-        call.outcome = {"error": type(error).__name__, "message": error.message}
-        call.outcome |= {"unwritten": unwritten} if unwritten else {}
+        with self._lock:
+            now = self._database.now
+            if len(self._denied_at) == _DENIED_A_MINUTE and now - self._denied_at[0] < 60:
+                self._unwritten += 1
+                return False
+            self._denied_at.append(now)
+            unwritten, self._unwritten = self._unwritten, 0
+        call.outcome = {"error": type(error).__name__, "message": error.message, "unwritten": unwritten or ""}
+        return True
+
+    def _write_denied(self, call: Call) -> None:
         try:
             with self._database.write() as transaction:
                 append(transaction, call, DENIED)
@@ -118,7 +134,12 @@ def append(transaction: Transaction, call: Call, result: str) -> None:
     connection = transaction.connection
     head = _head(connection)
     at = datetime.fromtimestamp(transaction.now, UTC).isoformat(timespec="microseconds")
-    entry = {"at": at, "by": call.by, "action": call.action, "result": result, **_shown(call.about | call.outcome)}
+    principal = current()
+    by = call.by if call.by == BY_REGISTRY else author_of(call.by)
+    about = call.about | call.outcome
+    if principal.is_identified and principal.name != by:
+        about["principal"] = principal.name
+    entry = {"at": at, "by": by, "action": call.action, "result": result, **_shown(about)}
     connection.execute(insert(audit).values(sequence=head.sequence + 1, line=line_after(head, _plain(entry))))
 
 

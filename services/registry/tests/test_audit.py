@@ -15,13 +15,16 @@ from starlette.routing import Route
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.process.health import Health
+from common.process.web import WebServer, bind
 from common.registry import wire
 from common.registry.audit import verify_chain
 from common.registry.reporting import Report, Served
 from protos import registry_pb2 as pb
 from services.registry.catalog import Catalog
+from services.registry.doors.audited import AuditedGuard
 from services.registry.doors.grpc_api import RegistryServicer
 from services.registry.doors.http_api import create_registry_app
+from services.registry.doors.rules import RULES
 from services.registry.pages.actions import FORMS
 from services.registry.tests.building import (
     NEWEST_ONLY,
@@ -35,6 +38,8 @@ from services.registry.tests.building import (
     publish,
     report_log,
 )
+from testing import plain_http
+from testing.walking import access_in, bearer
 
 Entry = dict[str, Any]
 MACHINES = {
@@ -397,3 +402,47 @@ def test_an_entry_that_was_changed_in_the_database_shows(platform: Platform) -> 
         transaction.connection.exec_driver_sql(changed)
     with pytest.raises(HeadraceError, match=r"entry 2\) was changed"):
         verify_chain(line.rstrip("\n") for line in platform.catalog.audit.lines(0, 10_000))
+
+
+@pytest.fixture
+def guarded(catalog: Catalog, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A door that asks for credentials, of the principals of testing/walking.py."""
+    guard = AuditedGuard(access_in(tmp_path), RULES, catalog.audit)
+    server = WebServer(create_registry_app(catalog, Health(), guard=guard), bind("127.0.0.1", 0))
+    server.start()
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        yield client
+    catalog.end_watches()
+    server.stop()
+
+
+def test_who_did_it_is_the_principal_whatever_the_request_says(guarded: httpx.Client, catalog: Catalog) -> None:
+    answer = guarded.post("/v1/models/m:pause", json={"by": "somebody else"}, headers=bearer("operator"))
+    assert answer.status_code == 200, answer.text
+    assert entries(catalog)[-1]["by"] == "operator"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "by", "told"),
+    [("", "Unauthenticated", "", {}), ("sender", "PermissionDenied", "sender", {"model": ["m"]})],
+)
+def test_who_is_refused_at_the_door_is_in_the_log(
+    guarded: httpx.Client, catalog: Catalog, name: str, error: str, by: str, told: Entry
+) -> None:
+    before = catalog.audit.head().sequence
+    assert guarded.put("/v1/models/m", json={}, headers=bearer(name)).status_code in (401, 403)
+    assert guarded.get("/v1/models/m", headers=bearer(name)).status_code in (401, 403)
+    catalog.audit.close()  # what is to be written soon is written then
+    (entry,) = entries(catalog, before)
+    assert (entry["action"], entry["result"], entry["error"]) == ("PUT /v1/models/{model}", "denied", error)
+    assert (entry["by"], {key: entry[key] for key in told}) == (by, told)
+
+
+def test_a_schema_that_an_author_may_not_change_is_in_the_log(guarded: httpx.Client, catalog: Catalog) -> None:
+    other = {
+        **SCHEMA,
+        "features": [*SCHEMA["features"], {"name": "z", "dtype": "float32", "required": False, "default": 0.0}],
+    }
+    assert guarded.put("/v1/streams/s", json=other, headers=bearer("author")).status_code == 403
+    entry = entries(catalog)[-1]
+    assert (entry["by"], entry["action"], entry["error"]) == ("author", "register_stream", "PermissionDenied")

@@ -102,8 +102,8 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
         if block == 1 and team.rank and team.rank in (question.get("kill"), question.get("halt")):
             os.kill(os.getpid(), signal.SIGKILL if "kill" in question else signal.SIGSTOP)
         examples = _block(model, block, question.get("examples", _EXAMPLES))
-        found = training.train_block(examples, pass_index=0, block_index=block)
-        losses += found.tolist()
+        of_block = training.train_block(examples, pass_index=0, block_index=block)
+        losses += of_block.tolist()
     digest = hashlib.sha256()
     for path, array in sorted(training.captured().items()):
         digest.update(path.encode() + array.tobytes())

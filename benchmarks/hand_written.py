@@ -151,6 +151,7 @@ class _Immediate(RestPredict):
         tag: bytes,
         timeout_seconds: float | None = None,
         traceparent: bytes = b"",
+        keys: bytes = b"",
     ) -> None:
         on_answer(200, _ANSWER, 1)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import tfserving_pb2 as protos_dot_tfserving__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/prediction_log.proto\x12\x0cheadrace.log\x1a\x16protos/tfserving.proto\"\xe1\x01\n\rPredictionLog\x12/\n\x0clog_metadata\x18\x01 \x01(\x0b\x32\x19.headrace.log.LogMetadata\x12-\n\x0bpredict_log\x18\x06 \x01(\x0b\x32\x18.headrace.log.PredictLog\x12\x13\n\nrequest_id\x18\xe8\x07 \x01(\t\x12\x14\n\x0b\x61nswered_at\x18\xe9\x07 \x01(\x01\x12\x18\n\x0flatency_seconds\x18\xea\x07 \x01(\x01\x12\x13\n\nerror_code\x18\xeb\x07 \x01(\x05\x12\x16\n\rerror_message\x18\xec\x07 \x01(\t\"\x89\x01\n\x0bLogMetadata\x12+\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x17.headrace.tfs.ModelSpec\x12\x35\n\x0fsampling_config\x18\x02 \x01(\x0b\x32\x1c.headrace.log.SamplingConfig\x12\x16\n\x0etimestamp_secs\x18\x04 \x01(\x03\"\'\n\x0eSamplingConfig\x12\x15\n\rsampling_rate\x18\x01 \x01(\x01\"l\n\nPredictLog\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.headrace.tfs.PredictRequest\x12/\n\x08response\x18\x02 \x01(\x0b\x32\x1d.headrace.tfs.PredictResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/prediction_log.proto\x12\x0cheadrace.log\x1a\x16protos/tfserving.proto\"\x9f\x02\n\rPredictionLog\x12/\n\x0clog_metadata\x18\x01 \x01(\x0b\x32\x19.headrace.log.LogMetadata\x12-\n\x0bpredict_log\x18\x06 \x01(\x0b\x32\x18.headrace.log.PredictLog\x12\x13\n\nrequest_id\x18\xe8\x07 \x01(\t\x12\x14\n\x0b\x61nswered_at\x18\xe9\x07 \x01(\x01\x12\x18\n\x0flatency_seconds\x18\xea\x07 \x01(\x01\x12\x13\n\nerror_code\x18\xeb\x07 \x01(\x05\x12\x16\n\rerror_message\x18\xec\x07 \x01(\t\x12\x18\n\x0fprediction_keys\x18\xed\x07 \x03(\t\x12\x0e\n\x05\x61lias\x18\xee\x07 \x01(\t\x12\x12\n\tis_shadow\x18\xef\x07 \x01(\x08\"\x89\x01\n\x0bLogMetadata\x12+\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x17.headrace.tfs.ModelSpec\x12\x35\n\x0fsampling_config\x18\x02 \x01(\x0b\x32\x1c.headrace.log.SamplingConfig\x12\x16\n\x0etimestamp_secs\x18\x04 \x01(\x03\"\'\n\x0eSamplingConfig\x12\x15\n\rsampling_rate\x18\x01 \x01(\x01\"l\n\nPredictLog\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.headrace.tfs.PredictRequest\x12/\n\x08response\x18\x02 \x01(\x0b\x32\x1d.headrace.tfs.PredictResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.prediction_log_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREDICTIONLOG']._serialized_start=70
-  _globals['_PREDICTIONLOG']._serialized_end=295
-  _globals['_LOGMETADATA']._serialized_start=298
-  _globals['_LOGMETADATA']._serialized_end=435
-  _globals['_SAMPLINGCONFIG']._serialized_start=437
-  _globals['_SAMPLINGCONFIG']._serialized_end=476
-  _globals['_PREDICTLOG']._serialized_start=478
-  _globals['_PREDICTLOG']._serialized_end=586
+  _globals['_PREDICTIONLOG']._serialized_end=357
+  _globals['_LOGMETADATA']._serialized_start=360
+  _globals['_LOGMETADATA']._serialized_end=497
+  _globals['_SAMPLINGCONFIG']._serialized_start=499
+  _globals['_SAMPLINGCONFIG']._serialized_end=538
+  _globals['_PREDICTLOG']._serialized_start=540
+  _globals['_PREDICTLOG']._serialized_end=648
 # @@protoc_insertion_point(module_scope)

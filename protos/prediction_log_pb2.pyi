@@ -1,13 +1,14 @@
 from protos import tfserving_pb2 as _tfserving_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PredictionLog(_message.Message):
-    __slots__ = ("log_metadata", "predict_log", "request_id", "answered_at", "latency_seconds", "error_code", "error_message")
+    __slots__ = ("log_metadata", "predict_log", "request_id", "answered_at", "latency_seconds", "error_code", "error_message", "prediction_keys", "alias", "is_shadow")
     LOG_METADATA_FIELD_NUMBER: _ClassVar[int]
     PREDICT_LOG_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +16,9 @@ class PredictionLog(_message.Message):
     LATENCY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ALIAS_FIELD_NUMBER: _ClassVar[int]
+    IS_SHADOW_FIELD_NUMBER: _ClassVar[int]
     log_metadata: LogMetadata
     predict_log: PredictLog
     request_id: str
@@ -22,7 +26,10 @@ class PredictionLog(_message.Message):
     latency_seconds: float
     error_code: int
     error_message: str
-    def __init__(self, log_metadata: _Optional[_Union[LogMetadata, _Mapping]] = ..., predict_log: _Optional[_Union[PredictLog, _Mapping]] = ..., request_id: _Optional[str] = ..., answered_at: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+    prediction_keys: _containers.RepeatedScalarFieldContainer[str]
+    alias: str
+    is_shadow: bool
+    def __init__(self, log_metadata: _Optional[_Union[LogMetadata, _Mapping]] = ..., predict_log: _Optional[_Union[PredictLog, _Mapping]] = ..., request_id: _Optional[str] = ..., answered_at: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., prediction_keys: _Optional[_Iterable[str]] = ..., alias: _Optional[str] = ..., is_shadow: bool = ...) -> None: ...
 
 class LogMetadata(_message.Message):
     __slots__ = ("model_spec", "sampling_config", "timestamp_secs")

@@ -20,6 +20,9 @@ candidate and parent were measured on the same held-out slice. "training" has th
 `data_loss` and `regularization_loss` where the loss is not one number of a module's own."""
 PRODUCTION = "production"
 CANARY = "canary"
+PREDECESSOR = "predecessor"
+"""The alias of the version to which production would go back, where the definition's rollout has a judge: replicas then
+have it loaded, and score keyed predictions on it too. The registry alone moves it."""
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ class LocalPlatform:
             "REGISTRY_ADDRESS": self._registry_address,
             "REDIS_URL": f"unix://{self.redis_socket}",
             "REPLICA": name,
+            "REQUEST_LOG": f"segments:{self.data_dir / 'log'}",
         }
         return self._service("serving", name, settings, port_step=index * REPLICA_PORT_STEP, stop_seconds=20.0)
 

@@ -54,6 +54,7 @@ from services.serving.front.monitoring import MonitoringConfig, add_metrics_rout
 from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import following, open_request_log
+from services.serving.front.shadow import Shadow
 from services.serving.options.flags import read_flags, usage
 from services.serving.options.option_sources import replica_options
 from services.serving.options.platform_names import platform_names
@@ -199,7 +200,10 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
         request_log.start()
     latency = ApiLatency() if start.monitoring.path else None
     counts = _counts_of(front)
-    journal = Journal(counts, request_log, latency, tracing)
+    shadow = Shadow(front, request_log.offer) if request_log is not None else None
+    if shadow is not None:
+        REGISTRY.register(shadow)
+    journal = Journal(counts, request_log, latency, tracing, shadow)
     large = LargeMessages(front.limits)
     predict = RestPredict(front, journal, large, timeout_seconds=settings.rest_timeout_seconds)
     bounds = (

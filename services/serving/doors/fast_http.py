@@ -32,6 +32,7 @@ from services.serving.doors.rest_predict import (
 )
 from services.serving.doors.roles import PREDICTS
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
+from services.serving.front.prediction_keys import PREDICTION_KEY
 from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ class _Prediction:
     """One request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
 
     __slots__ = (
-        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "principal",
-        "protocol", "response_complete", "tag", "timeout_seconds", "traceparent",
+        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "keys", "more_body", "path",
+        "principal", "protocol", "response_complete", "tag", "timeout_seconds", "traceparent",
     )  # fmt: skip
     message_event = _NoEvent()
 
@@ -76,8 +77,10 @@ class _Prediction:
         tag: bytes,
         traceparent: bytes,
         principal: Principal | None,
+        keys: bytes,
     ) -> None:
         self.protocol = protocol
+        self.keys = keys
         self.principal = principal
         self.traceparent = traceparent
         self.tag = tag
@@ -107,6 +110,7 @@ class _Prediction:
                 timeout_seconds=self.timeout_seconds,
                 tag=self.tag,
                 traceparent=self.traceparent,
+                keys=self.keys,
             )
         except Exception:
             logger.exception("a prediction failed unexpectedly", extra=log_fields(self.tag, self.path.model))
@@ -157,7 +161,7 @@ class PredictProtocol(BoundedHttpProtocol):
         self.expect_100_continue = False
         self.headers = []
         self._timeout_seconds: float | None = None
-        self._tag = self._traceparent = self._authorization = b""
+        self._tag = self._traceparent = self._authorization = self._keys = b""
         self._is_plain = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -182,6 +186,8 @@ class PredictProtocol(BoundedHttpProtocol):
             self._tag = value
         elif name == _TRACEPARENT:
             self._traceparent = value
+        elif name == PREDICTION_KEY:
+            self._keys = value or b","
         elif name == b"authorization":
             self.note_header(name, value)
             self._authorization = value
@@ -197,7 +203,7 @@ class PredictProtocol(BoundedHttpProtocol):
         self.stage = BODY
         waits_for = self.cycle
         tag = self._tag or self.predict.tags.new()
-        prediction = _Prediction(self, path, self._timeout_seconds, tag, self._traceparent, principal)
+        prediction = _Prediction(self, path, self._timeout_seconds, tag, self._traceparent, principal, self._keys)
         self.cycle = prediction  # type: ignore[assignment]  # quacks like uvicorn's cycle
         if waits_for is None or waits_for.response_complete:
             prediction.is_its_turn = True

@@ -39,6 +39,7 @@ from services.serving.front.classify import (
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, Entry, Journal, Tags
 from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
+from services.serving.front.prediction_keys import PREDICTION_KEY
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
@@ -51,6 +52,7 @@ SERVICE_NAMES = (PREDICTION_SERVICE, MODEL_SERVICE)
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LONGEST_MESSAGE = 1024
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
+_KEY = PREDICTION_KEY.decode()
 _Handler = Callable[..., Awaitable[Any]]
 _HAVE_INPUTS = (
     tfserving_pb2.PredictRequest,
@@ -135,6 +137,9 @@ class _Door:
                 reading = await self._large.read(predict_message, whole, route, timeout_seconds=self._most(seconds))
             else:
                 reading = read_predict_request(request, route, self._front.limits)
+            if keys := _keys_of(context):
+                alias = self._front.alias_of(*_asked_for(spec))
+                self._journal.key(entry, keys, rows=reading.rows, alias=alias)
             reply = await self._reply(route, reading, entry, context.time_remaining())
             write = partial(predict_response, spec=_answered_by(spec, reply))
             if reply.ByteSize() <= LARGE_BYTES:
@@ -241,6 +246,8 @@ class _Door:
         if self._journal.is_tracing:
             self._journal.trace(entry, traceparent)
         try:
+            if api != PREDICT and _keys_of(context):
+                raise invalid("X-Prediction-Key goes with Predict alone")
             yield entry
         except RequestFailed as error:
             if entry.version:
@@ -293,7 +300,7 @@ class _Door:
                 answered.set_result(reply)
 
         request = reading.request
-        sampled = reading.whole() if self._journal.takes(entry.model) else None
+        logged = reading.whole() if self._journal.takes(entry) else None
         if entry.span is not None:
             request.traceparent = entry.span.traceparent
         request_id = self._front.submit(
@@ -305,8 +312,8 @@ class _Door:
             self._front.forget(request_id)
         entry.take(reply)
         entry.signature = request.signature or DEFAULT_SIGNATURE
-        if sampled is not None:
-            self._journal.sample(entry, sampled, reply)
+        if logged is not None:
+            self._journal.log(entry, logged, reply)
         if reply.error_code:
             raise RequestFailed(reply.error_code, reply.error_message)
         return reply
@@ -321,6 +328,12 @@ class _Call:
     spec: tfserving_pb2.ModelSpec
     entry: Entry
     timeout_seconds: float | None
+
+
+def _keys_of(context: Any) -> bytes:
+    """b"" where the call has none."""
+    given = (value.encode() or b"," for key, value in context.invocation_metadata() or () if key == _KEY)
+    return next(given, b"")
 
 
 def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:

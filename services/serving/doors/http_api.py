@@ -37,6 +37,7 @@ from services.serving.front.async_predictions import AsyncPredictions
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.front.model_info import metadata_json, replica_json, status_json, versions_of
+from services.serving.front.prediction_keys import PREDICTION_KEY
 from services.serving.rest_json.values import invalid
 from services.serving.wire.prediction import RequestFailed
 
@@ -50,6 +51,7 @@ CORS_HEADERS = {
 _CORS_WITH_TOKENS = {"access-control-allow-headers": "Content-Type, Authorization"}
 _TARGETS = ("", "/versions/{version}", "/labels/{label}")
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
+_KEY = PREDICTION_KEY.decode()
 _PAYLOAD_TOO_LARGE = 413
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -92,6 +94,8 @@ class _Door:
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url, tag)
+        if _KEY in request.headers:
+            raise invalid("X-Prediction-Key goes with :predict alone")
         body, gone = partial(self._body, request), partial(_until_gone, request)
         asked = Asked(request.method, text, tag, request.headers.get(TRACEPARENT, ""))
         later = await self._async_door.answer(asked, body, gone)
@@ -126,8 +130,9 @@ class _Door:
                 answered.set_result(_response(status, content, version=version))
 
         traceparent = request.headers.get(TRACEPARENT, "").encode("latin-1")
+        keys = (request.headers.get(_KEY, "") or ("," if _KEY in request.headers else "")).encode("latin-1")
         abandon = self._predict.start(
-            path, body, answer, tag=tag, timeout_seconds=_timeout_of(request), traceparent=traceparent
+            path, body, answer, tag=tag, timeout_seconds=_timeout_of(request), traceparent=traceparent, keys=keys
         )
         gone = asyncio.ensure_future(_until_gone(request))
         try:

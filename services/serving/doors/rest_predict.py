@@ -121,12 +121,14 @@ class RestPredict:
         tag: bytes,
         timeout_seconds: float | None = None,
         traceparent: bytes = b"",
+        keys: bytes = b"",
     ) -> Abandon | None:
         """Begins one prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
             tag: what the request is called in logs (journal.py).
             traceparent: of the client's span, where it says one.
+            keys: of the rows (prediction_keys.py); b"" where there are none.
 
         Returns:
             What forgets the request, for when the client is gone; None when it is answered already.
@@ -137,8 +139,10 @@ class RestPredict:
         try:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)
+            if keys and path.method:
+                raise invalid("X-Prediction-Key goes with :predict alone")
             if len(body) > LARGE_BYTES:
-                return self._begin(self._run_large(entry, path, body, on_answer, timeout_seconds), on_answer)
+                return self._begin(self._run_large(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
             document = Document(body, self._front.limits)
             if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
                 examples = read_examples(document.fields, self._front.limits)
@@ -148,13 +152,20 @@ class RestPredict:
                 route = self._route(path)
                 reading = read_document(document, route, self._front.limits)
             finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
-            return partial(self._front.forget, self._submit(entry, path, route, reading, finish, timeout_seconds))
+            request_id = self._submit(entry, path, route, reading, finish, timeout_seconds, keys)
+            return partial(self._front.forget, request_id)
         except RequestFailed as error:
             self._refuse(entry, on_answer, error)
             return None
 
     async def _run_large(
-        self, entry: Entry, path: ModelPath, body: bytes, on_answer: OnAnswer, timeout_seconds: float | None
+        self,
+        entry: Entry,
+        path: ModelPath,
+        body: bytes,
+        on_answer: OnAnswer,
+        timeout_seconds: float | None,
+        keys: bytes,
     ) -> None:
         loop = asyncio.get_running_loop()
         timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -163,7 +174,7 @@ class RestPredict:
         try:
             route, reading = await self.read_large(path, body, timeout_seconds)
             seconds = max(deadline - loop.time(), 0.0)
-            request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds)
+            request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds, keys)
         except RequestFailed as error:
             self._refuse(entry, on_answer, error)
             return
@@ -214,11 +225,15 @@ class RestPredict:
         reading: Reading,
         on_reply: Callable[[queue_pb2.PredictionReply], None],
         timeout_seconds: float | None,
+        keys: bytes,
     ) -> bytes:
         """Raises RequestFailed."""
         if reading.sharing:
             self._front.contexts.add(path.model, reading.sharing)
-        if self._journal.takes(path.model):
+        if keys:
+            alias = self._front.alias_of(path.version, path.label)
+            self._journal.key(entry, keys, rows=reading.rows, alias=alias)
+        if self._journal.takes(entry):
             entry.request = reading.whole()
         if entry.span is not None:
             reading.request.traceparent = entry.span.traceparent
@@ -285,7 +300,7 @@ class RestPredict:
         entry.take(reply)
         self._journal.answered(entry, code, message)
         if entry.request is not None:
-            self._journal.sample(entry, entry.request, reply)
+            self._journal.log(entry, entry.request, reply)
         on_answer(status, body, 0 if code else reply.version)
 
 

@@ -125,6 +125,10 @@ class Front:
         """By (model, target)."""
         return self._routing.routes
 
+    def alias_of(self, version: int | None, label: str | None) -> str:
+        """The alias that a request means; "" where it means a version."""
+        return label or ("" if version is not None or self.state is None else self.state.default_alias)
+
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""
         return self._routing.knows(model)
@@ -193,6 +197,11 @@ class Front:
                 raise RequestFailed(*self._refusal(route.queue, 0))
             timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
             self.admission.check(model, route.queue.load, open_count=len(self._open), rows=1, timeout_seconds=timeout)
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether requests were refused a moment ago."""
+        return self._pressure_timer is not None
 
     def _note_pressure(self) -> None:
         if self._pressure_timer is None:

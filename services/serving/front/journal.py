@@ -1,5 +1,6 @@
 """What is kept of each request when it ends: counters always, a line of the log where somebody should act on it (each
-request at level DEBUG), and the whole of it in the request log where its model is sampled.
+request at level DEBUG), and the whole of it in the request log where its model is sampled, or its outputs where it has
+keys (prediction_keys.py).
 
 The tag of a request is what its client calls it (header `x-request-id`), or a name made here. It goes back with the
 answer, into the lines of the log and into the request log; the queue does not need it.
@@ -12,9 +13,12 @@ import time
 
 from common.process.tracing import OFF, REQUEST_ID, Span, Tracing
 from protos import queue_pb2
+from services.serving.front.prediction_keys import keys_of
 from services.serving.front.request_counts import PREDICT, ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog, Sample
+from services.serving.front.shadow import Shadow
 from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger("services.serving.requests")
 
@@ -54,7 +58,21 @@ def told_of(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, objec
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
-    __slots__ = ("api", "batch", "door", "model", "request", "signature", "span", "started_at", "tag", "version")
+    __slots__ = (
+        "alias",
+        "api",
+        "batch",
+        "door",
+        "is_sampled",
+        "keys",
+        "model",
+        "request",
+        "signature",
+        "span",
+        "started_at",
+        "tag",
+        "version",
+    )
 
     def __init__(self, model: str, door: str, tag: bytes, api: str = PREDICT) -> None:
         self.model = model
@@ -63,7 +81,12 @@ class Entry:
         self.tag = tag
         self.started_at = time.perf_counter()
         self.request: queue_pb2.PredictionRequest | None = None
-        """What the queue carries; only where it is to be sampled."""
+        """What the queue carries; only where it is to be logged."""
+        self.is_sampled = False
+        self.keys: tuple[str, ...] = ()
+        """Of its rows; () where it has none."""
+        self.alias = ""
+        """That it asked for; only where it has keys."""
         self.signature = ""
         """The one that was asked for, once it is known that the model has it."""
         self.version = 0
@@ -89,8 +112,10 @@ class Journal:
         request_log: RequestLog | None = None,
         latency: ApiLatency | None = None,
         tracing: Tracing = OFF,
+        shadow: Shadow | None = None,
     ) -> None:
-        """latency: where the time of each is kept by API, too."""
+        """latency: where the time of each is kept by API, too. shadow: there with the request log."""
+        self._shadow = shadow
         self.tracing, self.is_tracing = tracing, tracing.is_on
         self._counts = counts
         self._latency = latency
@@ -120,15 +145,37 @@ class Journal:
             self.tracing.note("batch in the runner", span.traceparent, began, ended, told)
         span.end(message)
 
-    def takes(self, model: str) -> bool:
-        """Whether this request is one for the request log: then `sample` is called with its answer."""
-        return self._request_log is not None and self._request_log.takes(model)
+    def takes(self, entry: Entry) -> bool:
+        """Whether this request is one for the request log: then `log` is called with its answer."""
+        entry.is_sampled = self._request_log is not None and self._request_log.takes(entry.model)
+        return entry.is_sampled or bool(entry.keys)
 
-    def sample(self, entry: Entry, request: queue_pb2.PredictionRequest, reply: queue_pb2.PredictionReply) -> None:
+    def key(self, entry: Entry, given: bytes, *, rows: int, alias: str) -> None:
+        """Gives the rows of a request their keys.
+
+        Raises:
+            RequestFailed: they do not go with the rows, or this replica logs no predictions, so that the keys were for
+                nothing.
+        """
+        if self._request_log is None:
+            raise RequestFailed(
+                Code.FAILED_PRECONDITION,
+                "X-Prediction-Key: this replica logs no predictions; SERVING_REQUEST_LOG says where to log them",
+            )
+        entry.keys, entry.alias = keys_of(given, rows), alias
+
+    def log(self, entry: Entry, request: queue_pb2.PredictionRequest, reply: queue_pb2.PredictionReply) -> None:
         """Hands a request and its answer to the request log; neither may be changed afterwards."""
-        if self._request_log is not None:
-            seconds = time.perf_counter() - entry.started_at
-            self._request_log.offer(Sample(entry.model, entry.tag, time.time(), seconds, request, reply))
+        if self._request_log is None or (reply.error_code and not entry.is_sampled):
+            return
+        seconds = time.perf_counter() - entry.started_at
+        sample = Sample(
+            entry.model, entry.tag, time.time(), seconds, request, reply,
+            keys=() if reply.error_code else entry.keys, alias=entry.alias, has_inputs=entry.is_sampled,
+        )  # fmt: skip
+        self._request_log.offer(sample)
+        if sample.keys and self._shadow is not None:
+            self._shadow.follow(sample)
 
     def refused(self, entry: Entry, code: int, message: str, *, is_known: bool) -> None:
         """It was answered with an error before it came to a queue. A model that is not known gets no counter."""

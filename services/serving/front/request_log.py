@@ -1,4 +1,5 @@
-"""The request log: a sample of the predictions with inputs and answers, as TFRecords of protos/prediction_log.proto.
+"""The request log: a sample of the predictions with inputs and answers, and each that has a key, as TFRecords of
+protos/prediction_log.proto.
 
 The doors hand samples over and never wait; one thread turns them into records and writes them. What does not fit into
 the buffer, or cannot be written in time, is dropped and counted: a prediction is worth more than its record.
@@ -46,6 +47,8 @@ class Sample:
     Attributes:
         answered_at: epoch seconds, UTC.
         seconds: from the whole request read to its answer.
+        keys, alias, is_shadow: as in PredictionLog.
+        has_inputs: whether they are logged, too.
     """
 
     model: str
@@ -54,6 +57,10 @@ class Sample:
     seconds: float
     request: queue_pb2.PredictionRequest
     reply: queue_pb2.PredictionReply
+    keys: tuple[str, ...] = ()
+    alias: str = ""
+    is_shadow: bool = False
+    has_inputs: bool = True
 
 
 class RequestLog(Collector):
@@ -86,7 +93,7 @@ class RequestLog(Collector):
 
     def offer(self, sample: Sample) -> None:
         """Takes a sample if there is room for it. The messages in it must not be changed afterwards."""
-        size = sample.request.ByteSize() + sample.reply.ByteSize()
+        size = sample.request.ByteSize() * sample.has_inputs + sample.reply.ByteSize()
         with self._lock:
             if len(self._samples) >= _LONGEST_BUFFER or self._held_bytes + size > self._buffer_bytes:
                 self._counts[sample.model, DROPPED_FULL] += 1
@@ -104,7 +111,7 @@ class RequestLog(Collector):
 
     def collect(self) -> Iterator[Metric]:
         records = CounterMetricFamily(
-            "headrace_serving_request_log_records", "Sampled predictions", labels=["model", "result"]
+            "headrace_serving_request_log_records", "Predictions to be logged", labels=["model", "result"]
         )
         for (model, result), count in list(self._counts.items()):
             records.add_metric([model, result], count)
@@ -173,6 +180,9 @@ def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.Predic
         latency_seconds=sample.seconds,
         error_code=reply.error_code,
         error_message=reply.error_message,
+        prediction_keys=sample.keys,
+        alias=sample.alias,
+        is_shadow=sample.is_shadow,
     )
     spec = record.log_metadata.model_spec
     spec.name, spec.signature_name = sample.model, request.signature or DEFAULT_SIGNATURE
@@ -183,7 +193,7 @@ def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.Predic
     asked, answered = record.predict_log.request, record.predict_log.response
     asked.model_spec.CopyFrom(spec)
     asked.output_filter.extend(request.output_filter)
-    for tensor in request.inputs:
+    for tensor in request.inputs if sample.has_inputs else ():
         _copy_tensor(tensor, asked.inputs[tensor.name])
     if not reply.error_code:
         answered.model_spec.CopyFrom(spec)

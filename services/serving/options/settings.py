@@ -59,8 +59,8 @@ class ServingSettings(ServiceSettings):
     async_limit_bytes: int = Field(256 * 1024 * 1024, ge=1024)
     """What they may hold in Redis; past it, 429."""
     request_log: str = ""
-    """Where sampled predictions are logged: `segments:/absolute/dir`, `kafka:host:port` (topics `predictions.<model>`)
-    or `tfrecord:/absolute/dir`; empty: nowhere."""
+    """Where predictions that are sampled or have a key are logged: `segments:/absolute/dir`, `kafka:host:port` (topics
+    `predictions.<model>`) or `tfrecord:/absolute/dir`; empty: nowhere."""
     request_log_sampling: str = ""
     """The share of requests that is logged, 0 to 1, and what differs by model: `0.01,flights=1`."""
     request_log_buffer_bytes: int = Field(64 * 1024 * 1024, ge=1024)

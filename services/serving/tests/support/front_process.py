@@ -23,6 +23,7 @@ from services.serving.front.core import CONDITION, Front
 from services.serving.front.journal import Journal
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog
+from services.serving.front.shadow import Shadow
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.replica_state import ReplicaState
@@ -99,7 +100,8 @@ class FrontThread:
             self.front.update(self._state)
         counts = RequestCounts(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
-        journal = Journal(counts, self.request_log, self.latency, self._tracing)
+        self.shadow = Shadow(self.front, self.request_log.offer) if self.request_log is not None else None
+        journal = Journal(counts, self.request_log, self.latency, self._tracing, self.shadow)
         large = LargeMessages(self.front.limits)
         predict = RestPredict(self.front, journal, large)
         self.server = uvicorn.Server(

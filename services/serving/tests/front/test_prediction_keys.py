@@ -1,0 +1,167 @@
+"""X-Prediction-Key: keyed predictions are logged by key, and scored on production's predecessor too."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from common.eventlog import tfrecord
+from protos import prediction_log_pb2, queue_pb2, tfserving_pb2
+from services.serving.front.request_log import RequestLog
+from services.serving.front.request_log_places import open_place
+from services.serving.options.request_log_options import RequestLogOptions
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+from testing import plain_http
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
+
+_PATH = "/v1/models/m:predict"
+_TWO_ROWS = {"instances": [[1, 2], [3, 4]]}
+_WAIT_SECONDS = 60.0
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+def negated(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": -inputs["x"].sum(axis=1)}
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    with (
+        FakeRunner(server.url, row_sums, targets=("alias/production", "version/3")),
+        FakeRunner(server.url, negated, version=2, targets=("alias/predecessor",)),
+    ):
+        yield server.url
+    server.stop()
+
+
+def _log(folder: Path, rate: float = 0.0) -> RequestLog:
+    log = RequestLog(open_place(f"tfrecord:{folder}"), default=RequestLogOptions(rate), buffer_bytes=1 << 20)
+    log.start()
+    return log
+
+
+def _records(log: RequestLog, folder: Path) -> list[prediction_log_pb2.PredictionLog]:
+    log.stop(timeout_seconds=_WAIT_SECONDS)
+    values = [path.read_bytes() for path in sorted((folder / "m").glob("*.tfrecord"))]
+    return [prediction_log_pb2.PredictionLog.FromString(each) for value in values for each in tfrecord.cut(value)[0]]
+
+
+def _answers(record: prediction_log_pb2.PredictionLog) -> list[float]:
+    return np.frombuffer(record.predict_log.response.outputs["y"].tensor_content, "<f4").tolist()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["the short way", "the ordinary way"])
+def test_a_prediction_with_keys_is_logged_with_its_outputs_and_without_its_inputs(
+    redis_url: str, tmp_path: Path, packed: bool
+) -> None:
+    log = _log(tmp_path)
+    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
+        body = json.dumps(_TWO_ROWS).encode()
+        headers = {"x-prediction-key": "UA1, Z%C3%BCrich%2C 7"} | ({"content-encoding": "gzip"} if packed else {})
+        content = gzip.compress(body) if packed else body
+        answer = plain_http.post(front.url + _PATH, content=content, headers=headers, timeout=60)
+        assert answer.json() == {"predictions": [3.0, 7.0]}
+        plain_http.post(front.url + _PATH, json=_TWO_ROWS, timeout=60)
+    (record,) = _records(log, tmp_path)
+    assert list(record.prediction_keys) == ["UA1", "Zürich, 7"]
+    assert (record.alias, record.is_shadow, record.log_metadata.model_spec.version.value) == ("production", False, 3)
+    assert (_answers(record), len(record.predict_log.request.inputs)) == ([3.0, 7.0], 0)
+
+
+def test_a_sampled_prediction_with_keys_is_one_record_with_its_inputs(redis_url: str, tmp_path: Path) -> None:
+    log = _log(tmp_path, rate=1.0)
+    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
+        headers = {"x-prediction-key": "a,b"}
+        plain_http.post(front.url + "/v1/models/m/versions/3:predict", json=_TWO_ROWS, headers=headers, timeout=60)
+    (record,) = _records(log, tmp_path)
+    assert (list(record.prediction_keys), record.alias) == (["a", "b"], "")
+    assert list(record.predict_log.request.inputs) == ["x"]
+
+
+def _shadows(front: FrontThread) -> dict[str, float]:
+    assert front.shadow is not None
+    return {one.labels["result"]: one.value for metric in front.shadow.collect() for one in metric.samples}
+
+
+def _predecessor_state() -> Any:
+    predecessor = version(2, aliases=("predecessor",))
+    return replica_state(version(), predecessor, aliases={"production": 3, "predecessor": 2})
+
+
+def test_what_production_answered_under_keys_is_scored_on_its_predecessor_too(redis_url: str, tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    with FrontThread(redis_url, _predecessor_state(), request_log=log) as front:
+        headers = {"x-prediction-key": "a,b"}
+        answer = plain_http.post(front.url + _PATH, json=_TWO_ROWS, headers=headers, timeout=60)
+        assert (answer.json()["predictions"], answer.headers["headrace-version"]) == ([3.0, 7.0], "3")
+        plain_http.post(front.url + _PATH, json=_TWO_ROWS, timeout=60)
+        wait_until(lambda: _shadows(front) == {"answered": 1.0}, "the predecessor has answered")
+    live, shadow = _records(log, tmp_path)
+    assert (live.alias, live.is_shadow, shadow.alias, shadow.is_shadow) == ("production", False, "predecessor", True)
+    assert (list(shadow.prediction_keys), _answers(shadow)) == (["a", "b"], [-3.0, -7.0])
+    assert shadow.log_metadata.model_spec.version.value == 2
+
+
+def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    with (
+        FrontThread(redis_url, replica_state(version()), request_log=log) as front,
+        grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
+    ):
+        call: Any = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=tfserving_pb2.PredictResponse.FromString,
+        )
+        request = tfserving_pb2.PredictRequest()
+        request.model_spec.name = "m"
+        request.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
+        request.inputs["x"].float_val.extend([3, 4])
+        for size in (1, 2):
+            request.inputs["x"].tensor_shape.dim.add(size=size)
+        call(request, metadata=[("x-prediction-key", "a")])
+        with pytest.raises(grpc.RpcError, match="2 keys, and the request has 1 rows"):
+            call(request, metadata=[("x-prediction-key", "a,b")])
+    (record,) = _records(log, tmp_path)
+    assert (list(record.prediction_keys), record.alias) == (["a"], "production")
+
+
+@pytest.mark.parametrize(
+    ("path", "keys", "sentence"),
+    [
+        (_PATH, "a", "1 keys, and the request has 2 rows"),
+        (_PATH, "a,", "a key that is empty"),
+        (_PATH, "", "a key that is empty"),
+        (_PATH, f"a,{'b' * 257}", "longer than 256 characters"),
+        ("/v1/models/m:predictAsync", "a,b", "goes with :predict alone"),
+        ("/v1/models/m:classify", "a,b", "goes with :predict alone"),
+    ],
+)
+def test_keys_that_do_not_go_with_the_request_are_refused(
+    redis_url: str, tmp_path: Path, path: str, keys: str, sentence: str
+) -> None:
+    log = _log(tmp_path)
+    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
+        answer = plain_http.post(front.url + path, json=_TWO_ROWS, headers={"x-prediction-key": keys}, timeout=60)
+    assert (answer.status_code, sentence in answer.json()["error"]) == (400, True), answer.text
+    log.stop(timeout_seconds=_WAIT_SECONDS)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_replica_that_logs_nothing_refuses_keys(redis_url: str) -> None:
+    with FrontThread(redis_url, replica_state(version())) as front:
+        answer = plain_http.post(front.url + _PATH, json=_TWO_ROWS, headers={"x-prediction-key": "a,b"}, timeout=60)
+    assert "SERVING_REQUEST_LOG says where to log" in answer.json()["error"]

@@ -1,10 +1,12 @@
 """The section `export` of model.yaml: what a version carries besides its model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
+from common.schema import check_name
 from common.suggestions import did_you_mean
 
 MAX_WARMUP_REQUESTS = 16
@@ -27,6 +29,7 @@ class Export:
         max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
         max_difference_share: the same as a share of their span, greatest less least, over the events that were asked.
         checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
+        subsets: by name, patterns of the model's variables that each version has in a file of their own.
     """
 
     warmup_requests: int = MAX_WARMUP_REQUESTS
@@ -35,6 +38,7 @@ class Export:
     max_difference: float | None = None
     max_difference_share: float | None = 0.1
     checkpoint_shard_bytes: int = 268_435_456
+    subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def parse_export(section: object) -> Export:
@@ -47,6 +51,7 @@ def parse_export(section: object) -> Export:
         fields.optional_number("max_difference", None, minimum=0.0),
         fields.optional_number("max_difference_share", Export.max_difference_share, minimum=0.0),
         fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
+        _subsets(fields.take("subsets", {})),
     )
     fields.finish()
     for name in export.formats:
@@ -56,3 +61,13 @@ def parse_export(section: object) -> Export:
                 f"{did_you_mean([name], FORMATS)}"
             )
     return export
+
+
+def _subsets(section: object) -> dict[str, tuple[str, ...]]:
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"export: subsets must be a mapping of names to lists of patterns, got {section!r}")
+    fields = Fields("export: subsets", {check_name("subset", name): patterns for name, patterns in section.items()})
+    found = {name: fields.texts(name) for name in section}
+    if empty := [name for name, patterns in found.items() if not patterns]:
+        raise InvalidInput(f"export: subsets: {empty[0]} lists no pattern")
+    return found

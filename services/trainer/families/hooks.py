@@ -3,9 +3,12 @@
     hook_state(network) -> {name: number or array}   what hooks remember: each a variable, at path hook/<name>
     on_round_begin(run)                              once in a round, before its first step
     before_step(run, features, labels)               in the compiled step: before a batch; returns tensors to keep
+    on_gradients(run, gradients, variables)          in the compiled step: with the gradients of the whole batch;
+                                                     returns those that the optimizer takes
     after_step(run, loss, kept)                      in the compiled step: after it, with what before_step returned
     on_block(run, losses)                            after a block, with the loss of each of its steps
     on_checkpoint(arrays)                            a resume point, or the round's result, is about to be written
+    after_checkpoint(saved)                          it is written: saved.kind, saved.step, saved.paths
     on_round_end(run)                                once in a round, after its last step
 
 `run` is a Run; on_block may call run.stop().
@@ -29,9 +32,11 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "hook_state": ("network",),
     "on_round_begin": ("run",),
     "before_step": ("run", "features", "labels"),
+    "on_gradients": ("run", "gradients", "variables"),
     "after_step": ("run", "loss", "kept"),
     "on_block": ("run", "losses"),
     "on_checkpoint": ("arrays",),
+    "after_checkpoint": ("saved",),
     "on_round_end": ("run",),
 }
 _ELSEWHERE: Mapping[str, str] = {
@@ -39,7 +44,9 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("on_train_end", "on_epoch_end"), "on_round_end"),
     **dict.fromkeys(("on_batch_begin", "on_train_batch_begin", "before_run", "before_batch"), "before_step"),
     **dict.fromkeys(("on_batch_end", "on_train_batch_end", "after_run", "after_batch"), "after_step"),
-    **dict.fromkeys(("before_save", "after_save"), "on_checkpoint"),
+    "before_save": "on_checkpoint",
+    "after_save": "after_checkpoint",
+    **dict.fromkeys(("apply_gradients", "process_gradients", "after_gradients"), "on_gradients"),
 }
 """The nearest hook to what Keras's callbacks and session hooks call theirs."""
 
@@ -72,6 +79,20 @@ class Run:
                 "traced once; let a step note in run.state what on_block looks at"
             )
         self.is_stopped = True
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What after_checkpoint hears of.
+
+    Attributes:
+        kind: `resume_point`, which the registry holds, or `result`, the version's files on the trainer's disk.
+        paths: of its arrays.
+    """
+
+    kind: str
+    step: int
+    paths: tuple[str, ...]
 
 
 def hooks_of(module: types.ModuleType, path: str) -> dict[str, Callable[..., Any]]:

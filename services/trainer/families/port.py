@@ -24,6 +24,7 @@ from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.schema import Feature, Scalar, Schema
 from services.trainer.families.heads import BuiltHead, ByHead
+from services.trainer.families.hooks import Saved
 from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transformed
@@ -220,6 +221,9 @@ class Trainable(Protocol):
 
     def before_saving(self, arrays: Arrays) -> None:
         """Of a resume point or the round's result, which are about to be written; changes nothing."""
+
+    def after_saving(self, saved: Saved) -> None:
+        """They are written."""
 
     def train_block(
         self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
 from services.trainer import determinism
+from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, MEANING, STEP, TreesModel
@@ -65,6 +66,9 @@ class Boosting:
         """Nor here."""
 
     def before_saving(self, arrays: Arrays) -> None:
+        """Nor here."""
+
+    def after_saving(self, saved: Saved) -> None:
         """Nor here."""
 
     def train_block(

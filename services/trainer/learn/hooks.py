@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.families.hooks import HookFailedError, Run
+from services.trainer.families.hooks import HookFailedError, Run, Saved
 from services.trainer.families.port import Arrays, Losses
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 
@@ -37,13 +37,32 @@ class RunningHooks:
 
     @property
     def has_step_hooks(self) -> bool:
-        return not self._functions.keys().isdisjoint(("before_step", "after_step"))
+        return not self._functions.keys().isdisjoint(("before_step", "on_gradients", "after_step"))
+
+    def refuse_gradients(self, why: str) -> None:
+        """Raises DefinitionFailedError where on_gradients would not be called, or not with the gradients."""
+        if "on_gradients" in self._functions:
+            raise DefinitionFailedError(f"{self._path}: on_gradients is a hook, and {why}")
 
     def on_round_begin(self) -> None:
         self._call("on_round_begin", self._run)
 
     def before_step(self, features: Any, labels: Any) -> Any:
         return self._in_step("before_step", self._run, features, labels)
+
+    def on_gradients(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
+        """One for each variable, as the hook returned them; the same where there is none."""
+        if "on_gradients" not in self._functions:
+            return gradients
+        found = self._in_step("on_gradients", self._run, list(gradients), list(variables))
+        shapes = [tuple(variable.shape) for variable in variables]
+        if not isinstance(found, list | tuple) or [_shape_of(one) for one in found] != shapes:
+            got = [_shape_of(one) for one in found] if isinstance(found, list | tuple) else type(found).__name__
+            raise HookFailedError(
+                f"{self._path}: on_gradients must return a list with a gradient for each variable, of shapes {shapes}, "
+                f"got {got}"
+            )
+        return list(found)
 
     def after_step(self, loss: tf.Tensor, kept: Any) -> None:
         self._in_step("after_step", self._run, loss, kept)
@@ -66,6 +85,9 @@ class RunningHooks:
     def on_checkpoint(self, arrays: Arrays) -> None:
         if "on_checkpoint" in self._functions:
             self._call("on_checkpoint", {path: _read_only(array) for path, array in arrays.items()})
+
+    def after_checkpoint(self, saved: Saved) -> None:
+        self._call("after_checkpoint", saved)
 
     def on_round_end(self) -> None:
         self._call("on_round_end", self._run)
@@ -116,6 +138,13 @@ class RunningHooks:
                 yield
         except DefinitionFailedError as error:
             raise HookFailedError(str(error)) from error.__cause__
+
+
+def _shape_of(gradient: Any) -> tuple[int | None, ...] | None:
+    if isinstance(gradient, tf.IndexedSlices):
+        shape = gradient.dense_shape
+        return None if shape is None else tuple(tf.get_static_value(shape).tolist())
+    return tuple(gradient.shape) if tf.is_tensor(gradient) else None
 
 
 def _read_only(array: Any) -> Any:

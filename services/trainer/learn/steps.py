@@ -72,6 +72,10 @@ class Steps:
         self._variables = model.network.trainable_variables
         self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
         self._refuse_padding()
+        if self._by_user.has_train_step:
+            hooks.refuse_gradients("the module's own train_step computes and applies them")
+        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
+            hooks.refuse_gradients("mixed_precision: float16 scales them; take bfloat16")
         self._kernels = self._pruned_kernels()
         self._local: LocalSteps | None = None  # a train_step of the user's own is traced before there are any
         traced = self._give_optimizer()
@@ -253,9 +257,10 @@ class Steps:
         moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not moved:
             raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
-        given = [gradient for gradient, _ in moved]
+        taught = [variable for _, variable in moved]
         with tf.control_dependencies([loss]):
-            norms = self._norms.around(self._optimizer, given, [variable for _, variable in moved])
+            given = self._hooks.on_gradients([gradient for gradient, _ in moved], taught)
+            norms = self._norms.around(self._optimizer, given, taught)
             self._prune()
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
             return loss, added, norms  # it leaves such gradients out and scales down by itself
@@ -318,8 +323,8 @@ class Steps:
             return None
         if self._hooks.has_step_hooks:
             raise DefinitionFailedError(
-                f"{self._model.definition.module}: training.local_steps is {self._asked.local_steps}, and before_step "
-                f"and after_step belong to steps that all shards take together"
+                f"{self._model.definition.module}: training.local_steps is {self._asked.local_steps}, and before_step, "
+                f"on_gradients and after_step belong to steps that all shards take together"
             )
         exchange, running = self._exchange_of(team), running_of(self._model)
         variables = [*self._variables, *running, *self._optimizer.variables]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from common.errors import DataLoss
 from services.trainer import determinism
 from services.trainer.families import layer_state, untold_state
+from services.trainer.families.hooks import Saved
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -233,6 +234,9 @@ class Training:
 
     def before_saving(self, arrays: Arrays) -> None:
         self._hooks.on_checkpoint(arrays)
+
+    def after_saving(self, saved: Saved) -> None:
+        self._hooks.after_checkpoint(saved)
 
     def train_block(
         self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None = None

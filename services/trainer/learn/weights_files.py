@@ -46,6 +46,11 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
         write_aside(folder / INDEX, json.dumps({"shards": shards}, sort_keys=True, indent=2).encode() + b"\n")
 
 
+def write_one(path: Path, arrays: Arrays) -> None:
+    """All of them in one file, written aside; equal arrays give equal bytes."""
+    write_aside(path, _npz(arrays))
+
+
 def read(folder: Path) -> dict[str, NDArray[np.generic]]:
     """Raises DataLoss, OSError, ValueError or zipfile.BadZipFile where a file is missing or not what `write` writes."""
     if not (folder / INDEX).exists():

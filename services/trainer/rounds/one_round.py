@@ -24,6 +24,7 @@ from common.registry.catalog import WINDOW, ranges_from_json
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.scales import Scales
@@ -129,6 +130,8 @@ class RoundWork:
             output, told = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
+            assert self._program is not None, "it has trained"
+            self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):
@@ -411,6 +414,7 @@ class RoundWork:
             shard_bytes = training.model.definition.export.checkpoint_shard_bytes
             self._points.save(self.place, point, self._curve.rows, self._pace.state(), shard_bytes=shard_bytes)
             self._saved_place = self.place
+            training.after_saving(_saved("resume_point", point))
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
         self._seconds["resume_points"] += time.monotonic() - began
@@ -454,3 +458,7 @@ class RoundWork:
             if block is None:
                 return
             yield block
+
+
+def _saved(kind: str, point: Checkpoint) -> Saved:
+    return Saved(kind, int(point.state["step"]), tuple(sorted(point.arrays)))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from common.definition.model import Definition
+from common.definition.training import is_meant
 from common.errors import HeadraceError
 from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
@@ -28,9 +29,11 @@ from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
 from services.trainer.families.port import Model
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import package_folder
-from services.trainer.learn import adapters, checkpoint, pruning
+from services.trainer.learn import adapters, checkpoint, pruning, weights_files
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
@@ -115,6 +118,7 @@ def write_files(
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
+    _write_subsets(output, trained)
     measured.statistics.write(output)
     curves = tensorboard_events.Curves(
         trained.steps,
@@ -151,6 +155,22 @@ def _digests(assignment: RoundAssignment, definition: Definition) -> dict[str, s
     """SHA-256 by name."""
     libraries = _libraries(assignment, definition)
     return {name: hashlib.sha256(content).hexdigest() for name, content in libraries.items()}
+
+
+def _write_subsets(output: Path, trained: Trained) -> None:
+    """subsets/<name>.npz: what the version answers with, by path, of the variables that a subset's patterns mean; as
+    warm_start reads it.
+
+    Raises:
+        DefinitionFailedError: a pattern means none.
+    """
+    own = source_of_version(trained.final, "").arrays
+    for name, patterns in trained.definition.export.subsets.items():
+        meant = {pattern: [path for path in own if is_meant(path, pattern)] for pattern in patterns}
+        if idle := [pattern for pattern, paths in meant.items() if not paths]:
+            raise DefinitionFailedError(f"export: subsets: {name}: {idle[0]} means none of {', '.join(sorted(own))}")
+        chosen = {path: own[path] for paths in meant.values() for path in paths}
+        weights_files.write_one(output / "subsets" / f"{name}.npz", chosen)
 
 
 def write_profile(assignment: RoundAssignment, output: Path, traced_steps: int, seconds: Mapping[str, float]) -> None:

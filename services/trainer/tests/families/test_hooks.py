@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from services.trainer.families.reasons import DefinitionFailedError
@@ -49,6 +50,10 @@ def on_checkpoint(arrays):
     with open(CALLS, "a") as file:
         file.write(f"{arrays['hook/calls'].tolist()} {arrays['hook/calls'].flags.writeable}\\n")
 
+def after_checkpoint(saved):
+    with open(CALLS, "a") as file:
+        file.write(f"{saved.kind} {saved.step} {'hook/calls' in saved.paths}\\n")
+
 def on_round_end(run):
     run.state["calls"].assign_add([0, 0, 0, 0, 1])
 """
@@ -60,7 +65,8 @@ def test_hooks_are_called_in_order_and_what_they_remember_survives_resume_and_re
     written = tmp_path / "calls.txt"
     trained_twice(tmp_path, module(f"CALLS = {str(written)!r}\n" + COUNTING), stops=(1, 2), exports=False)
     for version in (1, 2):
-        arrays = checkpoint.read(tmp_path / "cache" / "model" / str(version)).arrays
+        stored = checkpoint.read(tmp_path / "cache" / "model" / str(version))
+        arrays = stored.arrays
         before, after, blocks, losses, ends = (int(count) for count in arrays["hook/calls"])
         assert before == after == losses > blocks > 0, "a call for each step, a loss for each"
         assert (blocks, ends) == (4, 1), "two passes over two blocks, however often the round was stopped"
@@ -68,10 +74,49 @@ def test_hooks_are_called_in_order_and_what_they_remember_survives_resume_and_re
         assert arrays["hook/order_is_kept"], "before, the optimizer's step, after"
         assert arrays["hook/mean"].any()
     told = written.read_text().splitlines()
-    assert len(told) >= 4, "at each resume point and at the end of each round"
-    assert told[-1] == f"{arrays['hook/calls'].tolist()} False", (
+    assert len(told) >= 8, "at each resume point and at the end of each round"
+    assert told[-2] == f"{arrays['hook/calls'].tolist()} False", (
         "on_checkpoint gets what is written, and cannot change it"
     )
+    assert told[-1] == f"result {stored.state['step']} True", "after_checkpoint hears that it is"
+    kinds = [line.split()[0] for line in told[1::2]]
+    assert kinds == ["result", "resume_point", "resume_point", "result"], "each after its on_checkpoint"
+
+
+@pytest.mark.covers("opt-builtin", "hook-api")
+@pytest.mark.parametrize("execution", ["graph", "eager"])
+def test_a_hook_between_gradients_and_optimizer_sees_the_ones_and_decides_what_the_other_takes(
+    execution: str, tmp_path: Path
+) -> None:
+    hook = """
+def hook_state(network):
+    return {"seen": np.zeros((1, 1), np.float32)}
+
+def on_gradients(run, gradients, variables):
+    by_path = dict(zip([one.path for one in variables], gradients))
+    run.state["seen"].assign(by_path["dense/kernel"])
+    return [by_path["dense/kernel"] / 2.0, tf.zeros_like(by_path["dense/bias"])]
+"""
+    asked = {"batch_size": 48, "optimizer": {"name": "sgd", "learning_rate": 0.5}}
+    model, examples = built(NET + hook, tmp_path, execution=execution, **asked)
+    training = Training(model, seed=5)
+    before = {path: array.copy() for path, array in training.captured().items()}
+    training.train_block(examples, pass_index=0, block_index=0)
+    after = training.captured()
+    x, y = examples.columns["x"].numpy().reshape(-1), examples.labels["late"].numpy().reshape(-1)
+    error = 1 / (1 + np.exp(-(before["model/dense/kernel"][0, 0] * x + before["model/dense/bias"][0]))) - y
+    slope = float(np.mean(error * x))
+    np.testing.assert_allclose(after["hook/seen"], [[slope]], rtol=1e-5)
+    np.testing.assert_allclose(after["model/dense/kernel"], before["model/dense/kernel"] - 0.5 * slope / 2, rtol=1e-5)
+    np.testing.assert_array_equal(after["model/dense/bias"], before["model/dense/bias"])
+
+
+@pytest.mark.covers("opt-builtin")
+def test_a_hook_of_gradients_is_refused_where_it_would_see_others(tmp_path: Path) -> None:
+    hook = "def on_gradients(run, gradients, variables):\n    return gradients"
+    model, _ = built(NET + hook, tmp_path, mixed_precision="float16")
+    with pytest.raises(DefinitionFailedError, match="on_gradients is a hook, and mixed_precision: float16 scales them"):
+        Training(model, seed=5)
 
 
 RAISING = "def HOOK:\n    raise ValueError('no')"
@@ -90,6 +135,9 @@ def after_step(run, loss, kept):
         (RAISING.replace("HOOK", "before_step(run, x, y)"), "graph", "^net.py: before_step: .*no .net.py, line 10"),
         (RAISING.replace("HOOK", "on_block(run, losses)"), "graph", "^net.py: on_block: ValueError: no .net.py"),
         ("def hook_state(network):\n    return {'a': 'word'}", "graph", "net.py: hook_state: a must be a number"),
+        ("def on_gradients(run, g, v):\n    return g[:1]", "graph",
+         r"on_gradients must return a list with a gradient for each variable, of shapes \[\(1, 1\), \(1,\)\], got"),
+        ("def after_gradients(run): ...", "graph", r"did you mean on_gradients\?"),
         ("def hook_state(network):\n    return 3", "graph", "net.py: hook_state must return a dict"),
         ("def on_epoch_end(run): ...", "graph", r"nothing calls on_epoch_end\(\).*did you mean on_round_end\?"),
         ("def on_blok(run, losses): ...", "graph", r"nothing calls on_blok\(\).*did you mean on_block\?"),

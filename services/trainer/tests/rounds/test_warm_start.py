@@ -1,6 +1,7 @@
 """A first round that starts from another version's weights, or from a file of the definition."""
 
 import io
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
 from services.trainer.learn.warm_start import source_of_file
-from services.trainer.protocol.messages import Done, Stopped
+from services.trainer.protocol.messages import Done, Failed, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 WORDS = ["red", "green", "blue"]
@@ -296,3 +297,36 @@ def test_weights_that_are_no_numbers_fail_the_round_by_name(platform: Platform) 
                   "rename": {"table": "word_vector_table/table"}})  # fmt: skip
     with pytest.raises(InvalidInput, match="table holds values that are no finite numbers"):
         platform.train(platform.lease(files))
+
+
+@pytest.mark.covers("ckpt-save", "mode-warm-start")
+def test_a_subset_has_its_variables_alone_and_another_model_starts_from_it(platform: Platform) -> None:
+    export = {"subsets": {"vectors": ["word_vector_table"], "first": ["hidden_*/kernel", "word_*"]}}
+    weights, _ = trained(platform, model(WORDS, rate=0.1, export=export))
+    folder = platform.directory / "cache/model/1/subsets"
+    with np.load(folder / "vectors.npz") as vectors, np.load(folder / "first.npz") as first:
+        assert vectors.files == ["word_vector_table/table"]
+        assert sorted(first.files) == ["hidden_0/kernel", "word_vector_table/table"]
+        for path in first.files:
+            np.testing.assert_array_equal(first[path], weights[path])
+    assert {"subsets/first.npz", "subsets/vectors.npz"} <= {file.path for file in platform.registry.versions[0].files}
+    content = (folder / "vectors.npz").read_bytes()
+    started, _ = trained(platform, model(WORDS, files={"vectors.npz": content}, warm_start={"from": "vectors.npz"}))
+    np.testing.assert_array_equal(started["word_vector_table/table"], weights["word_vector_table/table"])
+    failed = platform.train(platform.lease(model(WORDS, export={"subsets": {"vectors": ["word_vector_table", "wrod*"]}})))
+    assert isinstance(failed, Failed)
+    assert failed.reason.startswith("export: subsets: vectors: wrod* means none of deep/kernel, hidden_0/bias, ")
+
+
+@pytest.mark.parametrize(
+    ("subsets", "words"),
+    [
+        ([], "export: subsets must be a mapping of names to lists of patterns"),
+        ({"a": []}, "export: subsets: a lists no pattern"),
+        ({"a": "b"}, "export: subsets: a must be a list of texts"),
+        ({"../a": ["b"]}, "subset name '../a' is not a name"),
+    ],
+)
+def test_a_subset_that_names_nothing_is_refused(subsets: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        parse_definition(model(WORDS, export={"subsets": subsets}))

@@ -256,6 +256,7 @@ for _panel, _commands in _PANELS.items():
 model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
+model_files.app.command()(model_inside.freeze)
 model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)

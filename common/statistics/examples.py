@@ -53,6 +53,28 @@ def as_row(example: bytes, schema: Schema | None = None) -> dict[str, Any]:
     return found
 
 
+def as_values(example: bytes) -> dict[str, Any]:
+    """{name: value} of what the Example has, a list where there is not one value; bytes that are no UTF-8 are {"b64"}.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is none.
+    """
+    found: dict[str, Any] = {}
+    for name, feature in Example.FromString(example).features.feature.items():
+        values = [_exactly(value) for value in _values(feature) or ()]
+        found[name] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _exactly(value: Any) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _as_base64(value)
+
+
 def _as_base64(value: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode()}
 

@@ -7,9 +7,12 @@ from typing import Any
 import orjson
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
-from common.errors import InvalidInput
+from common.errors import InvalidInput, NotFound
+from common.examples.naming import name_of_alias
 from common.schema import Schema
-from headrace.client.tensor_values import as_input
+from common.suggestions import did_you_mean
+from headrace.client.prediction_types import Prediction
+from headrace.client.tensor_values import SignatureTypes, as_input
 from headrace.files.row_files import Wanted, values_of_frame
 from protos.tfserving_pb2 import DataType
 
@@ -66,6 +69,61 @@ def load_as_keras(directory: Path, files: Sequence[Path]) -> Any:
         name: tf.keras.Input(shape=spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in wanted.items()
     }
     return Version(inputs, Served(name="served", autocast=False)(inputs))
+
+
+class LoadedVersion:
+    """Answers in this process as a client of serving does: a version that no replica has loaded, too.
+
+    Raises as `load`.
+    """
+
+    def __init__(self, directory: Path, files: Sequence[Path], version: int) -> None:
+        self._loaded, self._version = load(directory, files), version
+        if not hasattr(self._loaded, "signatures"):
+            raise InvalidInput(f"version {version} is a Keras file, which has no signatures to ask")
+        declared = _declared(directory / "saved_model" / INPUTS_PATH)
+        features = declared.features if declared else ()
+        self._names = (name_of_alias(features), frozenset(one.name for one in features if one.yes_no))
+
+    def signature(self, model: str, name: str = "", *, version: int | None = None, label: str | None = None) -> Any:
+        """SignatureTypes. Raises NotFound: there is none of the name."""
+        function = self._function(name)
+        types = [
+            {key: DataType.Name(spec.dtype.as_datatype_enum) for key, spec in specs.items()}
+            for specs in (function.structured_input_signature[1], function.structured_outputs)
+        ]
+        return SignatureTypes(types[0], types[1], name_of=self._names[0], yes_no=self._names[1])
+
+    def predict(
+        self, model: str, inputs: Any = None, *, rows: Any = None, signature_name: str = "",
+        version: int | None = None, label: str | None = None, output_filter: Sequence[str] = (),
+    ) -> Prediction:  # fmt: skip
+        """Raises InvalidInput: an input does not fit, or there is no such output."""
+        import tensorflow as tf
+
+        types = self.signature(model, signature_name)
+        if unknown := [name for name in output_filter if name not in types.outputs]:
+            raise InvalidInput(
+                f"there is no output {unknown[0]!r}: {', '.join(types.outputs)}{did_you_mean(unknown, types.outputs)}"
+            )
+        given = {name: [row[name] for row in rows] for name in types.inputs} if rows is not None else inputs
+        if not isinstance(given, dict):
+            given = {next(iter(types.inputs)): given}
+        arrays = {name: as_input(name, value, types.inputs.get(name)) for name, value in given.items()}
+        try:
+            found = self._function(signature_name)(**{name: tf.constant(value) for name, value in arrays.items()})
+        except (TypeError, tf.errors.InvalidArgumentError) as error:
+            raise InvalidInput(
+                f"the version does not take these inputs: {' '.join(str(error).split())[:300]}"
+            ) from error
+        outputs = {name: value.numpy() for name, value in found.items() if not output_filter or name in output_filter}
+        return Prediction(outputs, self._version)
+
+    def _function(self, name: str) -> Any:
+        known = self._loaded.signatures
+        if (name or _SIGNATURE) not in known:
+            raise NotFound(f"there is no signature {name!r}: {', '.join(known)}{did_you_mean([name], list(known))}")
+        return known[name or _SIGNATURE]
 
 
 def columns_of(frame: Any, specs: Any, declared: SignatureInputs | None) -> dict[str, Any]:

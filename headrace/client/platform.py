@@ -196,6 +196,14 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
         return load_as_keras(*self._fetched(model, version, into))
 
+    def loaded(self, model: str, version: int = 0) -> Any:
+        """A version that answers in this process as serving would, a loading.LoadedVersion. Arguments and errors: those
+        of `load_model`."""
+        from headrace.client.loading import LoadedVersion
+
+        directory, files = self._fetched(model, version, None)
+        return LoadedVersion(directory, files, version or self.model(model).aliases[PRODUCTION])
+
     def fetch_file(self, entry: FileEntry, path: Path) -> None:
         """Writes one file of a version. Raises DataLoss: it is not what its digest says."""
         content = self.file(entry)

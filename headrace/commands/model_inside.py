@@ -1,4 +1,4 @@
-"""model tap, optimize, tflite: what is inside a finished model, by TensorFlow or LiteRT in a process of its own."""
+"""model tap, optimize, freeze, tflite: what is inside a finished model, by TensorFlow or LiteRT in another process."""
 
 import json
 import tempfile
@@ -58,14 +58,31 @@ def optimize(
 
     It answers the warm-up request within 0.00001 of the version, or is not written.
     """
-    session: Session = context.obj
+    _written(context.obj, name, to, "optimize", {"passes": passes.split(",")})
+
+
+def freeze(
+    context: typer.Context,
+    name: Name,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the graph and its report are written; new.")],
+    output: Annotated[
+        list[str] | None, typer.Option(help="Only this output of serving_default; may be given again.")
+    ] = None,
+) -> None:
+    """Write a version's graph with its weights as constants, for the outputs that are named, and show the changes.
+
+    It answers the warm-up request within 0.000001 of the version, or is not written.
+    """
+    _written(context.obj, name, to, "freeze", {"outputs": output or []})
+
+
+def _written(session: Session, name: str, to: Path, what: str, question: Mapping[str, Any]) -> None:
     if to.exists():
         raise InvalidInput(f"{to} is there; --to names a folder that is not")
     with tempfile.TemporaryDirectory() as folder:
         model = fetched(session, name, Path(folder)).directory
-        target = Path(folder) / "optimized"
-        question = {"model": str(model), "target": str(target), "passes": passes.split(",")}
-        found = asked("optimize", question, Path(folder))
+        target = Path(folder) / "written"
+        found = asked(what, {"model": str(model), "target": str(target), **question}, Path(folder))
         to.mkdir(parents=True)
         for path in target.iterdir():
             (to / path.name).write_bytes(path.read_bytes())
@@ -75,7 +92,7 @@ def optimize(
             str(to),
             {
                 "nodes": f"{found['nodes_before']} before, {found['nodes_after']} after",
-                "passes": ", ".join(found["passes"]),
+                **{part: ", ".join(found[part]) for part in question},
                 "largest difference": f"{found['largest_difference']:.3g} over {found['rows']} rows",
             },
         )

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +37,7 @@ def predict(
     file: Annotated[
         str | None,
         typer.Option(
-            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead, by path or URL, or from "
+            help="Rows from a .csv, .parquet, .ndjson, .json, .npy or .tfrecord file instead, by path or URL, or from "
             "kafka://HOST:PORT/TOPIC; with a label in them, the metrics too."
         ),
     ] = None,
@@ -57,6 +57,9 @@ def predict(
     ] = "",
     use_grpc: Annotated[bool, typer.Option("--grpc", help="Ask over gRPC.")] = False,
     is_async: Annotated[bool, typer.Option("--async", help="Submit, then wait for the answer.")] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Load the version into this process and ask it; no replica has to have it.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
 ) -> None:
     """Ask for predictions and print the answer as JSON."""
@@ -74,13 +77,21 @@ def predict(
         raise InvalidInput("rows of a topic need --to, a file or a topic for their answers")
     if is_async and use_grpc:
         raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
+    if here and (url or use_grpc or is_async):
+        raise InvalidInput("--here asks no server; leave out --url, --grpc and --async")
     target = Target(model, version, label, signature)
     document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
     with (
         _told_why(session, target, is_ours=not url),
-        PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client,
+        nullcontext(_loaded(session, target))
+        if here
+        else PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client,
     ):
-        if document is not None and not (use_grpc or is_async or output or url.startswith("grpc:")):
+        if (
+            isinstance(client, PredictionClient)
+            and document is not None
+            and not (use_grpc or is_async or output or url.startswith("grpc:"))
+        ):
             _show(read_json(client.predict_raw(target, _body(document, signature))))
             return
         asking = Asking(client, target, tuple(output or ()), is_async=is_async, timeout_seconds=timeout)
@@ -100,6 +111,14 @@ def predict(
             typer.echo(
                 f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {told}", err=True
             )
+
+
+def _loaded(session: Session, target: Any) -> Any:
+    with session.client(timeout_seconds=60.0) as client:
+        number = target.version or client.model(target.model).aliases.get(target.label or PRODUCTION, 0)
+        if target.label and not number:
+            raise NotFound(f"model {target.model} has no alias {target.label}")
+        return client.loaded(target.model, number)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files of rows to predict: JSON, NDJSON, CSV, Parquet, npy."""
+"""Files of rows to predict: JSON, NDJSON, CSV, Parquet, npy, TFRecord."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import orjson
+from google.protobuf.message import DecodeError
 
-from common.errors import InvalidInput
+from common.errors import DataLoss, InvalidInput
+from common.eventlog.tfrecord import cut
 from common.examples.cells import column_name, fitted, flattened, is_missing, is_number, typed, with_point
 from common.examples.naming import name_of_alias
 from common.schema import Feature, Schema
-from headrace.files.packed import opened, suffix_of, unknown_format
+from common.statistics.examples import as_values
+from common.storage import place_of
+from headrace.files.packed import opened, opened_records, suffix_of, unknown_format
 from headrace.files.tables import Row, json_lines, parsed_json, records_of, rows_of
 
-SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")
+SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy", ".tfrecord", ".tfrecords")
 _INTEGERS = ("DT_INT", "DT_UINT")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -159,7 +163,7 @@ def _rows_in(path: Path, suffix: str, wanted: Wanted) -> list[tuple[str, Any]]:
     if suffix in (".csv", ".tsv", ".parquet", ".pq"):
         word = "row" if suffix.startswith(".p") else "line"
         return [(f"{word} {row.number}", _pointed(row, wanted)) for row in rows_of(path)]
-    readers = {".json": _json, ".npy": _npy}
+    readers = {".json": _json, ".npy": _npy, ".tfrecord": _tfrecord, ".tfrecords": _tfrecord}
     return [(f"row {number}", row) for number, row in enumerate(readers.get(suffix, _ndjson)(path), 1)]
 
 
@@ -201,6 +205,16 @@ def _npy(path: Path) -> list[Any]:
     if array.ndim == 0:
         raise InvalidInput(f"{path} holds one number; its first dimension must be the rows")
     return list(array)
+
+
+def _tfrecord(path: Path) -> list[Any]:
+    """Each Example by feature: a list where there is not one value, {"b64"} where bytes are no text."""
+    with opened_records(place_of(path)) as file:
+        content = file.read()
+    try:
+        return [as_values(example) for example in cut(content)[0]]
+    except (DataLoss, DecodeError) as error:
+        raise InvalidInput(f"{path} is no file of tf.train.Examples: {error}") from error
 
 
 def _cell(text: str, type_name: str, where: str) -> Any:

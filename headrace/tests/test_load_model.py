@@ -1,11 +1,14 @@
 """Client.load_model: a version's files from a real registry, as TensorFlow's own object."""
 
+import io
 import json
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas
@@ -18,7 +21,9 @@ from common.registry.client import RegistryClient
 from common.registry.files import manifest_of
 from headrace import Addresses, Client
 from headrace.client.loading import load_as_keras
+from headrace.commands.predict import predict
 from headrace.commands.push import checked, exported_by, saved_model_of
+from headrace.commands.session import Session
 from headrace.local import inspect
 from headrace.notebook import ModelView
 from testing.registry_server import RegistryServer
@@ -132,6 +137,37 @@ def answers(url: str, into: Path) -> tuple[list[float], list[list[float]], list[
         )
 
 
+class AtRegistry(Session):
+    """A platform whose registry alone runs."""
+
+    url = ""
+
+    def client(self, *, timeout_seconds: float = 10.0) -> Client:
+        return Client(Addresses(self.url, self.url, self.url, (self.url,)), timeout_seconds=timeout_seconds)
+
+
+def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """What `headrace predict m --version 1 --here` says of a TFRecord shard that TensorFlow wrote, and of an output."""
+    import tensorflow as tf
+
+    shard = folder / "rows.tfrecord"
+    with tf.io.TFRecordWriter(str(shard)) as writer:
+        for number in (1.5, -2.0):
+            floats = tf.train.Feature(float_list=tf.train.FloatList(value=[number]))
+            example = tf.train.Example(features=tf.train.Features(feature={"x": floats}))
+            writer.write(example.SerializeToString())
+    session = AtRegistry(folder, as_json=True)
+    object.__setattr__(session, "url", url)
+    context: Any = SimpleNamespace(obj=session)
+    said = io.StringIO()
+    with redirect_stdout(said):
+        predict(context, "m", file=str(shard), version=1, here=True)
+    with pytest.raises(InvalidInput) as caught:
+        predict(context, "m", file=str(shard), version=1, here=True, output=["z"])
+    return json.loads(said.getvalue()), caught.value.message
+
+
+@pytest.mark.covers("est-predict", "fmt-savedmodel")
 def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
@@ -141,6 +177,9 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
         assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
         assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
         told = pool.submit(answers, registry.url, tmp_path / "into").result(timeout=_TIMEOUT_SECONDS)
+        here, refused = pool.submit(predicted_here, registry.url, tmp_path).result(timeout=_TIMEOUT_SECONDS)
+    assert here == {"predictions": [3.0, -4.0], "version": 1}, "no replica has it, and version 2 is in production"
+    assert refused == "there is no output 'z': y"
     assert told == ([2.0, 4.0], [[3.0]], [6.0])
     assert (tmp_path / "into/saved_model/saved_model.pb").is_file()
 

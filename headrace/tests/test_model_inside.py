@@ -130,3 +130,17 @@ def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: 
     assert result.exit_code == 3
     assert "there is no pass foldall" in result.output
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.covers("fmt-frozen")
+@pytest.mark.timeout(300)
+def test_a_version_is_frozen_for_the_outputs_that_are_named(run: Run, models: Path, tmp_path: Path) -> None:  # noqa: F811
+    found = _json(run, "freeze", str(models / "model"), "--to", str(tmp_path / "frozen"), "--output", "y")
+    assert int(str(found["nodes_after"])) < int(str(found["nodes_before"]))
+    assert float(str(found["largest_difference"])) <= 1e-6
+    assert found["outputs"] == ["y"]
+    assert not {"VarHandleOp", "ReadVariableOp", "VariableV2"} & {*found["operations_after"]}
+    assert "VarHandleOp" in found["operations_before"]
+    result = run("model", "freeze", str(models / "model"), "--to", str(tmp_path / "other"), "--output", "z")
+    assert (result.exit_code, "there is no output 'z': y" in result.output) == (3, True)
+    assert not (tmp_path / "other").exists()

@@ -18,6 +18,7 @@ from common.eventlog import tfrecord
 from common.eventlog.base import Record, RecordHeaders
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.conftest import kafka_address
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
@@ -84,6 +85,8 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
         for url in ("http", "grpc"):
             answer = answer_of(run("predict", "m", "--file", str(tmp_path / name), "--url", url, "--version", "3"))
             assert answer == {"predictions": [3.0, 7.0], "version": 3}
+    refused = run("predict", "m", "[1]", "--here", "--grpc")
+    assert "--here asks no server; leave out --url, --grpc and --async" in refused.stderr
     (tmp_path / "a.csv").write_text("s,x,n\nab,1.5,7\n,-4,8\n")
     answer = answer_of(run("predict", "m", "--file", str(tmp_path / "a.csv"), "--url", "http", "--signature", "mixed"))
     assert [(row["double"], row["n"], row["s"]) for row in answer["predictions"]] == [(3.0, 8, "ab"), (-8.0, 9, "")]
@@ -106,6 +109,24 @@ def test_lists_that_share_no_request_are_asked_length_by_length_and_answered_in_
     assert asking.document({"instances": rows}) == {"predictions": [3.0, 0.0, 5.0, 7.0], "version": 4}
     with pytest.raises(InvalidInput, match="row 1 is at fault"):
         list(asking.answers([*rows, {"steps": [-1.0]}]))
+
+
+@pytest.mark.covers("est-predict")
+def test_a_shard_of_examples_has_the_rows_of_its_events(tmp_path: Path) -> None:
+    schema = Schema.from_mapping({"features": [
+        {"name": "x", "dtype": "float32", "shape": [2]}, {"name": "word", "dtype": "string"},
+        {"name": "n", "dtype": "int64", "required": False, "default": 7},
+    ]})  # fmt: skip
+    events: list[dict[str, Any]] = [{"x": [0.1, 2.0], "word": "é", "n": 3}, {"x": [1.0, -1.0], "word": {"b64": "/w=="}}]
+    shard = tmp_path / "a.tfrecord"
+    shard.write_bytes(tfrecord.frame([ExampleCodec(schema).encode(event) for event in events]))
+    wanted = Wanted({"x": "DT_FLOAT", "word": "DT_STRING", "n": "DT_INT64"}, schema)
+    rows = read_rows(shard, wanted).rows
+    assert [(row["word"], row["n"]) for row in rows] == [("é", 3), ({"b64": "/w=="}, 7)]
+    np.testing.assert_array_equal(np.array([row["x"] for row in rows], np.float32), [[np.float32(0.1), 2], [1, -1]])
+    shard.write_bytes(shard.read_bytes()[:-3])
+    with pytest.raises(InvalidInput, match=r"a\.tfrecord is no file of tf\.train\.Examples: .* end at "):
+        read_rows(shard, wanted)
 
 
 @pytest.mark.covers("est-predict")

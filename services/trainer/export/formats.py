@@ -32,8 +32,8 @@ from services.trainer.families.reasons import DefinitionFailedError
 EXPORTS = "exports"
 CONVERSION_SECONDS = 900.0
 """For all converters together; seconds without a core do not count."""
-_TOLERANCE = 1e-3
-"""Of the formats that are not quantised, relative and absolute: they add the same numbers in another order."""
+_TOLERANCE, _FROZEN_TOLERANCE = 1e-3, 1e-6
+"""Of tflite and onnx, which add the same numbers in another order; of frozen, absolute or as a share of the span."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,9 @@ def _too_different(name: str, entry: Mapping[str, Any], export: Export) -> str:
         return f"its outputs lack {', '.join(entry['missing_outputs'])}"
     difference = entry.get("largest_difference", 0.0)
     limit = export.max_difference if name in QUANTISED else _TOLERANCE
+    if name == "frozen":  # the same operations on the same numbers
+        limit = _FROZEN_TOLERANCE
+        difference = min(difference, entry.get("largest_difference_share", 0.0))
     if limit is not None and not difference <= limit:
         return f"its answers differ from the model's by up to {difference:.3g}, allowed is {limit:g}"
     share, most = entry.get("largest_difference_share", 0.0), export.max_difference_share

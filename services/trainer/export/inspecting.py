@@ -8,8 +8,8 @@
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
     upgrade QUESTION FILE    scripts of TensorFlow 1, as upgrading.py says
-    tap, optimize, tflite    QUESTION FILE: JSON in and out, as tapping.py, optimizing.py and tflite.py say; where it
-                             cannot be done, {"failed": sentence}
+    tap, optimize, freeze,   QUESTION FILE: JSON in and out, as tapping.py, optimizing.py and tflite.py say; where it
+    tflite                   cannot be done, {"failed": sentence}
 
 The command line runs it as a process: it has no TensorFlow itself.
 """
@@ -141,7 +141,8 @@ def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable
 
 _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
     "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load, "graph": graph,
-    "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize), "tflite": _answered(tflite.describe),
+    "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize),
+    "freeze": _answered(optimizing.freeze), "tflite": _answered(tflite.describe),
     "upgrade": _answered(upgrading.upgrade),
 }  # fmt: skip
 

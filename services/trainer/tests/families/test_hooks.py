@@ -1,6 +1,7 @@
 """Hooks of a module: when they are called, what they remember, and what happens when one raises."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,9 +101,9 @@ def on_gradients(run, gradients, variables):
     asked = {"batch_size": 48, "optimizer": {"name": "sgd", "learning_rate": 0.5}}
     model, examples = built(NET + hook, tmp_path, execution=execution, **asked)
     training = Training(model, seed=5)
-    before = {path: array.copy() for path, array in training.captured().items()}
+    before: dict[str, Any] = {path: array.copy() for path, array in training.captured().items()}
     training.train_block(examples, pass_index=0, block_index=0)
-    after = training.captured()
+    after: dict[str, Any] = dict(training.captured())
     x, y = examples.columns["x"].numpy().reshape(-1), examples.labels["late"].numpy().reshape(-1)
     error = 1 / (1 + np.exp(-(before["model/dense/kernel"][0, 0] * x + before["model/dense/bias"][0]))) - y
     slope = float(np.mean(error * x))

@@ -313,7 +313,9 @@ def test_a_subset_has_its_variables_alone_and_another_model_starts_from_it(platf
     content = (folder / "vectors.npz").read_bytes()
     started, _ = trained(platform, model(WORDS, files={"vectors.npz": content}, warm_start={"from": "vectors.npz"}))
     np.testing.assert_array_equal(started["word_vector_table/table"], weights["word_vector_table/table"])
-    failed = platform.train(platform.lease(model(WORDS, export={"subsets": {"vectors": ["word_vector_table", "wrod*"]}})))
+    failed = platform.train(
+        platform.lease(model(WORDS, export={"subsets": {"vectors": ["word_vector_table", "wrod*"]}}))
+    )
     assert isinstance(failed, Failed)
     assert failed.reason.startswith("export: subsets: vectors: wrod* means none of deep/kernel, hidden_0/bias, ")
 

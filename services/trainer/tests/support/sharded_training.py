@@ -108,8 +108,8 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
     for path, array in sorted(training.captured().items()):
         digest.update(path.encode() + array.tobytes())
     placed = model.placement.report() if training.model.definition.training.devices else {}
-    found: dict[str, Any] = {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
-    return found | ({"graph": _by_device(training)} if question.get("graph") else {})
+    told: dict[str, Any] = {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
+    return told | ({"graph": _by_device(training)} if question.get("graph") else {})
 
 
 def _by_device(training: Training) -> dict[str, dict[str, int]]:

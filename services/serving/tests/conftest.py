@@ -14,7 +14,6 @@ from services.serving.tests.support.contract_server import (
     ContractModel,
     ContractServer,
     build_contract_model,
-    front_and_runner,
     read_contract_model,
     standalone,
 )
@@ -83,20 +82,12 @@ def contract_model(tmp_path_factory: pytest.TempPathFactory) -> ContractModel:
     return read_contract_model(filled_once(tmp_path_factory, "contract_model", build_contract_model))
 
 
-@pytest.fixture(scope="module", params=["front", "standalone"])
-def contract(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    contract_model: ContractModel,
-) -> Iterator[ContractServer]:
-    """What serves the model of contract_model.py, for the tests of one module."""
+@pytest.fixture(scope="session")
+def contract(tmp_path_factory: pytest.TempPathFactory, contract_model: ContractModel) -> Iterator[ContractServer]:
+    """What serves the model of contract_model.py."""
     redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
     redis.start()
-    if request.param == "front":
-        started = front_and_runner(contract_model, redis, request.getfixturevalue("zygote"))
-    else:
-        started = standalone(contract_model, redis)
-    with started as server:
+    with standalone(contract_model, redis) as server:
         yield server
     redis.stop()
 

@@ -1,5 +1,5 @@
-"""What the contract's tests call: a front with a real runner of the contract's model, or `python -m services.serving`
-started with TensorFlow Serving's flags on the folder of that model."""
+"""What the contract's tests call: `python -m services.serving`, started with TensorFlow Serving's flags on the folder
+of the contract's model."""
 
 import json
 import os
@@ -16,10 +16,7 @@ import numpy as np
 
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.contract_cases import CALLS
-from services.serving.tests.support.front_process import FrontThread
-from services.serving.tests.support.runner_process import Zygote
 from services.serving.tests.support.standalone_server import StandaloneServer
-from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState, signature_of
 from testing import plain_http
 from testing.redis_server import RedisServer
 
@@ -79,15 +76,6 @@ def read_contract_model(folder: Path) -> ContractModel:
 
 
 @contextmanager
-def front_and_runner(model: ContractModel, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
-    runner = zygote.start_runner(redis_server.url, model.base / "7", version=7)
-    runner.serve("alias/production", "version/7")
-    with runner.heard(), FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
-        yield ContractServer(front.url, front.grpc_port, model.expected)
-    assert runner.leave() == 0
-
-
-@contextmanager
 def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[ContractServer]:
     """As an outside suite would start it; the label comes by HandleReloadConfigRequest."""
     server = StandaloneServer(redis_server.url, "--model_name=m", f"--model_base_path={model.base}")
@@ -100,9 +88,3 @@ def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[Cont
         assert server.terminate() == 0
     finally:
         server.kill()
-
-
-def _state(signatures: dict[str, Any]) -> ReplicaState:
-    read = {name: signature_of(item) for name, item in signatures.items()}
-    version = VersionState("m", 7, ServingState.AVAILABLE, aliases=("production",), signatures=read)
-    return ReplicaState("replica", {}, {"m": {"production": 7}}, (version,))

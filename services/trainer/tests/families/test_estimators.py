@@ -36,14 +36,7 @@ EXAMPLES = events(96)
 CASES: dict[str, dict[str, Any]] = {
     "linear_classifier": {"estimator": "linear_classifier", "parameters": {"l2": 0.001}},
     "linear_regressor": {"estimator": "linear_regressor", "label": "amount", "parameters": {}},
-    "dnn_classifier": {"estimator": "dnn_classifier", "parameters": {"hidden_units": [8], "activation": "tanh"}},
-    "dnn_regressor": {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [8, 4]}},
     "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "l2": 0.0001}},
-    "wide_deep_classifier of 3": {"label": "kind", "parameters": {"hidden_units": [8], "classes": 3}},
-    "factorization_machine_classifier": {
-        "estimator": "factorization_machine_classifier",
-        "parameters": {"dimension": 3, "l2": 0.0001},
-    },
     "factorization_machine_regressor": {
         "estimator": "factorization_machine_regressor",
         "label": "amount",
@@ -51,6 +44,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "linear_classifier of 3": {"estimator": "linear_classifier", "label": "kind", "parameters": {"classes": 3}},
 }
+OTHERS: list[dict[str, Any]] = [
+    {"estimator": "dnn_classifier", "parameters": {"hidden_units": [8], "activation": "tanh"}},
+    {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [8, 4]}},
+    {"label": "kind", "parameters": {"hidden_units": [8], "classes": 3}},
+    {"estimator": "factorization_machine_classifier", "parameters": {"dimension": 3, "l2": 0.0001}},
+]
 
 
 def built(case: dict[str, Any]) -> tuple[BuiltModel, TrainingSet, dict[str, tf.Tensor]]:
@@ -100,9 +99,6 @@ def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callabl
     done = learned(case)
     model, raw = done.model, done.raw
     assert done.losses[-1] < done.losses[0] * 0.95
-    meaning = variables_of(model.definition, model.schema)
-    shapes = {variable.path: tuple(variable.shape) for variable in model.network.trainable_variables}
-    assert {path: known.shape for path, known in meaning.items()} == shapes, "every row has a meaning"
     loaded = tf.saved_model.load(str(done.saved_model))
     inputs = {feature.name: raw[feature.name] for feature in model.inputs}
     by_features = loaded.signatures["serving_default"](**inputs)
@@ -111,6 +107,17 @@ def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callabl
     for name, value in model.serve(raw).items():
         np.testing.assert_allclose(by_features[name], value, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(by_examples[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.covers("est-canned-nn")
+@pytest.mark.parametrize("case", [*CASES.values(), *OTHERS])
+def test_every_row_has_a_meaning_and_the_answers_are_those_of_the_task(case: dict[str, Any]) -> None:
+    model, examples, raw = built(case)
+    meaning = variables_of(model.definition, model.schema)
+    shapes = {variable.path: tuple(variable.shape) for variable in model.network.trainable_variables}
+    assert {path: known.shape for path, known in meaning.items()} == shapes
+    assert model.serve(raw).keys() == expected_outputs(model)
+    assert np.isfinite(model.loss(examples.columns, examples.labels, examples.weights))
 
 
 @pytest.mark.covers("est-export", "srv-classify-regress")

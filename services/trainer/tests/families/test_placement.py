@@ -1,4 +1,4 @@
-"""Layers on devices: what is not there, and what is not meant. test_shard_sums.py has two devices."""
+"""Layers on devices: what is not there, and what is not meant. test_teams.py has two devices."""
 
 from pathlib import Path
 

@@ -1,0 +1,136 @@
+"""Teams of processes and devices train to the bits of one process; and what happens to a team that loses a worker.
+
+One file, so that all tests ask the same process for teams, and compare with the same process alone.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.tests.support.teams import Teams
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.covers("dist-mirrored", "dist-multiworker")
+@pytest.mark.parametrize(
+    ("model", "team"),
+    [
+        ("estimator", {"devices": 3}),
+        ("estimator", {"workers": 3}),
+        ("estimator", {"workers": 2, "exchange": "collectives"}),
+        ("module", {"workers": 2}),
+    ],
+    ids=str,
+)
+def test_several_devices_and_several_processes_train_what_one_does(
+    teams: Teams, model: str, team: dict[str, Any]
+) -> None:
+    alone = teams.alone(model)
+    assert len(alone["losses"]) == 18, "two blocks of 403 examples in batches of at most 50"
+    assert teams.train(model=model, **team) == alone
+
+
+@pytest.mark.covers("dist-mirrored")
+def test_each_device_computes_its_shard_and_sums_are_formed_where_they_are_asked_for(teams: Teams) -> None:
+    """Four shards are added as (0 + 1) + (2 + 3); on which devices is read from the graph that TensorFlow runs."""
+    shards = {"shards": 4}
+    tree, one_device = (
+        teams.train(model="plain", devices=4, reduction=where, graph=True, training=shards)
+        for where in ("tree", "one_device")
+    )
+    sums = [found["graph"].pop("AddV2") for found in (tree, one_device)]
+    for found in (tree, one_device):
+        products = found.pop("graph")["MatMul"]
+        assert [*sorted(products)] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
+        assert len(set(products.values())) == 1, "as many on each"
+        assert found == teams.alone("plain", **shards)
+    moved = {device: sums[1][device] - sums[0][device] for device in sums[0]}
+    assert moved == {"CPU:0": 1, "CPU:1": 0, "CPU:2": -1, "CPU:3": 0}
+
+
+@pytest.mark.parametrize(
+    ("compress", "apart", "team"),
+    [
+        ("bfloat16", 0.02, {"workers": 2, "exchange": "collectives"}),
+        ({"top_k": 0.1}, 0.5, {"workers": 3, "exchange": "memory"}),
+    ],
+    ids=str,
+)
+def test_less_of_the_gradients_travels_and_of_all_the_same_whoever_computes_them(
+    teams: Teams, compress: object, apart: float, team: dict[str, Any]
+) -> None:
+    alone, exact = teams.alone("estimator", compress=compress), teams.alone("estimator")
+    assert alone["digest"] != exact["digest"]
+    assert alone["losses"] == pytest.approx(exact["losses"], rel=apart)
+    assert teams.train(model="estimator", training={"compress": compress}, **team) == alone
+
+
+def test_batch_norm_and_hooks_see_the_same_beside_compressed_gradients(teams: Teams) -> None:
+    compress = {"top_k": 0.1}
+    trained = teams.train(model="module", training={"compress": compress}, workers=2)
+    assert trained == teams.alone("module", compress=compress)
+
+
+@pytest.mark.covers("dist-bsp")
+def test_steps_of_each_shard_alone_end_in_the_same_mean_whoever_takes_them_and_none_begins_before_all_have_ended(
+    teams: Teams, tmp_path: Path
+) -> None:
+    alone, log = teams.alone("estimator", local_steps=4), tmp_path / "log"
+    assert len(alone["losses"]) == 18, "supersteps of 4, 4 and 1 steps in each of two blocks"
+    assert alone["digest"] != teams.alone("estimator")["digest"]
+    assert teams.train(model="estimator", training={"local_steps": 4}, workers=3, log=str(log)) == alone
+    lines = [line.split() for line in log.read_text().splitlines()]
+    seconds = {(int(shard), int(number)): float(at) for shard, number, at in lines}
+    assert sorted(seconds) == [(shard, number) for shard in range(3) for number in range(12)], "6 supersteps"
+    for number in range(0, 12, 2):
+        given = max(seconds[shard, number] for shard in range(3))
+        assert given <= min(seconds[shard, number + 1] for shard in range(3)), "nobody goes on before all have given"
+
+
+@pytest.mark.covers("dist-bsp")
+def test_a_modules_local_steps_end_in_the_same_mean(teams: Teams) -> None:
+    assert teams.train(model="module", training={"local_steps": 4}, workers=2) == teams.alone("module", local_steps=4)
+
+
+@pytest.mark.covers("dist-multiworker")
+def test_scaled_losses_gathered_gradients_and_shards_without_rows_are_the_same_for_all(teams: Teams) -> None:
+    optimizer = {"name": "adam", "learning_rate": 0.01, "gradient_accumulation_steps": 3}
+    asked = {"batch_size": 2, "mixed_precision": "float16", "optimizer": optimizer}
+    alone, three = (teams.train(model="estimator", training=asked, examples=41, workers=workers) for workers in (1, 3))
+    assert len(alone["losses"]) == 42, "of two rows at most: a third shard never has one"
+    assert three == alone
+
+
+def test_the_number_of_shards_is_part_of_the_arithmetic_and_close_to_the_whole(teams: Teams) -> None:
+    one, three = (teams.train(model="plain", training={"shards": shards}) for shards in (1, 3))
+    assert one["digest"] != three["digest"]
+    assert one["losses"] == pytest.approx(three["losses"], rel=1e-4), "without draws a sum is cut, nothing else"
+
+
+@pytest.mark.covers("api-device")
+def test_layers_compute_where_the_definition_puts_them_and_to_the_same_bits(teams: Teams) -> None:
+    plain = teams.train(model="module", training={"shards": 1})
+    asked = {"dense": "CPU:0", "dense*": "CPU:1", "embedding": "CPU:1"}
+    placed = teams.train(model="module", training={"shards": 1, "devices": asked}, devices=2)
+    report = placed.pop("placement")
+    assert placed == plain
+    expected = {"dense": "CPU:0", "dense_1": "CPU:1", "embedding": "CPU:1"}
+    assert report["asked"] == expected, "the first pattern counts"
+    assert {name: [*ran] for name, ran in report["operations"].items()} == {
+        name: [device] for name, device in expected.items()
+    }
+
+
+@pytest.mark.covers("dist-multiworker")
+def test_a_worker_that_dies_is_named_and_holds_nobody_up(teams: Teams) -> None:
+    assert teams.train(model="plain", workers=3, kill=2) == {"lost": "worker 2 of 3 ended: signal 9 (SIGKILL)"}
+
+
+@pytest.mark.covers("dist-bsp", "dist-multiworker")
+@pytest.mark.parametrize("exchange", ["memory", "collectives"])
+def test_a_worker_that_stands_still_is_lost_after_its_time(teams: Teams, exchange: str) -> None:
+    lost = teams.train(model="plain", workers=2, halt=1, exchange=exchange)["lost"]
+    assert "a step of 2 workers failed" in lost
+    assert exchange == "collectives" or "worker 1 of 2 has not come within 15 s" in lost

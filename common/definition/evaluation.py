@@ -11,9 +11,11 @@ calibration_fraction: 0.5             # of what is held out: where a head has ca
 group_by: session                     # examples of one session compete: what ndcg and mrr ask for
 split_by: user                        # a user's events are all held out, or none of them
 keep_equal_together: true             # the same of events whose features are equal
+examples: judges.ndjson               # a file of the definition: they judge, and nothing of the stream is held out
 """
 
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +23,7 @@ from common.counted import counted
 from common.definition.fields import Fields
 from common.definition.metrics import Metric, read_metrics
 from common.errors import InvalidInput
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.suggestions import did_you_mean
 
@@ -28,6 +31,7 @@ _MAX_SLICES, _MAX_FEATURES = 16, 3
 DEFAULT_MOST, MAX_MOST = 20, 200
 DEFAULT_CALIBRATION_FRACTION = 0.5
 MAX_WINDOW = 100_000
+_OF_THE_STREAM = ("holdout_fraction", "window_examples", "split_by", "keep_equal_together", "calibration_fraction")
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,13 @@ class Evaluation:
     """Whether events with equal features are on one side."""
     window_examples: int = 2000
     """A round that holds out fewer is judged on the newest that its ancestors held out as well, up to this number."""
+    examples: tuple[str, ...] = ()
+    """JSON, of a file of the definition: all rounds are judged on these events, and hold nothing out."""
+
+    @property
+    def has_judges(self) -> bool:
+        """Whether there are examples that a round does not learn from and that judge it."""
+        return bool(self.holdout_fraction or self.examples)
 
     def to_configuration(self) -> dict[str, float | str]:
         """What the plan of a round says of it: the choice of examples, and no metric. The trainer's splitting.py says
@@ -108,11 +119,30 @@ class Evaluation:
             _check_group("groups", self.group_by, schema, place)
         if self.split_by:
             _check_group("splits", self.split_by, schema, place)
+        try:
+            self.encoded(schema)
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}: {error.message}") from error
+
+    def encoded(self, schema: Schema) -> list[bytes]:
+        """The examples as tf.train.Examples. Raises InvalidInput: one does not fit the schema; which."""
+        codec, found = ExampleCodec(schema), list[bytes]()
+        for number, line in enumerate(self.examples, 1):
+            try:
+                found.append(codec.encode(json.loads(line)))
+            except (InvalidInput, ValueError, RecursionError) as error:
+                said = error.message if isinstance(error, InvalidInput) else f"it is not JSON: {error}"
+                raise InvalidInput(f"evaluation: examples: event {number}: {said}") from error
+        return found
 
 
-def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
-    """Args: heads: their names to their tasks. Raises InvalidInput: which key, what was expected."""
+def parse_evaluation(section: object, heads: Mapping[str, str], files: Mapping[str, bytes]) -> Evaluation:
+    """Args: heads: their names to their tasks; files: of the definition. Raises InvalidInput: which key, what was
+    expected."""
     fields = Fields("evaluation", section)
+    examples = _examples(fields.text("examples"), files) if fields.has("examples") else ()
+    if examples and (idle := [key for key in _OF_THE_STREAM if fields.has(key)]):
+        raise InvalidInput(f"evaluation: examples judge, and nothing of the stream is held out: leave out {idle[0]}")
     fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
     warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
     max_unusable = fields.number("max_unusable", Evaluation.max_unusable, minimum=0.0)
@@ -127,6 +157,10 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
     has_window = fields.has("window_examples")
     window = fields.integer("window_examples", Evaluation.window_examples, minimum=0, maximum=MAX_WINDOW)
     fields.finish()
+    if examples:
+        return Evaluation(
+            0.0, warn_share, max_unusable, metrics, slices, group_by, window_examples=0, examples=examples
+        )
     if split_by and keeps_equal:
         raise InvalidInput(
             f"evaluation: split_by keeps the events of one {split_by} together, keep_equal_together those with equal "
@@ -142,6 +176,18 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
     return Evaluation(
         fraction, warn_share, max_unusable, metrics, slices, group_by, share, split_by, keeps_equal, window
     )  # fmt: skip
+
+
+def _examples(path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
+    if path not in files:
+        raise InvalidInput(f"evaluation: examples {path!r} is no file of the definition: {', '.join(sorted(files))}")
+    try:
+        lines = files[path].decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"evaluation: examples: {path} is not UTF-8: {error.reason}") from error
+    if not (found := tuple(line for line in lines if line.strip())):
+        raise InvalidInput(f"evaluation: examples: {path} holds no event")
+    return found
 
 
 def _slices(entries: object) -> tuple[SliceBy, ...]:

@@ -204,7 +204,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     warm_start = parse_warm_start(fields.take("warm_start", None), files)
     training = parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ())
-    evaluation, gate, training = _measured(fields, heads, training, own_metrics=module is not None)
+    evaluation, gate, training = _measured(fields, heads, training, files, own_metrics=module is not None)
     definition = Definition(
         name=name,
         stream=stream,
@@ -420,17 +420,17 @@ def _ranked_group(heads: Sequence[Head]) -> str:
 
 
 def _measured(
-    fields: Fields, heads: Sequence[Head], training: Training, *, own_metrics: bool
+    fields: Fields, heads: Sequence[Head], training: Training, files: Mapping[str, bytes], *, own_metrics: bool
 ) -> tuple[Evaluation, Gate, Training]:
     """How a version is measured and judged: what the gate and an early stop ask for is measured too."""
     tasks = {head.name: head.task for head in heads}
-    evaluation = parse_evaluation(fields.take("evaluation", {}), tasks)
+    evaluation = parse_evaluation(fields.take("evaluation", {}), tasks, files)
     evaluation = replace(evaluation, calibration_fraction=_calibrating(heads, evaluation))
     if group := _ranked_group(heads):
         evaluation = evaluation.of_ranking(group)
     measurable = Measurable(tasks, evaluation, own_metrics)
     gate = read_gate(fields.take("gate", {}), measurable)
-    if training.evaluate_every_steps and not evaluation.holdout_fraction:
+    if training.evaluate_every_steps and not evaluation.has_judges:
         raise InvalidInput("training: evaluate_every_steps needs held-out examples; evaluation: holdout_fraction is 0")
     if stopping := training.early_stopping:
         found = measurable.found(stopping.metric, place="early_stopping")

@@ -116,6 +116,7 @@ class Training:
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     max_steps: a round ends after so many steps; what it has not come to is left out.
     evaluate_every_steps: the held-out examples are measured so often within a round, and at its end.
+    evaluate_steps: of how many batches such a measure is, the first ones; None: of up to 50,000 examples.
     early_stopping: ends a round by these evaluations; what it has not come to is left out.
     save_every_steps: a resume point after so many steps, at the end of their block, beside those by time.
     mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
@@ -145,6 +146,7 @@ class Training:
     quantize_aware: bool = False
     max_steps: int | None = None
     evaluate_every_steps: int | None = None
+    evaluate_steps: int | None = None
     early_stopping: EarlyStopping | None = None
     save_every_steps: int | None = None
     mixed_precision: str = "float32"
@@ -187,6 +189,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         quantize_aware=fields.flag("quantize_aware", Training.quantize_aware),
         max_steps=fields.optional_integer("max_steps", None),
         evaluate_every_steps=fields.optional_integer("evaluate_every_steps", None),
+        evaluate_steps=fields.optional_integer("evaluate_steps", None),
         early_stopping=_early_stopping(fields),
         save_every_steps=fields.optional_integer("save_every_steps", None),
         mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
@@ -234,6 +237,8 @@ def _check_together(training: Training) -> None:
     if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
         other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
         raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
+    if training.evaluate_steps and not training.evaluate_every_steps:
+        raise InvalidInput("training: evaluate_steps is of evaluations on the way; say evaluate_every_steps too")
     if training.early_stopping and not training.evaluate_every_steps:
         raise InvalidInput("training: early_stopping looks at evaluations on the way; say evaluate_every_steps too")
     if training.fixed_batch and training.batch_size % training.shards:

@@ -109,7 +109,8 @@ WINDOW = "window"
 held-out examples are few, candidate and parent are judged on the newest ones held out there as well.
 
 Under the same key a version's `evaluation` says on what it was judged: {"examples": how many, "earlier": those of them
-from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are}."""
+from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are, and
+"own_set": how many where the definition has examples of its own (evaluation.examples)}."""
 
 MOST_LISTED = 1_000
 """Versions, or moves of aliases, in one answer."""

@@ -139,6 +139,7 @@ def _size(rule: Gate, evaluation: JsonMap) -> str:
     if not window:
         return ""
     earlier = f", {window['earlier']:,} of them from earlier rounds" if window["earlier"] else ""
+    earlier = ", those of the definition" if window.get("own_set") else earlier
     size = f"{JUDGED_ON} {window['examples']:,} held-out examples{earlier}"
     if rule.confidence is not None:
         return size

@@ -212,8 +212,13 @@ class RoundData:
             for row, reason in sorted(rows.get(block.index, {}).items())
         ]
 
+    def judges(self, model: Answering) -> Iterator[PreparedBlock]:
+        """A block of the definition's own examples, held out; none where it has none."""
+        if self.definition.evaluation.examples:
+            yield prepare(model, self.earlier(self.definition.evaluation.encoded(self.schema)))
+
     def earlier(self, examples: list[bytes]) -> ParsedBlock:
-        """Examples that rounds before have held out, as a block; those that do not parse are refused."""
+        """Examples that are not of the range, held out, as a block; those that do not parse are refused."""
         rows, nothing = len(examples), np.zeros(0, PLACE)
         unsplit = Block(examples, np.zeros(rows, np.uint32), np.zeros(rows, np.uint64), {}, nothing, {})
         block = self._parse(EARLIER, unsplit)

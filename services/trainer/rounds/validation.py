@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,10 @@ class Validation:
             for head in asked
         ]
         self._model, self._score = model, model.scorer()
-        self._blocks = list(_first(data.prepared(model), MOST_EXAMPLES))
+        training = model.definition.training
+        most = training.evaluate_steps * training.batch_size if training.evaluate_steps else None
+        blocks = chain(data.judges(model), data.prepared(model))
+        self._blocks = list(_first(blocks, MOST_EXAMPLES if most is None else most, is_exact=most is not None))
 
     def metrics(self, training: Trainable) -> dict[str, float]:
         """Of the weights that a version would be served with: their averages where the optimizer keeps them."""
@@ -55,11 +59,19 @@ def _of_rows(values: ByHead, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]
     return {name: value.numpy()[rows] for name, value in values.items()}
 
 
-def _first(blocks: Iterator[PreparedBlock], most: int) -> Iterator[TrainingSet]:
-    """The held-out examples of blocks, until there are as many; a block is taken whole."""
+def _first(blocks: Iterator[PreparedBlock], most: int, *, is_exact: bool) -> Iterator[TrainingSet]:
+    """The held-out examples of blocks, until there are as many; a block is taken whole unless the number is exact."""
     for block in blocks:
         if block.held_out.count:
-            yield block.held_out
+            yield _beginning(block.held_out, most) if is_exact else block.held_out
             most -= block.held_out.count
         if most <= 0:
             return
+
+
+def _beginning(examples: TrainingSet, most: int) -> TrainingSet:
+    columns, labels, weights = (
+        {name: values[:most] for name, values in part.items()}
+        for part in (examples.columns, examples.labels, examples.weights)
+    )
+    return TrainingSet(columns, labels, weights, min(most, examples.count))

@@ -75,7 +75,12 @@ class Window:
         return cls(ranges, data.definition.evaluation.window_examples, kept, data, log)
 
     def blocks(self, model: Answering, own_count: int) -> Iterator[PreparedBlock]:
-        """None where the round's own examples are enough, else one with the newest of the ranges."""
+        """One with the definition's own examples, where it has some; else none where the round's are enough, or one with
+        the newest of the ranges."""
+        if own := self.data.definition.evaluation.examples:
+            self.chosen = len(own)
+            yield from self.data.judges(model)
+            return
         wanted = self.most - own_count
         if not self.ranges or wanted <= 0:
             return
@@ -91,11 +96,13 @@ class Window:
 
     def told(self, *, own_count: int, count: int) -> JsonMap:
         """As common/registry/catalog.py says; `count`: of examples that candidate and parent were judged on."""
+        is_own_set = bool(self.data.definition.evaluation.examples)
         return {
             "examples": count,
-            "earlier": count - own_count,
+            "earlier": 0 if is_own_set else count - own_count,
+            **({"own_set": count} if is_own_set else {}),
             "unusable": self.chosen - (count - own_count),
-            "ranges": ranges_as_json(self.ranges) if self.chosen else [],
+            "ranges": ranges_as_json(self.ranges) if self.chosen and not is_own_set else [],
         }
 
 

@@ -1,14 +1,20 @@
 """Where a round measures on its way and where it ends: by steps, and by evaluations that no longer improve."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
+from common.registry.catalog import Version
+from common.schema import Schema
 from services.trainer.protocol.messages import Done, Progress, Stopped
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, rebuilt
 
 
 def trained(platform: Platform, training: dict[str, Any], *, stop_after: int = 0) -> Any:
@@ -54,6 +60,59 @@ def test_a_round_ends_after_max_steps_and_what_it_did_not_come_to_is_accounted_f
     assert told[-1].steps_per_second > 0 < told[-1].examples_per_second
     assert course["steps_per_second"] > 0 < course["examples_per_second"]
     assert told[-1].evaluation
+
+
+def judged_by(directory: Path, judges: list[dict[str, Any]], **training: Any) -> Version:
+    """A round over 120 events, judged by these."""
+    platform = Platform(directory, exports=False)
+    platform.append(events(120))
+    sections = {"training": {"batch_size": 8, **training}, "evaluation": {"examples": "judges.ndjson"}}
+    lines = "\n".join(map(json.dumps, judges)).encode()
+    assert isinstance(platform.train(platform.lease(definition(**sections) | {"judges.ndjson": lines})), Done)
+    return platform.registry.versions[0]
+
+
+@pytest.mark.covers("est-train-evaluate")
+def test_a_set_of_its_own_judges_and_evaluations_on_the_way_are_of_as_many_batches_as_asked(tmp_path: Path) -> None:
+    random = np.random.default_rng(9)
+    judges = [event(random) for _ in range(40)]
+    flipped = [{**one, "late": 1 - one["late"]} for one in judges]
+    own = judged_by(tmp_path / "own", judges, evaluate_every_steps=5, evaluate_steps=2)
+    assert (own.events_trained, own.events_held_out) == (120, 0), "nothing of the stream is held out"
+    assert own.evaluation["window"] == {"examples": 40, "earlier": 0, "own_set": 40, "unusable": 0, "ranges": []}
+    other = judged_by(tmp_path / "flipped", flipped)
+    assert own.weights_digest == other.weights_digest, "who judges teaches nothing"
+    accuracy, opposite = (one.metrics["candidate"]["accuracy"] for one in (own, other))
+    assert accuracy == pytest.approx(1 - opposite)
+    two_batches = judged_by(tmp_path / "first", judges[:16], evaluate_every_steps=5)
+    assert [one["step"] for one in own.evaluation["by_step"]] == [5, 10, 15]
+    for found, expected in zip(own.evaluation["by_step"], two_batches.evaluation["by_step"], strict=True):
+        assert found["metrics"] == pytest.approx(expected["metrics"])
+    assert two_batches.metrics["candidate"]["log_loss"] != pytest.approx(own.metrics["candidate"]["log_loss"])
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"evaluation": {"examples": "j"}}, "evaluation: examples 'j' is no file of the definition: a.ndjson, model.y"),
+        (
+            {"evaluation": {"examples": "a.ndjson", "split_by": "word"}},
+            "nothing of the stream is held out: leave out spl",
+        ),
+        ({"training": {"evaluate_steps": 2}}, "evaluate_steps is of evaluations on the way; say evaluate_every_steps"),
+    ],
+)
+def test_what_no_evaluation_could_be_of_is_refused(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        parse_definition(definition(**sections) | {"a.ndjson": b'{"x": 1}\n'})
+
+
+def test_an_event_that_judges_fits_the_stream() -> None:
+    asked = definition(evaluation={"examples": "a.ndjson"}) | {"a.ndjson": b'\n{"x": 1}\n'}
+    with pytest.raises(
+        InvalidInput, match="model model: evaluation: examples: event 1: pair is missing; word is missing"
+    ):
+        parse_definition(asked).check_schema(Schema.from_mapping(SCHEMA))
 
 
 @pytest.mark.covers("loop-supervisor", "est-run-config")

@@ -75,8 +75,8 @@ class Window:
         return cls(ranges, data.definition.evaluation.window_examples, kept, data, log)
 
     def blocks(self, model: Answering, own_count: int) -> Iterator[PreparedBlock]:
-        """One with the definition's own examples, where it has some; else none where the round's are enough, or one with
-        the newest of the ranges."""
+        """One with the definition's own examples, where it has some; else none where the round's are enough, or one
+        with the newest of the ranges."""
         if own := self.data.definition.evaluation.examples:
             self.chosen = len(own)
             yield from self.data.judges(model)

@@ -7,9 +7,7 @@
 <data>/log             the event log's segments      <data>/<service>   what each service keeps
 """
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Self
 from common.errors import InvalidInput, NotFound
 from common.process.memory import process_tree_mb
 from common.suggestions import there_is_no
+from common.whole_files import write_whole
 
 HOST = "127.0.0.1"
 SERVICES = ("registry", "ingest", "trainer", "serving")
@@ -148,14 +147,7 @@ def log_path(data_dir: Path, name: str) -> Path:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Aside, then renamed: a reader sees the old or the new file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(json.dumps(document, indent=2) + "\n")
-        aside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise
+    write_whole(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def write_state(state: PlatformState) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import Unavailable
+from common.whole_files import sync_folder
 
 _LOCK_POLL_SECONDS = 0.0002
 _OFFSET_BYTES = 8
@@ -34,20 +35,11 @@ def first_offsets(directory: Path) -> list[int]:
     return sorted(int(name[:20]) for name in os.listdir(directory) if name.endswith(".index"))  # noqa: PTH208 hot
 
 
-def sync_directory(directory: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def create_segment(directory: Path, first_offset: int) -> None:
     """Makes an empty segment. A crash in between leaves a data file without an index, which is no segment."""
     for path in (data_path(directory, first_offset), index_path(directory, first_offset)):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
-    sync_directory(directory)
+    sync_folder(directory)
 
 
 def delete_segment(directory: Path, first_offset: int) -> None:

@@ -18,9 +18,10 @@ from typing import TypeVar
 from common.counted import counted
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordInfo
-from common.eventlog.segment_files import CommitFile, create_segment, sync_directory
+from common.eventlog.segment_files import CommitFile, create_segment
 from common.eventlog.segment_reader import SegmentReader
 from common.eventlog.segment_writer import SegmentSettings, SegmentWriter
+from common.whole_files import sync_folder
 
 _Item = TypeVar("_Item", Record, RecordInfo)
 _FORMAT = 1
@@ -78,9 +79,9 @@ class SegmentLog:
                 json.dump({"format": _FORMAT, "partition_count": partition_count}, out)
                 out.flush()
                 os.fsync(out.fileno())
-            sync_directory(aside)
+            sync_folder(aside)
             aside.rename(self._directory / topic)
-            sync_directory(self._directory)
+            sync_folder(self._directory)
         except OSError:
             shutil.rmtree(aside, ignore_errors=True)
             if not (self._directory / topic).exists():  # else another process made it first

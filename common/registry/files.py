@@ -17,6 +17,7 @@ from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
 from common.registry.patches import SMALLEST_FILE_BYTES, patched
 from common.registry.paths import path_below
+from common.whole_files import sync_folder
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
@@ -132,7 +133,7 @@ class FileTransfer:
             if received == 0:
                 received = self._fetch(aside, file, pace)
             aside.replace(target)
-            _sync_directory(target.parent)
+            sync_folder(target.parent)
         finally:
             aside.unlink(missing_ok=True)
         return received
@@ -249,11 +250,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

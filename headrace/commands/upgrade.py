@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import Conflict, InvalidInput
+from common.whole_files import write_whole
 from headrace.commands.model_inside import asked
 from headrace.commands.session import Session
 
@@ -42,9 +43,7 @@ def upgrade(
         raise InvalidInput(f"tf_upgrade_v2 cannot rewrite all of it, and nothing is written:\n  {listed}{more}")
     to.mkdir(parents=True, exist_ok=True)
     for name, one in upgraded.items():
-        aside = to / f".{name}.partial"
-        aside.write_text(one["text"], encoding="utf-8")
-        aside.rename(to / name)
+        write_whole(to / name, one["text"].encode())
         if _GRAPHS.search(one["text"]):
             one["warnings"].append(_NEEDS_GRAPHS)
     document = {

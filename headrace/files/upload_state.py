@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.storage import Place
+from common.whole_files import write_whole
 
 if TYPE_CHECKING:
     from headrace.files.batches import Batch, SourceFile
@@ -77,6 +78,4 @@ class UploadState:
         if self.path is None:
             return
         document = {"stream": self.stream, "key": self.key, "files": self.positions}
-        aside = self.path.with_name(f".{self.path.name}.part")
-        aside.write_text(json.dumps(document, indent=1) + "\n")
-        aside.replace(self.path)
+        write_whole(self.path, (json.dumps(document, indent=1) + "\n").encode())

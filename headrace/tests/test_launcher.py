@@ -203,7 +203,7 @@ def test_a_disk_that_takes_no_more_does_not_end_the_platform(launcher: Launcher)
     """Neither the state nor a log can be written, as on a full disk, when a child dies."""
     before = launcher.state()
     supervisor = psutil.Process(before.supervisor_pid)
-    obstacle = launcher.data_dir / f".platform.json.{supervisor.pid}"
+    obstacle = launcher.data_dir / f".platform.json.{supervisor.pid}.part"
     obstacle.mkdir()
     log = launcher.data_dir / "logs" / "registry.log"
     log.unlink()

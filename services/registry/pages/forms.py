@@ -5,7 +5,6 @@ read the name (the cookie is HttpOnly and SameSite=Strict) nor the token.
 """
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from common.errors import Conflict, InvalidInput, Unavailable
+from common.whole_files import write_whole
 
 SESSION_COOKIE = "headrace_session"
 BY_COOKIE = "headrace_by"
@@ -27,13 +27,7 @@ def read_secret(path: Path) -> bytes:
     """The registry's secret; made when there is none, so that a form outlives a restart. Raises Unavailable."""
     try:
         if not path.exists():
-            aside = path.with_suffix(".new")
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_SECRET_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
+            write_whole(path, secrets.token_bytes(_SECRET_BYTES), mode=0o600)
         secret = path.read_bytes()
     except OSError as error:
         raise Unavailable(f"the secret of the pages, {path}, cannot be read or made: {error.strerror}") from error

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
 from common.registry.patches import SMALLEST_FILE_BYTES, patch_between
+from common.whole_files import sync_folder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
 from services.registry.store.shelf import Shelf, is_swept, path_of, set_aside, set_aside_for
 
@@ -312,8 +313,8 @@ class InFolder:
         target.parent.mkdir(exist_ok=True)
         os.utime(source)
         source.rename(target)
-        sync_directory(target.parent)
-        sync_directory(target.parent.parent)
+        sync_folder(target.parent)
+        sync_folder(target.parent.parent)
 
     def remove(self, digest: str) -> None:
         set_aside(self._directory, digest)
@@ -322,15 +323,6 @@ class InFolder:
         for path in set_aside_for(self._directory, seconds):
             path.unlink(missing_ok=True)
         return is_swept(self._directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames in the directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import BinaryIO, Protocol
 
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from common.storage import LOCAL, Place, place_of
+from common.whole_files import write_whole
 from services.registry.store.manifest import DIGEST_PATTERN
 
 GONE = ".gone"
@@ -144,11 +145,7 @@ class Elsewhere:
         return self.place / digest[:2] / digest
 
     def _note(self, digest: str, size: int) -> None:
-        path = path_of(self._directory, digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f"{digest}.note")
-        aside.write_text(str(size))
-        aside.replace(path)
+        write_whole(path_of(self._directory, digest), str(size).encode())
 
 
 def elsewhere_of(directory: Path) -> Elsewhere | None:

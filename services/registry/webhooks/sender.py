@@ -10,7 +10,6 @@ import hmac
 import http.client
 import json
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 from common.errors import HeadraceError
 from common.process.lifecycle import Stop
 from common.process.retry import Backoff
+from common.whole_files import write_whole
 from services.registry.catalog import Catalog
 from services.registry.webhooks.happened import Happened, happened
 from services.registry.webhooks.hooks import Webhook
@@ -144,13 +144,7 @@ class _Sender:
             return newest
 
     def _write_place(self, revision: int) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".new")
-        with aside.open("w") as file:
-            json.dump({"revision": revision}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(self._path)
+        write_whole(self._path, json.dumps({"revision": revision}).encode())
 
     def to_mapping(self) -> dict[str, Any]:
         parts = urlsplit(self.hook.url)

@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from common.process.lifecycle import die_with_parent
+from common.whole_files import write_whole
 from services.serving.engines.candidate import Candidate
 from services.serving.engines.trial import SignatureTrial, try_engine
 from services.serving.engines.warm_up import batch_sizes
@@ -146,20 +147,13 @@ def _live_as_converter(candidate: Candidate, directory: Path, options: ModelOpti
             result: dict[str, Any] = {"problem": "", "signatures": {name: asdict(one) for name, one in found.items()}}
         except RequestFailed as error:
             result = {"problem": error.message, "signatures": {}}
-        _write(partial / RESULT, json.dumps(result).encode())
+        write_whole(partial / RESULT, json.dumps(result).encode())
         return 0
     except BaseException:
         traceback.print_exc()
         return 1
     finally:
         sys.stderr.flush()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read(folder: Path) -> Conversion | None:

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 from common.errors import Conflict
+from common.whole_files import write_whole
 
 _LOCK_TIMEOUT_SECONDS = 10.0
 
@@ -45,11 +46,5 @@ def _kept(path: Path, made: str) -> str:
     """The line in the file; where there is no file yet, `made`, which is then in it."""
     if path.exists():
         return path.read_text().strip()
-    aside = path.with_suffix(".new")
-    aside.touch(mode=0o600)
-    with aside.open("w") as file:
-        file.write(made + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
+    write_whole(path, f"{made}\n".encode(), mode=0o600)
     return made

@@ -18,6 +18,7 @@ from typing import Any
 
 from common.saved_model.graph import MODEL_FILE, read, tagged
 from common.saved_model.program import is_state, program_digest
+from common.whole_files import write_whole
 from services.trainer.export import state
 
 _MOST = 32
@@ -115,9 +116,7 @@ def _facts(program: Program) -> dict[str, Any]:
 
 
 def _write(folder: Path, facts: Mapping[str, Any]) -> None:
-    aside = folder / "program.json.part"
-    aside.write_text(json.dumps(facts, sort_keys=True))
-    aside.replace(folder / "program.json")
+    write_whole(folder / "program.json", json.dumps(facts, sort_keys=True).encode())
 
 
 def _files_of(output: Path) -> list[str]:

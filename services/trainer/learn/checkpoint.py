@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from common.definition import compare, identity
 from common.definition.export import Export
 from common.errors import DataLoss, InvalidInput
+from common.whole_files import write_whole
 from services.trainer.families import calibration, layer_state
 from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.learn import weights_files
 from services.trainer.learn.partitions import whole_tables
-from services.trainer.learn.weights_files import write_aside
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
@@ -223,8 +223,8 @@ def weights_digest(arrays: Arrays) -> str:
 def write(directory: Path, checkpoint: Checkpoint, *, shard_bytes: int = Export.checkpoint_shard_bytes) -> None:
     """Writes the files below `directory`, aside first; equal checkpoints give equal bytes."""
     weights_files.write((directory / WEIGHTS_PATH).parent, checkpoint.arrays, shard_bytes=shard_bytes)
-    write_aside(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
-    write_aside(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
+    write_whole(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
+    write_whole(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
 
 
 def read(directory: Path) -> Checkpoint:

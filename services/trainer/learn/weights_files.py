@@ -10,7 +10,6 @@ Equal arrays give equal bytes, so a shard in which nothing has changed has the d
 import hashlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from common.counted import counted
 from common.errors import DataLoss
+from common.whole_files import write_whole
 
 WHOLE, INDEX = "weights.npz", "index.json"
 _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
@@ -36,19 +36,19 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
     shards = {}
     for name, paths in zip(names, groups, strict=True):
         content = _npz({path: arrays[path] for path in paths})
-        write_aside(folder / name, content)
+        write_whole(folder / name, content)
         shards[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "tensors": paths}
     for path in [*folder.glob(_SHARDS), folder / WHOLE]:
         if path.name not in names:
             path.unlink(missing_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
     if len(names) > 1:
-        write_aside(folder / INDEX, json.dumps({"shards": shards}, sort_keys=True, indent=2).encode() + b"\n")
+        write_whole(folder / INDEX, json.dumps({"shards": shards}, sort_keys=True, indent=2).encode() + b"\n")
 
 
 def write_one(path: Path, arrays: Arrays) -> None:
     """All of them in one file, written aside; equal arrays give equal bytes."""
-    write_aside(path, _npz(arrays))
+    write_whole(path, _npz(arrays))
 
 
 def read(folder: Path) -> dict[str, NDArray[np.generic]]:
@@ -67,16 +67,6 @@ def read(folder: Path) -> dict[str, NDArray[np.generic]]:
             )
         found |= _arrays(content)
     return {path: found[path] for path in sorted(found)}
-
-
-def write_aside(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
 
 
 def _groups(arrays: Arrays, limit: int) -> list[list[str]]:

@@ -18,11 +18,11 @@ from pathlib import Path
 from common.definition.asynchronous import Asynchronous
 from common.errors import HeadraceError, Unavailable
 from common.process.lifecycle import die_with_parent
+from common.whole_files import write_whole
 from services.trainer import determinism
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.asynchronous import server_optimizer
-from services.trainer.learn.weights_files import write_aside
 from services.trainer.parameters import wire
 from services.trainer.parameters.coordinator import Coordinator
 from services.trainer.parameters.door import COMING_SECONDS, Door, dialled, serve_handed
@@ -156,7 +156,7 @@ def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers:
     try:
         folder = _own_folder(assignment, f"worker-{rank}")
         for name, content in files.items():
-            write_aside(folder / "built-from" / name, content.tobytes())
+            write_whole(folder / "built-from" / name, content.tobytes())
         point = checkpoint.read(folder / "built-from")
         with closing(registry_of(assignment)) as registry, closing(log_of(assignment, registry)) as log:
             inputs = fetch_without_parent(assignment, registry, folder)

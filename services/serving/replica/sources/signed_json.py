@@ -2,23 +2,19 @@
 damaged one counts as none."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from common.whole_files import write_whole
+
 
 def write_signed(path: Path, document: dict[str, Any]) -> None:
     """Whole or not at all, and there after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    with aside.open("wb") as file:
-        file.write(orjson.dumps({"digest": hashlib.sha256(body).hexdigest(), "document": orjson.Fragment(body)}))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    digest = hashlib.sha256(body).hexdigest()
+    write_whole(path, orjson.dumps({"digest": digest, "document": orjson.Fragment(body)}))
 
 
 def read_signed(path: Path) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from common.errors import (
     kind_of,
 )
 from headrace.commands import (
+    access,
     audit,
     bench,
     checkpoints,
@@ -247,6 +248,11 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "tensorboard": tensorboard.tensorboard,
         "trace": trace.trace,
     },
+    "Who may do what": {
+        "login": access.login,
+        "logout": access.logout,
+        "whoami": access.whoami,
+    },
 }
 """In the order in which `headrace --help` shows them."""
 _RENAMED = {"deadletters": "dead-letters", "learning-rate": "lr-find", "restore": "unarchive"}
@@ -264,6 +270,7 @@ app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look i
 app.add_typer(audit.app, name="audit", rich_help_panel="Models, versions and rounds")
 app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")
+app.add_typer(access.app, name="token", rich_help_panel="Who may do what")
 app.add_typer(records.app, name="records", rich_help_panel="Streams and events")
 
 

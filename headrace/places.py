@@ -4,6 +4,7 @@
 <data>/desired.json    what should run: written by the launcher, read by the supervisor
 <data>/lock            held by the supervisor for as long as it lives
 <data>/logs/<name>.log one per process
+<data>/access          with identity: access.yaml, and a token for each service and for the operator
 <data>/log             the event log's segments      <data>/<service>   what each service keeps
 """
 
@@ -143,6 +144,15 @@ def lock_path(data_dir: Path) -> Path:
 
 def log_path(data_dir: Path, name: str) -> Path:
     return data_dir / "logs" / f"{name}.log"
+
+
+def access_file(data_dir: Path) -> Path:
+    return data_dir / "access" / "access.yaml"
+
+
+def token_file(data_dir: Path, principal: str) -> Path:
+    """Of a platform with identity."""
+    return data_dir / "access" / principal / "token"
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

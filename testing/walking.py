@@ -11,7 +11,7 @@ import httpx
 from starlette.types import ASGIApp
 
 from common.access.access import Access
-from common.access.access_file import digest_of
+from common.access.tokens import digest_of
 from common.process.guarded_http import actions_of
 
 TOKENS: Mapping[str, str] = {

@@ -1,6 +1,7 @@
 """Credentials to principals, by ACCESS_FILE, which is read again when it has changed."""
 
 import hmac
+import ipaddress
 import logging
 import os
 import threading
@@ -8,8 +9,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.access.access_file import AccessFile, digest_of, read_access
+from common.access.access_file import AccessFile, read_access
 from common.access.principal import ANONYMOUS, Principal
+from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
 
 logger = logging.getLogger(__name__)
@@ -19,6 +21,9 @@ _SETTLED_NANOSECONDS = 50_000_000
 """A file system may give two changes that are closer together the same time."""
 _MOST_KNOWN = 4096
 _SCHEME = "bearer"
+_ANONYMOUS_REMARK = (
+    "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,31 @@ class Access:
         if not self._fault:
             logger.error("the access file's newest content is refused, and the one before it counts: %s", error)
         self._fault = "the access file's newest content is refused, and the one before it counts; the log says why"
+
+
+def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: str = "") -> Access:
+    """Who may do what at doors that listen on the host; `prefix` is the settings' in messages.
+
+    Raises:
+        InvalidInput: the file cannot be used, or other machines reach the host and nobody is asked for credentials.
+    """
+    if path is not None:
+        if allow_anonymous:
+            raise InvalidInput(f"{prefix}ALLOW_ANONYMOUS is yes, and {prefix}ACCESS_FILE is set; take one away")
+        return Access(path)
+    if not allow_anonymous and not _is_loopback(host):
+        raise InvalidInput(
+            f"{prefix}HOST is {host}, which other machines reach, and nobody is asked for credentials: set "
+            "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to let everybody do everything"
+        )
+    return Access(remark=_ANONYMOUS_REMARK if allow_anonymous else "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _looked_up(file: AccessFile, authorization: str) -> Principal:

@@ -23,6 +23,7 @@ from common.errors import InvalidInput
 INGEST, PREDICT, AUTHOR, OPERATOR, VIEWER, SERVICE = "ingest", "predict", "author", "operator", "viewer", "service"
 _WITH_NAME = (INGEST, PREDICT, AUTHOR, SERVICE)
 _ROLE = re.compile(rf"({'|'.join(_WITH_NAME)}):[A-Za-z0-9_.*?\[\]!-]{{1,128}}|{OPERATOR}|{VIEWER}")
+_NAME = re.compile(r"[A-Za-z0-9_.@:+-]{1,128}")
 _OF_OPERATORS = (INGEST, PREDICT, AUTHOR, VIEWER)
 _MOST_ANSWERS = 4096
 
@@ -67,6 +68,13 @@ def _matches(name: str, pattern: str) -> bool:
 ANONYMOUS = Principal("anonymous", frozenset({OPERATOR, *(f"{kind}:*" for kind in _WITH_NAME)}), is_identified=False)
 """Stands for all who ask where nobody is asked for credentials."""
 _current: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)
+
+
+def check_name(name: str) -> str:
+    """The name itself. Raises InvalidInput: it is none."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name[:100]!r} is no name of a principal; expected {_NAME.pattern}")
+    return name
 
 
 def check_roles(roles: Iterable[str]) -> frozenset[str]:

@@ -47,6 +47,8 @@ _ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {code: error for error, 
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.CANCELLED: Unavailable,
 }
+Authorization = Callable[[], str]
+"""The value of the header of this name, as it is now."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 1024
 KEPT_CONNECTIONS = MAX_CONNECTIONS * 3 // 4
@@ -392,19 +394,21 @@ def start_server(
     return server, int(port)
 
 
-class _OnBehalf(
+class _WithMetadata(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Sends a traceparent with every call."""
+    """Sends a traceparent with every call, and who makes it."""
 
-    def __init__(self, traceparent: str) -> None:
-        self._entry = (TRACEPARENT, traceparent)
+    def __init__(self, traceparent: str, authorization: Authorization | None) -> None:
+        self._fixed = ((TRACEPARENT, traceparent),) if traceparent else ()
+        self._authorization = authorization
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        metadata = (*(details.metadata or ()), self._entry)
+        shown = (("authorization", self._authorization()),) if self._authorization else ()
+        metadata = (*(details.metadata or ()), *self._fixed, *shown)
         return continuation(_CallDetails(details.method, details.timeout, metadata, details.credentials), request)
 
     # One behaviour for four kinds of calls, whose types differ.
@@ -424,7 +428,12 @@ class _CallDetails(NamedTuple):
     compression: Any = None
 
 
-def open_channel(address: str, *, traceparent: str = "") -> grpc.Channel:
-    """traceparent: of the span on whose behalf all calls are made."""
+def open_channel(address: str, *, traceparent: str = "", authorization: Authorization | None = None) -> grpc.Channel:
+    """Args:
+    traceparent: of the span on whose behalf all calls are made.
+    authorization: the header's value, asked for with each call.
+    """
     channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.intercept_channel(channel, _OnBehalf(traceparent)) if traceparent else channel
+    if not traceparent and authorization is None:
+        return channel
+    return grpc.intercept_channel(channel, _WithMetadata(traceparent, authorization))

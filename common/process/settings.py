@@ -3,23 +3,20 @@
 pydantic-settings ignores a misspelt variable; here it stops the start.
 """
 
-import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from common.access.access import Access
+from common.access.access import Access, open_access
+from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 
 _OF_ALL_SERVICES = ("ACCESS_FILE", "ALLOW_ANONYMOUS", "SERVICE_TOKEN_FILE")
 """Taken without a prefix, too."""
-_ANONYMOUS_REMARK = (
-    "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"
-)
 
 
 class ServiceSettings(BaseSettings):
@@ -75,6 +72,10 @@ class ServiceSettings(BaseSettings):
             )
             raise InvalidInput(f"invalid setting: {faults}") from error
 
+    def authorization(self) -> Callable[[], str] | None:
+        """What this service shows to the others. Raises InvalidInput: the file holds no token."""
+        return TokenFile(self.service_token_file).authorization if self.service_token_file is not None else None
+
     def open_access(self, host: str) -> Access:
         """Who may do what at doors that listen on the host.
 
@@ -82,21 +83,4 @@ class ServiceSettings(BaseSettings):
             InvalidInput: the file cannot be used, or other machines reach the host and nobody is asked for credentials.
         """
         prefix = str(self.model_config.get("env_prefix", ""))
-        is_allowed = self.allow_anonymous == "yes"
-        if self.access_file is not None:
-            if is_allowed:
-                raise InvalidInput(f"{prefix}ALLOW_ANONYMOUS is yes, and {prefix}ACCESS_FILE is set; take one away")
-            return Access(self.access_file)
-        if not is_allowed and not _is_loopback(host):
-            raise InvalidInput(
-                f"{prefix}HOST is {host}, which other machines reach, and nobody is asked for credentials: set "
-                "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to let everybody do everything"
-            )
-        return Access(remark=_ANONYMOUS_REMARK if is_allowed else "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from common.errors import Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
-from common.process.rpc import errors_from_status, open_channel
+from common.process.rpc import Authorization, errors_from_status, open_channel
 from common.registry import team_wire, wire
 from common.registry.catalog import (
     MOST_LISTED,
@@ -47,17 +47,25 @@ class RegistryClient:
     Within that time a call that may be said twice is tried again while the registry is away (all but rollback).
     """
 
-    def __init__(self, address: str, *, timeout_seconds: float = 10.0, traceparent: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_seconds: float = 10.0,
+        traceparent: str = "",
+        authorization: Authorization | None = None,
+    ) -> None:
         """Connects in the background, at the first call.
 
         Args:
             address: "host:port".
             traceparent: of the span that all calls belong to.
+            authorization: the header's value, asked for with each call; None where nobody asks for credentials.
         """
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._channel = open_channel(address, traceparent=traceparent)
+        self._channel = open_channel(address, traceparent=traceparent, authorization=authorization)
         self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.access.access import Access
-from common.access.access_file import digest_of, new_token, read_access
+from common.access.access_file import read_access
 from common.access.principal import ANONYMOUS, Principal, act_as, author_of, check_roles
+from common.access.tokens import digest_of, new_token
 from common.errors import InvalidInput, Unauthenticated
 
 _TOKEN = "hr_utS7rfAcnK_ofmXVD1DL0xOZRsqqZL5lOnok0wbAsqQ"  # of no platform

@@ -27,6 +27,7 @@ from common.errors import (
     Unavailable,
 )
 from common.process.retry import Backoff, Pauses
+from headrace.client.credentials import token_for
 
 _ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
     kind.__name__: kind
@@ -88,11 +89,14 @@ def harmless(content: bytes) -> bytes:
 class Door:
     """Thread-safe; every thread that calls at the same time has a connection of its own, kept for the next call."""
 
-    def __init__(self, name: str, url: str, *, timeout_seconds: float) -> None:
+    def __init__(self, name: str, url: str, *, timeout_seconds: float, token: str | None = None) -> None:
         """`name` is the service's, for error messages; `url` is http://host:port.
 
+        Args:
+            token: what it is shown; None: what credentials.py has for it, "": nothing.
+
         Raises:
-            InvalidInput: the URL is of another kind.
+            InvalidInput: the URL is of another kind, or the token cannot be read.
         """
         parts = urlsplit(url)
         try:
@@ -105,6 +109,8 @@ class Door:
         self.is_shown = False
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, port
+        token = token_for(self.url) if token is None else token
+        self.credentials: Mapping[str, str] = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
@@ -172,7 +178,7 @@ class Door:
         seconds = max(0.001, deadline - time.monotonic())
         connection = self._take(seconds)
         try:
-            connection.request(method, path, body, dict(headers))
+            connection.request(method, path, body, {**headers, **self.credentials})
             response = connection.getresponse()
             content = response.read()
         except TimeoutError as error:

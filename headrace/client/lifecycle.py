@@ -25,6 +25,7 @@ from headrace.client.tables import Versions
 from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
+    from common.registry.client import RegistryClient
     from headrace.files.definition_folder import DefinitionFolder
 
 
@@ -70,9 +71,17 @@ class Lifecycle:
     _trainer: Door
     _by: str
 
+    _token: str
+
     def _files_door(self) -> str:
         """host:port of the registry's gRPC door. Raises Unavailable: it is not known."""
         raise NotImplementedError
+
+    def _files(self) -> "RegistryClient":
+        from common.registry.client import RegistryClient
+
+        shown = f"Bearer {self._token}"
+        return RegistryClient(self._files_door(), authorization=(lambda: shown) if self._token else None)
 
     def apply(
         self,
@@ -138,11 +147,11 @@ class Lifecycle:
             NotFound: no such model.
             Unavailable: the registry takes no files here, or no trainer could measure it in time.
         """
-        from common.registry.client import RegistryClient, manifest_of
+        from common.registry.client import manifest_of
 
         own_files(directory)
         files = manifest_of(directory, "saved_model")
-        with tempfile.TemporaryDirectory() as folder, closing(RegistryClient(self._files_door())) as registry:
+        with tempfile.TemporaryDirectory() as folder, closing(self._files()) as registry:
             (Path(folder) / "saved_model").symlink_to(directory.absolute())
             registry.upload(Path(folder), files)
         body: dict[str, Any] = {

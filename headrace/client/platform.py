@@ -26,13 +26,14 @@ from common.registry.paths import path_below
 from headrace.client.answers import build, list_of
 from headrace.client.bodies import JSON, encode, segment
 from headrace.client.connection import Answer, Door, NoAnswer
+from headrace.client.credentials import read_token, token_for
 from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
 from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import OnWait, Rebuild, wait_for
 from headrace.client.tables import Models, Versions
-from headrace.places import Addresses, addresses_of
+from headrace.places import Addresses, addresses_of, token_file
 
 if TYPE_CHECKING:
     from headrace.client.predictions import PredictionClient
@@ -62,12 +63,15 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         timeout_seconds: float = 30.0,
         by: str = "",
         predictions_url: str = "",
+        token: str | None = None,
     ) -> None:
         """Without addresses: the default ports on this machine.
 
         Args:
             timeout_seconds: the longest that a call may take, repetitions included.
             by: who is acting; recorded with promotions, rollbacks and manual rounds.
+            token: what the services are shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
+                `headrace login` has stored.
             predictions_url: where `predictions` asks: http://host:port or grpc://host:port; none means the addresses'.
         """
         self._predictions_url = predictions_url
@@ -75,12 +79,23 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         self._timeout_seconds = timeout_seconds
         self.addresses = addresses or Addresses()
         self._by = by or "client"
-        self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
-        self._registry = Door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
-        self._trainer = Door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
+        self._token = token_for(self.addresses.registry) if token is None else token
+        self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds, token=self._token)
+        self._registry = Door("registry", self.addresses.registry, timeout_seconds=timeout_seconds, token=self._token)
+        self._trainer = Door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds, token=self._token)
         self._serving = Door(
-            "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds
-        )
+            "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds,
+            token=self._token,
+        )  # fmt: skip
+
+    def door(self, name: str, url: str, *, timeout_seconds: float) -> Door:
+        """One of the platform's doors, which is shown the client's token."""
+        return Door(name, url, timeout_seconds=timeout_seconds, token=self._token)
+
+    @property
+    def token(self) -> str:
+        """What the services are shown; "" where there is none."""
+        return self._token
 
     def _files_door(self) -> str:
         if not self.addresses.registry_grpc:
@@ -88,13 +103,22 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return self.addresses.registry_grpc
 
     @classmethod
-    def of_platform(cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "") -> "Client":
+    def of_platform(
+        cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None
+    ) -> "Client":
         """The client of the local platform on that data directory.
+
+        Args:
+            token: as for `Client`; where there is none, the operator's that the platform keeps, if it has one.
 
         Raises:
             NotFound: no platform runs there.
         """
-        return cls(addresses_of(Path(data_dir)), timeout_seconds=timeout_seconds, by=by)
+        addresses = addresses_of(Path(data_dir))
+        kept = token_file(Path(data_dir), "operator")
+        if token is None and not (token := token_for(addresses.registry)) and kept.exists():
+            token = read_token(kept)
+        return cls(addresses, timeout_seconds=timeout_seconds, by=by, token=token)
 
     def for_terminal(self) -> "Client":
         """The same; what a terminal would obey in the services' answers is U+FFFD."""
@@ -327,6 +351,11 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     # the platform
 
+    def whoami(self) -> Mapping[str, Any]:
+        """{"name", "roles"} of the principal whose token this is; of `anonymous` where nobody is asked for one."""
+        found: Mapping[str, Any] = self._get(self._registry, "/v1/whoami")
+        return found
+
     def status(self) -> list[ServiceStatus]:
         """Every service, serving replica by replica; never raises for one that is away."""
         named = {"registry": self.addresses.registry, "ingest": self.addresses.ingest}
@@ -338,7 +367,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         """/headrace/status of each serving replica: versions, states, runners, memory, queue. Sent once."""
         states = []
         for index, url in enumerate(self.addresses.serving):
-            door = Door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
+            door = self.door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
             try:
                 states.append(self._get(door, "/headrace/status", repeatable=False))
             finally:

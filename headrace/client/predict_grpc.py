@@ -20,6 +20,7 @@ from common.errors import (
 from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
 from common.suggestions import there_is_no
+from headrace.client.credentials import token_for
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_protos import read_tensor, write_tensor
 from headrace.client.tensor_values import SignatureTypes, as_input
@@ -46,8 +47,10 @@ _NO_ASYNC = "asynchronous predictions have no gRPC door; use http://host:port"
 class GrpcTransport:
     """Inputs are cast to the types of the signature, which is read once per target and again after a refusal."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str | None = None) -> None:
         self._address = address
+        token = token_for(address) if token is None else token
+        self._shown = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
         self._predict = self._method("Predict", tfserving_pb2.PredictResponse)
         self._metadata = self._method("GetModelMetadata", tfserving_pb2.GetModelMetadataResponse)
@@ -128,7 +131,7 @@ class GrpcTransport:
         while True:
             left_seconds = max(0.001, deadline - time.monotonic())
             try:
-                answer: tuple[Any, Any] = method(request, timeout=left_seconds, metadata=metadata)
+                answer: tuple[Any, Any] = method(request, timeout=left_seconds, metadata=(*metadata, *self._shown))
                 return answer
             except grpc.RpcError as error:
                 code, details = error.code(), str(error.details())

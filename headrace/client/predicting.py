@@ -23,6 +23,7 @@ class Predicting:
     _predictions_url: str
     _predictions: "PredictionClient | None"
     _timeout_seconds: float
+    _token: str
 
     @property
     def predictions(self) -> "PredictionClient":
@@ -31,7 +32,7 @@ class Predicting:
             from headrace.client.predictions import PredictionClient
 
             url = self._predictions_url or self._serving.url
-            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds)
+            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds, token=self._token)
         return self._predictions
 
     def predict(

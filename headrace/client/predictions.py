@@ -49,15 +49,19 @@ class Transport(Protocol):
 class PredictionClient:
     """Use as a context manager, or call close()."""
 
-    def __init__(self, url: str, *, timeout_seconds: float = 30.0) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float = 30.0, token: str | None = None) -> None:
         """`url` is http://host:port (REST) or grpc://host:port.
+
+        Args:
+            token: what the server is shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
+                `headrace login` has stored.
 
         Raises:
             InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
         """
         self.url = url
         self._timeout_seconds = timeout_seconds
-        self._transport = _transport(url)
+        self._transport = _transport(url, token)
 
     def __enter__(self) -> Self:
         return self
@@ -193,14 +197,14 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _transport(url: str) -> Transport:
+def _transport(url: str, token: str | None) -> Transport:
     parts = urlsplit(url)
     if parts.scheme == "http":
-        return RestTransport(url)
+        return RestTransport(url, token)
     if parts.scheme != "grpc" or not parts.hostname or parts.port is None:
         raise InvalidInput(f"the address of serving must read http://host:port or grpc://host:port, got {url!r}")
     try:
         from headrace.client.predict_grpc import GrpcTransport
     except ImportError as error:
         raise InvalidInput(f"gRPC needs the packages grpcio and protobuf: {error}") from error
-    return GrpcTransport(parts.netloc)
+    return GrpcTransport(parts.netloc, token)

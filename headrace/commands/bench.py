@@ -10,6 +10,7 @@ import typer
 from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from common.suggestions import there_is_no
+from headrace.client.credentials import token_for
 from headrace.commands.session import Session
 
 _SEED = 7
@@ -39,7 +40,7 @@ def bench(
     host, port, path, content = _target(url, model, body, signature, rows)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
+        f"Content-Length: {len(content)}\r\n{_credentials(host, port)}\r\n"
     )
     plan = LoadPlan(host, port, head.encode() + content, connections=connections, seconds=seconds, rate=rate)
     report = run_load(plan)
@@ -55,6 +56,11 @@ def bench(
     session.show(document, lambda: _print(document, report.first_error, is_made=body is None))
     if not report.answered:
         raise typer.Exit(NO_ANSWER)
+
+
+def _credentials(host: str, port: int) -> str:
+    token = token_for(f"{host}:{port}")
+    return f"Authorization: Bearer {token}\r\n" if token else ""
 
 
 def _print(document: dict[str, Any], first_error: str, *, is_made: bool) -> None:

@@ -16,7 +16,6 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from common.suggestions import there_is_no
-from headrace.client.platform import Client
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, StatusLine, age, print_table, table_of
 from headrace.local.patience import LIMIT_SECONDS, lacks
@@ -45,12 +44,16 @@ def up(
         float,
         typer.Option("--timeout", min=1, help="How many seconds the start may stand still before it is given up."),
     ] = LIMIT_SECONDS,
+    identity: Annotated[
+        bool,
+        typer.Option("--identity", help="Its doors ask for tokens, now and from then on; makes them the first time."),
+    ] = False,
 ) -> None:
     """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
     session: Session = context.obj
     launcher = session.launcher()
     with _ending_on_sigterm():
-        launcher.up(replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach)
+        launcher.up(replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach, identity=identity)
         try:
             state = _wait(launcher, session, timeout_seconds)
         except BaseException:
@@ -75,7 +78,7 @@ def status(context: typer.Context) -> None:
     session: Session = context.obj
     state = session.launcher().state()
     memory = state.memory_mb()
-    seen = _look(state)
+    seen = _look(session)
     troubles = _troubles(state, seen)
     document = asdict(state) | {
         "is_ready": state.is_ready, "is_healthy": not troubles, "troubles": troubles, "memory_mb": memory,
@@ -265,14 +268,14 @@ class _Seen:
     serving: Mapping[str, Mapping[str, Any]]
 
 
-def _look(state: PlatformState) -> _Seen:
+def _look(session: Session) -> _Seen:
     """Nothing of a service that is away: its process is not ready then."""
     models: list[dict[str, Any]] = []
     faults: Mapping[str, str] = {}
     serving: Mapping[str, Mapping[str, Any]] = {}
     with (
         contextlib.suppress(HeadraceError),
-        Client(state.addresses, timeout_seconds=_GLANCE_SECONDS).for_terminal() as client,
+        session.client(timeout_seconds=_GLANCE_SECONDS) as client,
     ):
         with contextlib.suppress(HeadraceError):
             told = client.trainer_status()

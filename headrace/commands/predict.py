@@ -85,7 +85,7 @@ def predict(
         _told_why(session, target, is_ours=not url),
         nullcontext(_loaded(session, target))
         if here
-        else PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client,
+        else _client(session, url, use_grpc=use_grpc, timeout_seconds=timeout) as client,
     ):
         if (
             isinstance(client, PredictionClient)
@@ -291,15 +291,21 @@ def _of_equal_lengths(rows: list[Any]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _url(session: Session, url: str, *, use_grpc: bool) -> str:
+def _client(session: Session, url: str, *, use_grpc: bool, timeout_seconds: float) -> "PredictionClient":
+    """A platform's own token is for its doors only, not for any URL."""
+    from headrace.client.predictions import PredictionClient
+
     if url:
         if use_grpc and not url.startswith("grpc:"):
             raise InvalidInput(f"--grpc needs a --url grpc://host:port, got {url!r}")
-        return url
+        return PredictionClient(url, timeout_seconds=timeout_seconds)
     with session.client() as client:
-        http = client.addresses.predictions or client.addresses.serving[0]
-    if not use_grpc:
-        return http
+        http, token = client.addresses.predictions or client.addresses.serving[0], client.token
+    address = _grpc_of(session, http) if use_grpc else http
+    return PredictionClient(address, timeout_seconds=timeout_seconds, token=token)
+
+
+def _grpc_of(session: Session, http: str) -> str:
     if session.kind == LOCAL:
         from headrace.places import HOST, read_state
 

@@ -41,11 +41,16 @@ class Session:
 
         return Launcher(self.data_dir)
 
-    def client(self, *, timeout_seconds: float = 10.0) -> Client:
-        """Raises NotFound when no such platform runs."""
+    def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
+        """Args:
+            token: what the services are shown; None: what there is for this platform.
+
+        Raises NotFound when no such platform runs.
+        """
         if self.kind == COMPOSE:
-            return self.launcher().client(timeout_seconds=timeout_seconds, by=who()).for_terminal()
-        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who()).for_terminal()
+            launcher = self.launcher()
+            return launcher.client(timeout_seconds=timeout_seconds, by=who(), token=token).for_terminal()
+        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who(), token=token).for_terminal()
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
         """Prints the document as JSON, or whatever people are shown instead."""

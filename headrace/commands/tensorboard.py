@@ -1,5 +1,6 @@
 """tensorboard: every version's curves, and those of the round that is training, in TensorBoard."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def tensorboard(
     if find_spec("tensorboard") is None:
         raise InvalidInput("this needs TensorBoard, which is not installed: pip install 'headrace[trainer]'")
     with session.client() as client:
-        addresses, known = client.addresses, [one.name for one in client.models()]
+        addresses, known, token = client.addresses, [one.name for one in client.models()], client.token
     if model and model not in known:
         raise NotFound(there_is_no(f"model {model}", model, known))
     with tempfile.TemporaryDirectory(prefix="headrace-tensorboard-") as temporary:
@@ -40,14 +41,14 @@ def tensorboard(
             f"--trainer={addresses.trainer}", f"--model={model}", f"--logdir={logdir or temporary}", f"--port={port}",
             *(["--inspect"] if inspect else []),
         ]  # fmt: skip
-        status = _seen_through(command)
+        status = _seen_through(command, token)
     if status:
         raise InvalidInput(f"TensorBoard ended with status {status}; what it said is above")
 
 
-def _seen_through(command: list[str]) -> int:
-    """Ctrl-C reaches the process by itself; this one waits for it."""
-    process = subprocess.Popen(command)
+def _seen_through(command: list[str], token: str) -> int:
+    """Ctrl-C reaches the process by itself; this one waits for it. Others may read its command line, not the token."""
+    process = subprocess.Popen(command, env={**os.environ, **({"HEADRACE_TOKEN": token} if token else {})})
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import Conflict, NotFound, Unavailable
-from headrace.client.connection import Door
+from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
 from headrace.places import SERVICES
@@ -36,7 +36,8 @@ def trace(
         for process in session.launcher().state().processes
         if process.http_port and process.name.startswith(SERVICES)
     ]
-    spans = _gathered(doors, names)
+    with session.client() as client:
+        spans = _gathered(client, doors, names)
     if not spans:
         raise NotFound(f"no service has a span of {request}: it was not sampled, or newer spans have taken its place")
     linked = sorted({link for span in spans for link in span["links"]})
@@ -44,7 +45,7 @@ def trace(
     session.show(document, lambda: _print(request, spans, linked))
 
 
-def _gathered(doors: Sequence[tuple[str, str]], names: Sequence[str]) -> list[dict[str, Any]]:
+def _gathered(client: Client, doors: Sequence[tuple[str, str]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Of every service that answers, oldest first: by the names first, then by the traces that it was found in.
 
     Raises:
@@ -58,7 +59,7 @@ def _gathered(doors: Sequence[tuple[str, str]], names: Sequence[str]) -> list[di
         asked.add(one)
         for name, url in doors:
             try:
-                door = Door(name, url, timeout_seconds=_TIMEOUT_SECONDS)
+                door = client.door(name, url, timeout_seconds=_TIMEOUT_SECONDS)
                 spans = door.call("GET", f"/v1/traces/{one}", repeatable=False).json()["spans"]
                 door.close()
             except Conflict as error:

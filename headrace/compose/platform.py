@@ -8,6 +8,7 @@ engine chooses anew at every start, for questions that are put to one replica.
 import contextlib
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.process.own_time import Usage
 from headrace.client.connection import Door
+from headrace.client.credentials import read_token, token_for
 from headrace.client.platform import Client
 from headrace.compose.docker_cli import containers, memory_bytes, read_logs, run_compose, run_docker
 from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
@@ -29,6 +31,8 @@ MAX_CONTAINERS = 16
 _PROJECT = "com.docker.compose.project"
 _SERVICE = "com.docker.compose.service"
 _NUMBER = "com.docker.compose.container-number"
+_ACCESS, _OPERATORS_TOKEN = "access", "/tokens/operator/token"
+"""The service that makes the tokens, and ends; where it keeps the operator's."""
 _PORT_VARIABLES: Mapping[str, int] = {
     **{f"PORT_{service.upper()}_HTTP": HTTP_PORT_OF[service] for service in SERVICES},
     **{f"PORT_{service.upper()}_GRPC": GRPC_PORT_OF[service] for service in SERVICES if service != "trainer"},
@@ -52,12 +56,14 @@ class ComposeState(PlatformState):
         doors: the proxy's; None while the proxy does not run.
         ids: {name: container id}.
         volumes: names of all their volumes.
+        access_id: of the container that has made the tokens; "" where there is none.
     """
 
     project: str = ""
     doors: Addresses | None = None
     ids: Mapping[str, str] = field(default_factory=dict)
     volumes: frozenset[str] = frozenset()
+    access_id: str = ""
 
     @property
     def place(self) -> str:
@@ -113,13 +119,23 @@ class ComposeLauncher:
         self._services = tuple(services)
         self._is_temporary = is_temporary
         self._is_mine = False
+        self._token = ""
 
-    def up(self, *, replicas: int = 1, trainers: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+    def up(
+        self,
+        *,
+        replicas: int = 1,
+        trainers: int = 1,
+        port_offset: int | None = 0,
+        detached: bool = False,
+        identity: bool = True,
+    ) -> None:
         """Starts the platform and returns when its containers are started; wait_until_ready() does the rest.
 
         Args:
             port_offset: added to every port of the proxy; None takes a random one at which all are free.
             detached: the platform outlives this launcher; otherwise close() stops it.
+            identity: it has that in any case, unless ACCESS_FILE is empty and ALLOW_ANONYMOUS is yes in .env.
 
         Raises:
             Conflict: the project runs already, or a port is taken. NotFound: there is no engine or no Compose.
@@ -186,8 +202,19 @@ class ComposeLauncher:
         """
         return state_of(self.project)
 
-    def client(self, *, timeout_seconds: float = 30.0, by: str = "") -> Client:
-        return Client(self.state().addresses, timeout_seconds=timeout_seconds, by=by)
+    def client(self, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None) -> Client:
+        state = self.state()
+        if token is None:
+            token = token_for(state.addresses.registry) or self._operators_token(state)
+        return Client(state.addresses, timeout_seconds=timeout_seconds, by=by, token=token)
+
+    def _operators_token(self, state: ComposeState) -> str:
+        """The one that the platform's first start has made; "" where it has none."""
+        if not self._token and state.access_id:
+            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Unavailable):
+                run_docker("cp", f"{state.access_id}:{_OPERATORS_TOKEN}", f"{folder}/token")
+                self._token = read_token(Path(folder) / "token")
+        return self._token
 
     def down(self, *, keep_data: bool | None = None) -> None:
         """Stops and removes the containers; by default the data stays unless this is a temporary platform.
@@ -238,13 +265,15 @@ def state_of(project: str) -> ComposeState:
             f"there is no compose project {project}; start it with `headrace --platform compose up`, or name another "
             "by COMPOSE_PROJECT_NAME"
         )
-    named = _named(found)
+    ended = [item for item in found if item["Config"]["Labels"][_SERVICE] == _ACCESS]
+    named = _named([item for item in found if item not in ended])
     processes = tuple(_process(name, item) for name, item in named.items())
     started = [process.started_at for process in processes if process.pid]
     volumes = frozenset(mount["Name"] for item in found for mount in item["Mounts"] if mount["Type"] == "volume")
     return ComposeState(
         supervisor_pid=0, data_dir="", started_at=min(started, default=0.0), processes=processes,
         project=project, doors=_doors(named), ids={name: item["Id"] for name, item in named.items()}, volumes=volumes,
+        access_id=str(ended[0]["Id"]) if ended else "",
     )  # fmt: skip
 
 

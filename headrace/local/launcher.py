@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from common.access import first_start
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
@@ -22,6 +23,7 @@ from headrace.places import (
     MAX_REPLICAS,
     Desired,
     PlatformState,
+    access_file,
     desired_path,
     is_supervisor,
     log_path,
@@ -50,19 +52,31 @@ class Launcher:
         self.data_dir = Path(data_dir).absolute()
         self._supervisor: subprocess.Popen[bytes] | None = None
 
-    def up(self, *, replicas: int = 1, trainers: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+    def up(
+        self,
+        *,
+        replicas: int = 1,
+        trainers: int = 1,
+        port_offset: int | None = 0,
+        detached: bool = False,
+        identity: bool = False,
+    ) -> None:
         """Starts the platform and returns as soon as its processes are started; wait_until_ready() does the rest.
 
         Args:
             trainers: several compute the rounds of models with `training: {shards: K}` together.
             port_offset: added to every default port; None takes a random one at which all are free.
             detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
+            identity: its doors ask for tokens from now on; they are made at the first such start.
 
         Raises:
             Conflict: a platform runs on this directory, or a port is taken. NotFound: there is no redis-server.
             InvalidInput: the directory or the number of replicas or trainers cannot be.
         """
         self._make_data_dir()
+        if identity:
+            own_folder(self.data_dir / "access")
+            first_start.make(access_file(self.data_dir), self.data_dir / "access")
         if port_offset is not None:
             self._start(replicas, trainers, port_offset, detached=detached)
             return
@@ -133,8 +147,8 @@ class Launcher:
         """Raises NotFound when no platform runs on the directory."""
         return read_state(self.data_dir)
 
-    def client(self, *, timeout_seconds: float = 30.0, by: str = "") -> Client:
-        return Client(self.state().addresses, timeout_seconds=timeout_seconds, by=by)
+    def client(self, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None) -> Client:
+        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=by, token=token)
 
     def down(self) -> None:
         """Stops everything in order; returns when nothing of it runs.

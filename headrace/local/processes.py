@@ -11,7 +11,16 @@ from hashlib import blake2b
 from pathlib import Path
 
 from common.errors import NotFound
-from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP, log_path, own_folder
+from headrace.places import (
+    GRPC_PORT_OF,
+    HOST,
+    HTTP_PORT_OF,
+    REPLICA_PORT_STEP,
+    access_file,
+    log_path,
+    own_folder,
+    token_file,
+)
 
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have 107 bytes (unix(7)); some room for redis-server's own suffixes."""
@@ -137,6 +146,9 @@ class LocalPlatform:
         own = {"HOST": HOST, "HTTP_PORT": str(http_port), "GRPC_PORT": str(grpc_port), **settings}
         if sample := os.environ.get("TRACE_SAMPLE"):
             own["TRACE_SAMPLE"] = sample
+        if access_file(self.data_dir).exists() and not os.environ.get("ACCESS_FILE"):
+            own["ACCESS_FILE"] = str(access_file(self.data_dir))
+            own["SERVICE_TOKEN_FILE"] = str(token_file(self.data_dir, service))
         prefixed = {f"{service.upper()}_{key}": value for key, value in own.items()}
         return ProcessSpec(
             name=name,

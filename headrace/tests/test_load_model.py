@@ -142,7 +142,7 @@ class AtRegistry(Session):
 
     url = ""
 
-    def client(self, *, timeout_seconds: float = 10.0) -> Client:
+    def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
         return Client(Addresses(self.url, self.url, self.url, (self.url,)), timeout_seconds=timeout_seconds)
 
 

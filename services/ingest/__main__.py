@@ -78,7 +78,9 @@ async def _serve(
 ) -> None:
     service_health = Health("registry", "log")
     guard = Guard(settings.open_access(settings.host), RULES)
-    registry = RegistryClient(settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
+    registry = RegistryClient(
+        settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, authorization=settings.authorization()
+    )
     intake = Intake(
         settings,
         Schemas(registry),

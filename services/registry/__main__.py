@@ -80,7 +80,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     bounds = bounds_of(
         sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
-    neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url)
+    neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization())
     secret = read_secret(settings.data_dir / "pages.secret")
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
     webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)

@@ -275,7 +275,10 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
     settings = start.settings
     if settings.is_standalone():
         return lambda: None
-    registry, stop = RegistryClient(settings.registry_address, timeout_seconds=_REPORT_TIMEOUT_SECONDS), Stop()
+    registry = RegistryClient(
+        settings.registry_address, timeout_seconds=_REPORT_TIMEOUT_SECONDS, authorization=settings.authorization()
+    )
+    stop = Stop()
     address = f"{settings.host}:{sock.getsockname()[1]}" if sock is not None else ""
     make = ReplicaReports(
         lambda: front.state,

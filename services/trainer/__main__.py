@@ -66,7 +66,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     own_data_dir(settings.data_dir)
     log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
-    registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
+    registry = RegistryClient(
+        settings.registry_address, timeout_seconds=call_seconds, authorization=settings.authorization()
+    )
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
     holder, place = holder_id(settings.data_dir, settings.id), place_of(settings)
     rebuilds = Rebuilds(settings, registry, holder=holder)

@@ -44,7 +44,7 @@ def test_a_sender_reaches_its_stream_and_nothing_else(tmp_path: Path) -> None:
     common = {"GET /healthz", "GET /readyz"} | {action for action, rule in RULES.items() if not rule.roles}
     of_stream = {
         "POST /v1/streams/{stream}/events", "POST /v1/streams/{stream}/deadletters:replay", "GET /v1/streams/{stream}",
-        "GET /v1/streams/{stream}/deadletters",
+        "GET /v1/streams/{stream}/deadletters", "POST /v1/streams/{stream}/labels",
     }  # fmt: skip
     for name, reached in (("sender", common | of_stream), ("stranger", common)):
         answers = asked_of_all(app, name)

@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
 from common.access.guard import NO_GUARD, Guard
-from common.access.principal import author_of
+from common.access.principal import author_of, current
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
@@ -210,6 +210,12 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _add_instances(app: FastAPI, catalog: Catalog) -> None:
+    @app.get("/v1/whoami", tags=["access"])
+    def whoami() -> Response:
+        """`{name, roles}` of the principal whose credentials the request has; `anonymous` without identity."""
+        principal = current()
+        return json_answer({"name": principal.name, "roles": sorted(principal.roles)})
+
     @app.get("/v1/instances", tags=["instances"])
     def instances() -> Response:
         """Every instance of every service that has reported in the last 15 s, as it says of itself.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from common.access.guard import Rule, rule
+from common.access.guard import ANYBODY, Rule, rule
 from common.process.rpc import COMMON_RPC_RULES
 from common.process.web import COMMON_RULES
 from services.registry.pages.rules import PAGE_RULES
@@ -55,6 +55,7 @@ _HTTP: Mapping[str, Rule] = {
     "GET /v1/audit": _VIEWS,
     "GET /v1/audit/head": _VIEWS,
     "GET /v1/webhooks": _VIEWS,
+    "GET /v1/whoami": ANYBODY,
 }
 _TRAINER, _UPLOADS = rule("service:trainer"), rule("service:trainer", "author")
 _RPC: Mapping[str, Rule] = {

@@ -5,7 +5,9 @@ Addresses in reports are not asked: whoever can report could send the registry a
 
 import http.client
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -18,6 +20,10 @@ _OK = 200
 _MULTIPLE_CHOICES = 300
 
 
+segment = partial(quote, safe="")
+"""One of a path, whatever is in the name: they are asked in this service's name, not in the reader's."""
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """HTTP addresses; "" where there is none to ask."""
@@ -25,34 +31,36 @@ class Neighbours:
     ingest: str = ""
     trainer: str = ""
     serving: str = ""
+    authorization: Callable[[], str] | None = None
+    """What they are shown; None where they ask for nothing."""
 
     def train(self, model: str, *, by: str, reason: str) -> Any:
-        return self._ask("trainer", "POST", f"/v1/models/{quote(model)}:train", {"by": by, "reason": reason})
+        return self._ask("trainer", "POST", f"/v1/models/{segment(model)}:train", {"by": by, "reason": reason})
 
     def dead_letters(self, stream: str, limit: int, before: str = "") -> Any:
         """`before`: "offset.index" of a letter; those before it."""
         query = urlencode({"limit": limit} | ({"before": before} if before else {}))
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/deadletters?{query}")
+        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/deadletters?{query}")
 
     def stream_status(self, stream: str) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}")
+        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}")
 
     def stream_statistics(self, stream: str, last: int) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/statistics?last={last}")
+        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/statistics?last={last}")
 
     def request_statistics(self, stream: str, model: str, last: int) -> Any:
         """Of the newest sampled predictions of a model that learns from the stream."""
         query = urlencode({"model": model, "last": last})
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/requests?{query}")
+        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/requests?{query}")
 
     def newest_events(self, stream: str, last: int) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/events?last={last}")
+        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/events?last={last}")
 
     def replay(self, stream: str) -> Any:
-        return self._ask("ingest", "POST", f"/v1/streams/{quote(stream)}/deadletters:replay", {})
+        return self._ask("ingest", "POST", f"/v1/streams/{segment(stream)}/deadletters:replay", {})
 
     def predict(self, model: str, version: int, request: object) -> Any:
-        return self._ask("serving", "POST", f"/v1/models/{quote(model)}/versions/{version}:predict", request)
+        return self._ask("serving", "POST", f"/v1/models/{segment(model)}/versions/{version}:predict", request)
 
     def _ask(self, service: str, method: str, path: str, body: object = None) -> Any:
         """The answer as JSON. Raises what the service answered; Unavailable when it cannot be asked."""
@@ -61,6 +69,7 @@ class Neighbours:
             raise Unavailable(f"the registry does not know where {service} is: REGISTRY_{service.upper()}_URL is empty")
         connection = http.client.HTTPConnection(address.hostname, address.port or 80, timeout=_TIMEOUT_SECONDS)
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers |= {"Authorization": self.authorization()} if self.authorization else {}
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
             answer = connection.getresponse()

@@ -221,6 +221,7 @@ class Manager:
             served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
             pace=Pace(self._download_rate),
             verify_signature=verify_signature,
+            authorization=settings.authorization(),
             post=self._post,
             on_wanted=self._replica.on_wanted,
         )

@@ -68,6 +68,8 @@ class RoundAssignment:
     """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
     may_stay: bool = False
     """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
+    service_token_file: str = ""
+    """With the token that the registry is shown; "" where it asks for none."""
     is_signed: bool = False
     """Control signs the version; no part of the plan."""
     process_dir: str = ""

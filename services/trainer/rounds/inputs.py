@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.access.token_file import TokenFile
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
@@ -87,9 +88,11 @@ class RoundInputs:
 
 
 def registry_of(assignment: RoundAssignment, *, traceparent: str = "") -> RegistryClient:
+    token = TokenFile(Path(assignment.service_token_file)) if assignment.service_token_file else None
     return RegistryClient(
-        assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent
-    )
+        assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent,
+        authorization=token.authorization if token else None,
+    )  # fmt: skip
 
 
 def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:

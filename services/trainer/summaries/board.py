@@ -6,10 +6,13 @@
 A version is immutable, so its folder DIR/<model>/<version> is fetched once, aside, and then renamed. The file of a
 running round is fetched again at each look, into DIR/<model>/live, which goes when the round ends. A fetch that fails
 is tried again at the next look. Imports no TensorFlow.
+
+HEADRACE_TOKEN, or the file that SERVICE_TOKEN_FILE names, is what the two are shown: a role to view, or of a trainer.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +22,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from common.access.token_file import TokenFile
+from common.errors import InvalidInput
 from common.process.lifecycle import Stop
 
 _LOOK_EVERY_SECONDS = 2.0
@@ -86,9 +91,18 @@ def _get_json(url: str) -> Any:
 
 
 def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # an address of our own
+    request = urllib.request.Request(url, headers=_credentials())  # noqa: S310  # an address of our own
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # see above
         content: bytes = answer.read()
     return content
+
+
+def _credentials() -> dict[str, str]:
+    """Raises InvalidInput: the file holds no token."""
+    if token := os.environ.get("HEADRACE_TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    path = os.environ.get("SERVICE_TOKEN_FILE")
+    return {"Authorization": TokenFile(Path(path)).authorization()} if path else {}
 
 
 def _look(given: argparse.Namespace) -> None:
@@ -96,7 +110,7 @@ def _look(given: argparse.Namespace) -> None:
         fetch_new_curves(given.registry, given.logdir, model=given.model)
         if given.trainer:
             fetch_live(given.trainer, given.logdir, model=given.model)
-    except OSError as error:
+    except (OSError, InvalidInput) as error:
         print(f"tensorboard: not up to date: {error}", file=sys.stderr, flush=True)
 
 
@@ -124,7 +138,7 @@ def main() -> int:
         return subprocess.run(command, check=False).returncode
     stop = Stop()
     stop.listen_for_signals()
-    door = [sys.executable, "-m", "services.trainer.summaries.board_door", given.allowed_hosts]
+    door = [sys.executable, "-m", "services.trainer.summaries.board_door", given.host, given.allowed_hosts]
     listens = [f"--host={given.host}", f"--port={given.port}"]
     board = subprocess.Popen([*door, logdir, *listens, "--reload_interval=2", "--reload_multifile=true"])
     while board.poll() is None:

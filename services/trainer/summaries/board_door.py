@@ -1,24 +1,35 @@
-"""TensorBoard behind the same rules as the other doors: it checks neither Host nor Origin itself.
+"""TensorBoard behind the same rules as the other doors: it checks neither Host nor Origin nor credentials itself.
 
-python -m services.trainer.summaries.board_door ALLOWED_HOSTS [TensorBoard's own arguments]
+python -m services.trainer.summaries.board_door HOST ALLOWED_HOSTS [TensorBoard's own arguments]
+
+With ACCESS_FILE it takes a token as bearer, or, as browsers ask for one, as the password of any name (RFC 7617); it
+takes the role viewer. /healthz is open.
 """
 
+import base64
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from absl import app
 from tensorboard import default, main_lib, program
 
+from common.access.access import Access, open_access
+from common.access.principal import VIEWER
+from common.errors import InvalidInput, Unauthenticated
 from common.process.http_door import Door, HttpBounds, RefusedByDoor, host_names
 from common.process.http_protocol import SAFE_METHODS
 
+_HEALTH = "/healthz"
+_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 _Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def guarded(inner: _Wsgi, allowed_hosts: str) -> _Wsgi:
-    """The application, asked only by names and pages of its own and of `allowed_hosts`."""
+def guarded(inner: _Wsgi, allowed_hosts: str, access: Access) -> _Wsgi:
+    """The application, asked only by names and pages of its own and of `allowed_hosts`, and by who may view."""
     own = frozenset({"tensorboard", socket.gethostname().lower()})
     door = Door(HttpBounds(own_names=own, allowed_hosts=host_names(allowed_hosts)))
 
@@ -31,20 +42,49 @@ def guarded(inner: _Wsgi, allowed_hosts: str) -> _Wsgi:
             if environment["REQUEST_METHOD"].encode() not in SAFE_METHODS:
                 door.check_page(origin, site.lower(), host)
         except RefusedByDoor as refusal:
-            start(f"{refusal.status} Refused", [("Content-Type", "text/plain; charset=utf-8")])
+            start(f"{refusal.status} Refused", _TEXT)
             return [refusal.message.encode()]
+        if environment.get("PATH_INFO") == _HEALTH:
+            start("200 OK", _TEXT)
+            return [b"ok"]
+        try:
+            if not access.principal_of(_bearer(environment.get("HTTP_AUTHORIZATION", ""))).may(VIEWER):
+                start("403 Forbidden", _TEXT)
+                return [b"this takes the role viewer"]
+        except Unauthenticated as error:
+            start("401 Unauthorized", [*_TEXT, ("WWW-Authenticate", 'Basic realm="Headrace: a token as password"')])
+            return [error.message.encode()]
         return inner(environment, start)
 
     return answer
 
 
+def _bearer(authorization: str) -> str:
+    """A browser's form of it turned into a bearer's; anything else as it is."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        decoded = base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        return authorization
+    return f"Bearer {decoded.partition(':')[2]}"
+
+
 def main() -> None:
     """As TensorBoard's own main."""
-    allowed_hosts = sys.argv.pop(1)
+    host, allowed_hosts = sys.argv.pop(1), sys.argv.pop(1)
+    path = os.environ.get("ACCESS_FILE")
+    try:
+        access = open_access(
+            Path(path) if path else None, host, allow_anonymous=os.environ.get("ALLOW_ANONYMOUS") == "yes"
+        )
+    except InvalidInput as error:
+        sys.exit(f"tensorboard: {error.message}")
 
     class Server(program.WerkzeugServer):
         def __init__(self, wsgi_app: _Wsgi, flags: Any) -> None:
-            super().__init__(guarded(wsgi_app, allowed_hosts), flags)
+            super().__init__(guarded(wsgi_app, allowed_hosts, access), flags)
 
     main_lib.global_init()
     board = program.TensorBoard(plugins=default.get_plugins(), server_class=Server)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from common.errors import Unavailable
 from common.process.pace import Pace
+from common.process.rpc import Authorization
 from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch
 from services.serving.replica.sources.signed_json import read_signed, write_signed
@@ -44,8 +45,9 @@ class RegistrySource:
         verify_signature: VerifySignature | None,
         post: Callable[[Callable[[], None]], None],
         on_wanted: Callable[[Wanted], None],
+        authorization: Authorization | None = None,
     ) -> None:
-        self._client = RegistryClient(address)
+        self._client = RegistryClient(address, authorization=authorization)
         self._files = VersionFiles(data_dir, self._client, pace=pace, verify_signature=verify_signature)
         self._kept_versions = kept_versions
         self._served_models = served_models

@@ -1,0 +1,67 @@
+"""login, logout, whoami, token new: whose token the platform is shown, and new ones."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headrace.client.credentials import checked, store
+from headrace.client.platform import Client
+from headrace.commands.session import Session
+
+app = typer.Typer(help="Make tokens for the access file.", no_args_is_help=True)
+
+
+def login(context: typer.Context) -> None:
+    """Keep a token for the platform's doors; it is read from the terminal, or from standard input."""
+    session: Session = context.obj
+    text = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    token = checked(text, "standard input")
+    with session.client(token=token) as client:
+        found = client.whoami()
+        path = store(_doors(client), token)
+    session.show(found, lambda: typer.echo(f"{found['name']}: {', '.join(found['roles'])}; kept in {path}"))
+
+
+def logout(context: typer.Context) -> None:
+    """Forget the token that `headrace login` has kept for the platform."""
+    session: Session = context.obj
+    with session.client(token="") as client:
+        path = store(_doors(client), "")
+    session.show({"forgotten": str(path)}, lambda: typer.echo(f"forgotten in {path}"))
+
+
+def whoami(context: typer.Context) -> None:
+    """Say whose token the platform is shown, and its roles."""
+    session: Session = context.obj
+    with session.client() as client:
+        found: dict[str, Any] = dict(client.whoami())
+    session.show(found, lambda: typer.echo(f"{found['name']}: {', '.join(found['roles'])}"))
+
+
+@app.command("new")
+def token_new(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The principal's name; the history shows it.")],
+    roles: Annotated[list[str], typer.Option("--roles", help="Such as operator or predict:ctr-*; repeatable.")],
+) -> None:
+    """Print a new token, and the lines for the access file: the token itself is kept nowhere."""
+    from common.access.first_start import lines_of
+    from common.access.principal import check_name, check_roles
+    from common.access.tokens import digest_of, new_token
+
+    session: Session = context.obj
+    check_name(name)
+    check_roles(roles)
+    token = new_token()
+    digest = digest_of(token)
+    lines = lines_of(name, roles, digest)
+    document = {"token": token, "principal": {"name": name, "roles": roles, "token_sha256": [digest]}}
+    session.show(document, lambda: typer.echo(f"{token}\n\n{lines}", nl=False))
+
+
+def _doors(client: Client) -> list[str]:
+    """Every address under which the platform is asked."""
+    found = client.addresses
+    doors = [found.registry, found.ingest, found.trainer, *found.serving, found.predictions, found.registry_grpc]
+    return [door for door in doors if door]

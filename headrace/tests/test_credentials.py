@@ -1,0 +1,113 @@
+"""Whose token the doors are shown: from the environment, a file, or what `headrace login` has kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import InvalidInput, PermissionDenied, Unauthenticated
+from headrace import Client
+from headrace.client.connection import Door
+from headrace.client.credentials import store, token_for
+from headrace.places import Addresses
+from headrace.tests.answering_server import Server
+from headrace.tests.test_cli import Run, run
+
+__all__ = ["run"]
+
+_TOKEN = "hr_" + "t" * 43
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def _shown(server: Server, door: Door) -> str | None:
+    server.will_answer(200, {})
+    door.call("GET", "/", repeatable=False)
+    return server.requests[-1].headers.get("authorization")
+
+
+def test_the_environment_wins_over_the_file_it_names_and_both_over_what_is_kept(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _shown(server, Door("a", server.url, timeout_seconds=60)) is None
+    store([server.url], "kept")
+    assert _shown(server, Door("a", server.url, timeout_seconds=60)) == "Bearer kept"
+    (home / "token").write_text("filed\n")
+    monkeypatch.setenv("HEADRACE_TOKEN_FILE", str(home / "token"))
+    assert _shown(server, Door("a", server.url, timeout_seconds=60)) == "Bearer filed"
+    monkeypatch.setenv("HEADRACE_TOKEN", _TOKEN)
+    assert _shown(server, Door("a", server.url, timeout_seconds=60)) == f"Bearer {_TOKEN}"
+    assert _shown(server, Door("a", server.url, timeout_seconds=60, token="given")) == "Bearer given"
+    assert _shown(server, Door("a", server.url, timeout_seconds=60, token="")) is None
+
+
+def test_what_is_kept_is_for_its_doors_and_its_owner_alone(home: Path) -> None:
+    path = store(["http://127.0.0.1:8701", "127.0.0.1:8700"], _TOKEN)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert token_for("http://127.0.0.1:8701") == token_for("127.0.0.1:8700") == _TOKEN
+    assert token_for("http://127.0.0.1:8702") == token_for("http://evil.example:8701") == ""
+    store(["http://127.0.0.1:8701"], "")
+    assert (token_for("http://127.0.0.1:8701"), token_for("127.0.0.1:8700")) == ("", _TOKEN)
+    path.chmod(0o644)
+    with pytest.raises(InvalidInput, match="others may read"):
+        token_for("127.0.0.1:8700")
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two words", "line\nline", "\u00fc"])
+def test_what_no_header_carries_is_no_token(home: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (home / "token").write_text(text)
+    monkeypatch.setenv("HEADRACE_TOKEN_FILE", str(home / "token"))
+    with pytest.raises(InvalidInput, match="holds no token"):
+        token_for("http://127.0.0.1:8701")
+
+
+def test_every_door_of_a_platform_is_shown_the_clients_token(server: Server) -> None:
+    addresses = Addresses(server.url, server.url, server.url, (server.url,))
+    with Client(addresses, token=_TOKEN) as client:
+        for status, kind in ((401, Unauthenticated), (403, PermissionDenied)):
+            server.will_answer(status, {"error": {"kind": kind.__name__, "message": "no"}})
+            with pytest.raises(kind, match="no"):
+                client.whoami()
+        server.will_answer(200, {"streams": []})
+        client.streams()
+        server.will_answer(200, {"events": []})
+        client.tail("s")
+        server.will_answer(200, {"predictions": [1]})
+        client.predict("m", instances=[1])
+        server.will_answer(200, {"models": []})
+        client.trainer_status()
+    assert {request.headers.get("authorization") for request in server.requests} == {f"Bearer {_TOKEN}"}
+
+
+def test_login_keeps_a_token_that_the_platform_knows_and_logout_forgets_it(server: Server, run: Run) -> None:
+    server.will_answer(401, {"error": {"kind": "Unauthenticated", "message": "nobody's"}})
+    refused = run("login", stdin=f"{_TOKEN}\n")
+    assert (refused.exit_code, token_for(server.url)) == (9, "")
+    server.will_answer(200, {"name": "ada", "roles": ["operator"]})
+    taken = run("login", stdin=f"{_TOKEN}\n")
+    assert (taken.exit_code, taken.stdout.startswith("ada: operator; kept in")) == (0, True)
+    assert _TOKEN not in taken.output
+    assert token_for(server.url) == _TOKEN
+    assert run("whoami").stdout == "ada: operator\n"
+    assert server.requests[-1].headers["authorization"] == f"Bearer {_TOKEN}"
+    assert run("logout").exit_code == 0
+    assert token_for(server.url) == ""
+
+
+def test_a_new_token_comes_with_the_lines_that_name_its_principal(home: Path, run: Run) -> None:
+    from common.access.access import Access
+
+    made = json.loads(run("--json", "token", "new", "ada", "--roles", "viewer", "--roles", "predict:a*").stdout)
+    printed = run("token", "new", "bob", "--roles", "operator").stdout
+    token, _, lines = printed.partition("\n\n")
+    (home / "access.yaml").write_text("principals:\n" + lines)
+    assert Access(home / "access.yaml").principal_of(f"Bearer {token}").name == "bob"
+    assert made["principal"]["roles"] == ["viewer", "predict:a*"]
+    assert run("token", "new", "ada", "--roles", "root").exit_code == 3
+    assert run("token", "new", "a b", "--roles", "viewer").exit_code == 3

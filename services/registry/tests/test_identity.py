@@ -1,0 +1,110 @@
+"""A registry process with identity: what its clients show, what the history says, what a removed token ends."""
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.access.first_start import make, token_path
+from common.access.token_file import TokenFile
+from common.errors import PermissionDenied, Unauthenticated
+from common.registry.client import RegistryClient
+from services.registry.tests.building import SCHEMA, definition
+from testing import plain_http
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    make(tmp_path / "access.yaml", tmp_path / "tokens")
+    return tmp_path / "tokens"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, tokens: Path) -> Iterator[RegistryServer]:
+    process = RegistryServer(tmp_path / "registry", {"REGISTRY_ACCESS_FILE": str(tmp_path / "access.yaml")})
+    process.start()
+    yield process
+    process.stop()
+
+
+def _client(registry: RegistryServer, tokens: Path, name: str) -> RegistryClient:
+    shown = TokenFile(token_path(tokens, name)).authorization if name else None
+    return RegistryClient(registry.address, timeout_seconds=60, authorization=shown)
+
+
+def _headers(tokens: Path, name: str) -> dict[str, str]:
+    return {"authorization": TokenFile(token_path(tokens, name)).authorization()}
+
+
+def test_the_history_has_the_name_of_who_showed_the_token_whatever_the_request_says(
+    registry: RegistryServer, tokens: Path
+) -> None:
+    headers = _headers(tokens, "operator")
+    stream = {"name": "s", "schema": SCHEMA}
+    files = {path: base64.b64encode(content).decode() for path, content in definition("m").items()}
+    body = {"stream": stream, "model": {"name": "m", "files": files}}
+    for by in ({"by": "mallory"}, {}):
+        answer = plain_http.post(f"{registry.url}/v1/apply", json={**body, **by}, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+    paused = plain_http.post(
+        f"{registry.url}/v1/models/m:pause", json={"by": "root", "reason": "r"}, headers=headers, timeout=60
+    )
+    assert paused.status_code == 200
+    plain_http.post(f"{registry.url}/v1/models/m:archive", json={}, headers=headers, timeout=60)
+    deleted = plain_http.delete(f"{registry.url}/v1/models/m?by=root", headers=headers, timeout=60)
+    assert deleted.status_code == 200, deleted.text
+    entries = plain_http.get(f"{registry.url}/v1/history", headers=headers, timeout=60).json()["entries"]
+    assert len(entries) >= 4
+    assert {entry["by"] for entry in entries} == {"operator"}
+
+
+def test_services_do_their_part_and_no_more(registry: RegistryServer, tokens: Path) -> None:
+    with pytest.raises(Unauthenticated):
+        _client(registry, tokens, "").list_models()
+    trainer, serving = _client(registry, tokens, "trainer"), _client(registry, tokens, "serving")
+    assert trainer.list_models() == serving.list_models() == []
+    assert trainer.lease_round("t", ttl_seconds=1) is None
+    with pytest.raises(PermissionDenied):
+        serving.lease_round("t", ttl_seconds=1)
+    with pytest.raises(PermissionDenied):
+        trainer.rollback("m", by="operator", reason="")
+    with pytest.raises(PermissionDenied):
+        serving.set_alias("m", "production", 1, by="operator", reason="")
+
+
+def test_a_watch_ends_when_its_token_is_removed(registry: RegistryServer, tokens: Path, tmp_path: Path) -> None:
+    client = _client(registry, tokens, "serving")
+    began, ended = threading.Event(), list[Exception]()
+
+    def watch() -> None:
+        try:
+            for _ in client.watch():
+                began.set()
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    assert began.wait(60)
+    kept = (tmp_path / "access.yaml").read_text().replace("service:serving", "viewer").replace("serving", "former")
+    (tmp_path / "access.yaml").write_text(kept)
+    thread.join(0.5)
+    assert thread.is_alive(), "the principal may still watch, under another name"
+    (tmp_path / "access.yaml").write_text("principals: []\n")
+    wait_until(lambda: not thread.is_alive(), "the watch has ended")
+    assert isinstance(ended[0], Unauthenticated)
+
+
+def test_where_other_machines_come_it_does_not_start_without_identity(tmp_path: Path) -> None:
+    process = RegistryServer(tmp_path / "open", {"REGISTRY_HOST": "0.0.0.0"})
+    with pytest.raises(AssertionError, match="ended at once"):
+        process.start()
+    allowed = RegistryServer(tmp_path / "open", {"REGISTRY_HOST": "0.0.0.0", "REGISTRY_ALLOW_ANONYMOUS": "yes"})
+    allowed.start()
+    conditions = plain_http.get(f"{allowed.url}/readyz", timeout=60).json()["conditions"]
+    assert "asks for no credentials" in conditions["access"]
+    allowed.stop()

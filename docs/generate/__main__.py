@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.generate import (
+    chart,
     commands,
     coverage,
     definition,
@@ -25,6 +26,7 @@ _PAGES: Mapping[str, Callable[[], str]] = {
     "model.md": definition.document,
     "keras-names.md": keras_names.page_of_names,
     "settings.md": settings.document,
+    "chart.md": chart.document,
     "flags.md": flags.document,
     "cli.md": commands.document,
     "http.md": http.document,

@@ -1,0 +1,282 @@
+"""The chart without a cluster: its values' schema, and the manifests that Helm has rendered."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from e2e_tests.kubernetes.chart import (
+    CHART,
+    EXAMPLES,
+    HELM,
+    Manifest,
+    digest_of_sources,
+    manifests,
+    pods,
+    rendered_path,
+)
+from e2e_tests.kubernetes.chart import values_path as path_of
+
+pytestmark = pytest.mark.local_only
+_SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+_DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+_SERVICES = ("registry", "ingest", "trainer", "serving")
+_SETTINGS = (HELM.parents[1] / "docs" / "reference" / "settings.md").read_text()
+_ADDRESS = re.compile(r"demo-headrace-([a-z0-9-]+):(\d+)")
+
+
+def _values(example: str) -> dict[str, Any]:
+    def merge(into: Any, changes: Any) -> Any:
+        if not isinstance(into, dict) or not isinstance(changes, dict):
+            return changes
+        return {**into, **{key: merge(into.get(key), value) for key, value in changes.items()}}
+
+    merged = merge(_DEFAULTS, yaml.safe_load(path_of(example).read_text()))
+    assert isinstance(merged, dict)
+    return merged
+
+
+def _is_refused(values: object) -> bool:
+    return not jsonschema.Draft7Validator(_SCHEMA).is_valid(values)
+
+
+def _places(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in values.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from _places(value, (*path, key))
+
+
+def _changed(values: Mapping[str, Any], path: tuple[str, ...], value: object) -> Mapping[str, Any]:
+    changed = copy.deepcopy(dict(values))
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed
+
+
+def _value_at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = values
+    for key in path:
+        found = found[key]
+    return found
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_rendered_files_are_those_of_this_chart(example: str) -> None:
+    first_line = rendered_path(example).read_text().partition("\n")[0]
+    assert first_line == f"# sha256 {digest_of_sources(example)}", "run python -m e2e_tests.kubernetes.chart"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_schema_takes_the_examples(example: str) -> None:
+    jsonschema.validate(_values(example), _SCHEMA, cls=jsonschema.Draft7Validator)
+
+
+@pytest.mark.parametrize("path", _places(_DEFAULTS), ids=".".join)
+def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) -> None:
+    values, found = _values("try"), _value_at(_DEFAULTS, path)
+    another = "text" if isinstance(found, dict | list | bool | int) else {}
+    assert _is_refused(_changed(values, path, another))
+    if found and isinstance(found, dict):
+        assert _is_refused(_changed(values, (*path, "unknown"), {}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("ingest", "replicas"), 0),
+        (("serving", "autoscaling", "targetCPUUtilizationPercentage"), 101),
+        (("registry", "persistence", "size"), "20 GB"),
+        (("image", "tag"), "a tag"),
+        (("redis", "url"), "redis://user:password@host:6379"),
+        (("redis", "url"), "redis://host:6379"),
+        (("kafka", "bootstrapServers"), ["host:9092"]),
+        (("kafka", "bundled"), False),
+        (("redis", "bundled"), False),
+        (("trainer", "settings"), {"NICE": 5}),
+        (("access", "principals"), [{"name": "shop", "roles": ["operator"], "token_sha256": ["hr_a-token"]}]),
+        (("replicaCount",), 3),
+    ],
+    ids=str,
+)
+def test_the_schema_refuses_wrong_values(path: tuple[str, ...], value: object) -> None:
+    assert _is_refused(_changed(_values("try"), path, value))
+
+
+def test_the_schema_refuses_settings_that_the_chart_makes() -> None:
+    for service in _SERVICES:
+        prefix = f"{service.upper()}_"
+        for name in (name for _, pod in pods(manifests("try")) for name in _variables(pod) if name.startswith(prefix)):
+            assert _is_refused(_changed(_values("try"), (service, "settings"), {name.removeprefix(prefix): "x"})), name
+        assert _is_refused(_changed(_values("try"), (service, "settings"), {"HTTP_PORT": "1"}))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_pod_runs_without_privileges_on_a_root_that_cannot_be_written(example: str) -> None:
+    for name, pod in pods(manifests(example)):
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in _containers(pod):
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["capabilities"]["drop"] == ["ALL"], name
+            is_idle = example == "production" and container["name"] == "serving"
+            assert security["capabilities"].get("add", []) == (["SYS_NICE", "SETUID", "SETGID"] if is_idle else [])
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_container_is_probed_at_its_own_port(example: str) -> None:
+    for name, pod in pods(manifests(example)):
+        for container in pod["spec"]["containers"]:
+            ports = {port["name"] for port in container["ports"]}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                asked = container[probe].get("httpGet") or container[probe].get("tcpSocket")
+                assert asked is None or asked["port"] in ports, name
+    probes = {name: pod["spec"]["containers"][0]["readinessProbe"] for name, pod in pods(manifests(example))}
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items() if "httpGet" in probe}
+    assert paths == {
+        "demo-headrace-registry": "/readyz",
+        "demo-headrace-ingest": "/readyz?exclude=registry",
+        "demo-headrace-trainer": "/readyz",
+        "demo-headrace-serving": "/readyz?exclude=queue",
+    }
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_replicas_are_replaced_one_by_one_and_drained(example: str) -> None:
+    objects = manifests(example)
+    for item in objects:
+        if item["kind"] == "Deployment":
+            assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    budgets = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "PodDisruptionBudget"}
+    assert set(budgets) == {f"demo-headrace-{service}" for service in _SERVICES}
+    for name, pod in pods(objects):
+        if name in budgets:
+            drain = pod["spec"]["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+            assert pod["spec"]["terminationGracePeriodSeconds"] > drain
+            assert _selects(budgets[name]["selector"]["matchLabels"], pod)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_whom_a_pod_is_told_of_it_may_reach_and_nobody_else(example: str) -> None:
+    objects = manifests(example)
+    services = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "Service"}
+    policies = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"}
+    templates = dict(pods(objects))
+    assert set(policies) == set(templates)
+    asked: set[tuple[str, str, int]] = set()
+    for name, pod in templates.items():
+        assert _selects(policies[name]["podSelector"]["matchLabels"], pod)
+        for target, port in _ADDRESS.findall(json.dumps(_variables(pod))):
+            service = services[f"demo-headrace-{target}"]
+            (door,) = (door for door in service["ports"] if door["port"] == int(port))
+            reached = [other for other, template in templates.items() if _selects(service["selector"], template)]
+            assert len(reached) == 1
+            assert door["targetPort"] in {at["name"] for at in templates[reached[0]]["spec"]["containers"][0]["ports"]}
+            if reached[0] != name:
+                asked.add((name, reached[0], int(port)))
+    assert {(asker, target) for asker, target, _ in asked} <= _allowed(policies, templates, "egress", "to")
+    assert _allowed(policies, templates, "egress", "to") == _allowed(policies, templates, "ingress", "from")
+    for asker, target, port in asked:
+        assert _opens(policies[asker]["egress"], "to", templates[target], port)
+        assert _opens(policies[target]["ingress"], "from", templates[asker], port)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_services_know_their_settings_and_hold_no_secret_in_one(example: str) -> None:
+    for name, pod in pods(manifests(example)):
+        service = name.removeprefix("demo-headrace-")
+        if service not in _SERVICES:
+            continue
+        variables = _variables(pod)
+        for variable in variables:
+            if variable.startswith(f"{service.upper()}_"):
+                assert f"`{variable}`" in _SETTINGS
+        assert "hr_" not in json.dumps(variables)
+        (access,) = (volume["secret"] for volume in pod["spec"]["volumes"] if volume["name"] == "access")
+        assert {item["key"] for item in access["items"]} == {"access.yaml", service}
+
+
+def test_others_wait_for_the_registry_of_their_release() -> None:
+    objects = manifests("try")
+    registry = dict(pods(objects))["demo-headrace-registry"]
+    (waited_for,) = (
+        item for item in objects if "headrace/release" in json.dumps(item.get("spec", {}).get("selector", {}))
+    )
+    assert _selects(waited_for["spec"]["selector"], registry)
+    for name, pod in pods(objects):
+        if name.removeprefix("demo-headrace-") in ("ingest", "trainer", "serving"):
+            assert waited_for["metadata"]["name"] in json.dumps(pod["spec"]["initContainers"])
+
+
+def test_what_autoscaling_counts_has_no_fixed_number_of_replicas() -> None:
+    objects = manifests("production")
+    scaled = {item["spec"]["scaleTargetRef"]["name"] for item in objects if item["kind"] == "HorizontalPodAutoscaler"}
+    assert scaled == {"demo-headrace-ingest", "demo-headrace-serving"}
+    assert {
+        item["metadata"]["name"] for item in objects if "replicas" not in item.get("spec", {"replicas": 1})
+    } >= scaled
+
+
+def test_kafka_redis_and_tokens_may_be_elsewhere() -> None:
+    objects = manifests("production")
+    names = {item["metadata"]["name"] for item in objects}
+    assert not names & {"demo-headrace-kafka", "demo-headrace-redis", "demo-headrace-access"}
+    variables = _variables(dict(pods(objects))["demo-headrace-ingest"])
+    assert variables["INGEST_EVENT_LOG"]["value"].count(":9092") == 3
+    assert variables["INGEST_REDIS_URL"]["valueFrom"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
+    (monitor,) = (item for item in objects if item["kind"] == "ServiceMonitor")
+    assert monitor["spec"]["endpoints"][0]["authorization"]["credentials"]["key"] == "prometheus"
+
+
+def _containers(pod: Manifest) -> list[Manifest]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def _variables(pod: Manifest) -> dict[str, Any]:
+    """{name: entry} of a pod's one container; no name is there twice."""
+    (container,) = pod["spec"]["containers"]
+    entries = container.get("env", [])
+    found = {entry["name"]: entry for entry in entries}
+    assert len(found) == len(entries)
+    return found
+
+
+def _selects(labels: Mapping[str, str], pod: Manifest) -> bool:
+    return labels.items() <= pod["metadata"]["labels"].items()
+
+
+def _opens(rules: list[Manifest], side: str, pod: Manifest, port: int) -> bool:
+    return any(
+        _selects(peer["podSelector"]["matchLabels"], pod) and {"port": port} in rule.get("ports", [{"port": port}])
+        for rule in rules
+        for peer in rule.get(side, [])
+        if "matchLabels" in peer.get("podSelector", {})
+    )
+
+
+def _allowed(
+    policies: Mapping[str, Manifest], templates: Mapping[str, Manifest], direction: str, side: str
+) -> set[tuple[str, str]]:
+    """(asker, asked) of the platform's own pods, by one direction's rules."""
+    found = set()
+    for name, policy in policies.items():
+        for rule in policy[direction]:
+            for peer in rule.get(side, []):
+                labels = peer.get("podSelector", {}).get("matchLabels")
+                others = [other for other, pod in templates.items() if labels and _selects(labels, pod)]
+                found |= {(name, other) if direction == "egress" else (other, name) for other in others}
+    return found

@@ -256,7 +256,7 @@ def _variables(pod: Manifest) -> dict[str, Any]:
 
 
 def _selects(labels: Mapping[str, str], pod: Manifest) -> bool:
-    return labels.items() <= pod["metadata"]["labels"].items()
+    return all(pod["metadata"]["labels"].get(name) == value for name, value in labels.items())
 
 
 def _opens(rules: list[Manifest], side: str, pod: Manifest, port: int) -> bool:

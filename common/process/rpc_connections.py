@@ -17,7 +17,8 @@ from pathlib import Path
 
 _TCP_INFO_BYTES, _SILENT_AT = 56, 52
 _DESCRIPTORS = Path("/proc/self/fd")
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS, _FEW_SECONDS = 0.2, 1.0
+"""Between two looks; while there are few connections, an eighth of the most."""
 _MOST_TIME_LOOKING = 0.05
 
 
@@ -28,11 +29,12 @@ def keep_room(port: int, most: int, is_running: Callable[[], bool]) -> None:
 
 def _look(port: int, most: int, is_running: Callable[[], bool]) -> None:
     while is_running():
-        began = time.monotonic()
+        began, count = time.monotonic(), most
         with contextlib.suppress(OSError):  # No file is left to look with.
-            if sum(1 for _ in _DESCRIPTORS.iterdir()) > most:
+            if (count := sum(1 for _ in _DESCRIPTORS.iterdir())) > most:
                 _close_silent(port, most)
-        time.sleep(max(_LOOK_SECONDS, (time.monotonic() - began) / _MOST_TIME_LOOKING))
+        pause = _FEW_SECONDS if count < most // 8 else _LOOK_SECONDS
+        time.sleep(max(pause, (time.monotonic() - began) / _MOST_TIME_LOOKING))
 
 
 def connections() -> Iterator[tuple[int, socket.socket]]:

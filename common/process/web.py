@@ -40,6 +40,7 @@ from common.process.strict_requests import refuse_what_is_ignored
 from common.process.suggested import near_keys, near_path
 from common.process.traced_http import TracedRequests, add_traces_door
 from common.process.tracing import OFF, Tracing
+from common.process.uvicorn_server import Server
 
 HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     InvalidInput: 400,
@@ -316,7 +317,7 @@ class WebServer:
         config = uvicorn.Config(
             app, http=protocol_of(bounds), ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=10
         )
-        self._server = uvicorn.Server(config)
+        self._server = Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": listeners(sock)}, name="http", daemon=True
         )

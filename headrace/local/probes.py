@@ -5,13 +5,14 @@ import json
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from headrace.local.child import Probe
 
-_TIMEOUT_SECONDS = 1.0
+_TIMEOUT_SECONDS, _READY_SECONDS = 1.0, 2.0
 _PENDING_ANSWERS = 256
 
 
@@ -24,7 +25,7 @@ class Target:
 
 
 class Prober:
-    """Probes what is not ready several times a second, the rest every second or so."""
+    """Probes what is not ready several times a second, the rest every two seconds or so."""
 
     def __init__(self, targets: Callable[[], list[Target]]) -> None:
         self._targets = targets
@@ -47,11 +48,12 @@ class Prober:
         return taken
 
     def _run(self) -> None:
-        turn = 0
-        while not self._stop.wait(0.1):
-            turn += 1
+        asked_at = 0.0
+        while not self._stop.wait(0.1 if any(not target.is_ready for target in self._targets()) else 0.5):
+            is_due = time.monotonic() >= asked_at + _READY_SECONDS
+            asked_at = time.monotonic() if is_due else asked_at
             for target in self._targets():
-                if target.is_ready and turn % 10:
+                if target.is_ready and not is_due:
                     continue
                 try:
                     self._answers.put_nowait((target.name, target.pid, probe(target.url)))

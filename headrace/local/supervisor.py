@@ -35,7 +35,8 @@ from headrace.places import (
     write_state,
 )
 
-_TICK_SECONDS = 0.05
+_TICK_SECONDS, _QUIET_TICK_SECONDS = 0.05, 0.25
+"""The second while all that should run is ready."""
 _WRITE_AGAIN_SECONDS = 1.0
 
 
@@ -81,13 +82,18 @@ class Supervisor:
         """Returns when a stop is requested, or the parent (unless 0) has ended, and every child has ended."""
         self._turn()
         self._prober.start()
-        while not stop.wait(_TICK_SECONDS) and parent_pid in (0, os.getppid()):
+        while not stop.wait(self._pause_seconds) and parent_pid in (0, os.getppid()):
             self._read_desired()
             self._turn()
         self._stop_in_order()
         self._prober.stop()
         with contextlib.suppress(OSError):
             state_path(self._platform.data_dir).unlink(missing_ok=True)
+
+    @property
+    def _pause_seconds(self) -> float:
+        is_quiet = all(target.is_ready for target in self._targets) and len(self._targets) == len(self._children)
+        return _QUIET_TICK_SECONDS if is_quiet else _TICK_SECONDS
 
     def _turn(self) -> None:
         for name, pid, answer in self._prober.answers():

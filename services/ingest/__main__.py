@@ -27,6 +27,7 @@ from common.process.retry import Backoff, Pauses
 from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
+from common.process.uvicorn_server import Server
 from common.process.web import bind, bounds_of, listeners
 from common.registry.client import RegistryClient
 from common.registry.reporting import Part, Report, Reporter
@@ -177,7 +178,7 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
     return SharedKeys(settings.redis_url, window, holder=settings.replica or named, incarnation=incarnation)
 
 
-class _WebInLoop(uvicorn.Server):
+class _WebInLoop(Server):
     """uvicorn in the loop that runs already, which has its own signal handlers."""
 
     def __init__(self, app: object, protocol: type[asyncio.Protocol]) -> None:

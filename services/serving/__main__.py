@@ -34,6 +34,7 @@ from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
+from common.process.uvicorn_server import Server
 from common.process.web import bind, bounds_of, listeners
 from common.registry.client import RegistryClient
 from common.registry.reporting import Reporter
@@ -83,7 +84,7 @@ _MOST_MESSAGE_BYTES = 2**31 - 1
 """What gRPC can be told."""
 
 
-class _WebServer(uvicorn.Server):
+class _WebServer(Server):
     """uvicorn without its signal handlers: this process stops in an order of its own."""
 
     @contextlib.contextmanager

@@ -37,6 +37,8 @@ from services.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 _LISTED_ROUNDS = 50
 Start = Literal["head", "scratch"] | Mapping[int, int]
+_NO_MODEL_SECONDS = 1.0
+"""Between two turns where there is no log to look at; a new model wakes the planner."""
 _REFRESH_SECONDS = 30.0
 """How often everything is read again although no change was heard of."""
 
@@ -93,7 +95,8 @@ class Planner:
                 self.turn()
             except Exception:
                 logger.exception("planning failed unexpectedly")
-            self._wake.wait(self._settings.poll_interval_seconds)
+            interval = self._settings.poll_interval_seconds
+            self._wake.wait(interval if self._tracked else max(interval, _NO_MODEL_SECONDS))
             self._wake.clear()
 
     def turn(self) -> None:

@@ -30,7 +30,7 @@ from services.registry.doors.bodies import (
     json_answer,
 )
 from services.registry.doors.lifecycle_api import add_lifecycle
-from services.registry.pages.door import add_pages
+from services.registry.pages.door import Pages
 from services.registry.pages.neighbours import Neighbours
 from services.registry.series import KEPT_SECONDS, STEP_SECONDS, Wanted
 
@@ -56,7 +56,11 @@ def create_registry_app(
         webhooks: what is known of each.
         guard: who may ask for what.
     """
-    app = create_app("Headrace registry", service_health, tracing=tracing, guard=guard)
+    pages = Pages(catalog, neighbours or Neighbours(), secret=secret or token_bytes(32), access=guard.access)
+    app = create_app(
+        "Headrace registry", service_health, tracing=tracing, guard=guard, identify=pages.identify,
+        refused=pages.refused,
+    )  # fmt: skip
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)
@@ -70,7 +74,7 @@ def create_registry_app(
         began."""
         return json_answer({"webhooks": webhooks()})
 
-    add_pages(app, catalog, neighbours=neighbours or Neighbours(), secret=secret or token_bytes(32))
+    pages.add_to(app)
     return BoundedBodies(app, MAX_BODY_BYTES)
 
 

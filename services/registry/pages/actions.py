@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from common.access.guard import Rule, rule, values_of
+from common.access.principal import author_of, current
 from common.counted import counted
 from common.errors import Conflict, NotFound
 from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, PUSHED, Model, VersionStatus
@@ -14,7 +16,7 @@ from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
 Fields = Mapping[str, str]
-_AUTHOR, _OPERATOR = "author:{model}", "operator"
+_AUTHOR, _OPERATOR, _SENDER = rule("author:{model}"), rule("operator"), rule("ingest:{stream}")
 _PROFILED = {"first_step": 10, "steps": 10}
 
 
@@ -33,7 +35,7 @@ class Form:
     """One change.
 
     Attributes:
-        role: what it takes, as a rule names it.
+        rule: who may ask for it, and do it.
         fields: further fields that the page carries along, so that what was read is what is done.
         of_version: whether the reader goes back to the version's page.
     """
@@ -42,7 +44,7 @@ class Form:
     title: str
     button: str
     path: str
-    role: str
+    rule: Rule
     tell: Callable[[Reading, Place], Told]
     do: Callable[[Reading, Place, Fields], None]
     done: str
@@ -74,8 +76,13 @@ def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
             f"production of {model} has moved to version {_production(reading, model)} since this page was made; "
             f"read again what will happen"
         )
-    form.do(reading, place, {**fields, "by": fields.get("by", ""), "reason": fields.get("reason", "")})
+    form.do(reading, place, {**fields, "by": author_of(fields.get("by", "")), "reason": fields.get("reason", "")})
     return f"{_home(form, place)}?done={form.name}"
+
+
+def may(name: str, names: Mapping[str, str]) -> bool:
+    """Whether the current principal may make the change to what the names say."""
+    return BY_NAME[name].rule.admits(current(), values_of(names))
 
 
 def notice(place: Place) -> str:
@@ -295,14 +302,15 @@ FORMS = (
          _profile, "The next round is traced; its version shows where the time went.", fields=()),
     Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _AUTHOR,
          _tell_rebuild, _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
-    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", "ingest:{stream}", _tell_replay,
+    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _SENDER, _tell_replay,
          _replay, "Every dead letter was checked again; those that pass are in the stream."),
 )  # fmt: skip
 BY_NAME = {form.name: form for form in FORMS}
 
 
 def possible(model: Model) -> list[Form]:
-    """The changes of a model that make sense now, in the order of the buttons."""
+    """The changes of a model that make sense now and that the current principal may make, in the order of the
+    buttons."""
     production = model.aliases.get(PRODUCTION, 0)
     sensible = {
         "train": not model.paused,
@@ -313,4 +321,8 @@ def possible(model: Model) -> list[Form]:
         "pin": bool(production) and not model.pinned_version,
         "unpin": bool(model.pinned_version),
     }
-    return [BY_NAME[name] for name, is_sensible in sensible.items() if is_sensible and not model.archived]
+    return [
+        BY_NAME[name]
+        for name, is_sensible in sensible.items()
+        if is_sensible and not model.archived and may(name, {"model": model.name})
+    ]

@@ -13,10 +13,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Scope
 
-from common.errors import HeadraceError, NotFound
+from common.access.access import Access
+from common.access.guard import rule, values_of
+from common.access.principal import Principal, current
+from common.errors import HeadraceError, NotFound, Unauthenticated
 from common.process.strict_requests import refuse_unknown_query
-from common.process.web import HTTP_STATUS_OF
+from common.process.web import HTTP_STATUS_OF, error_response
 from services.registry.catalog import Catalog
 from services.registry.pages import (
     actions,
@@ -34,6 +38,7 @@ from services.registry.pages import (
     versions,
 )
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
+from services.registry.pages.login import LOGIN_COOKIE, SECONDS, Logins
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import live_parts, make_environment
@@ -76,6 +81,7 @@ class Page:
     """Query parameters."""
 
 
+TRIES = rule("predict:{model}")
 PAGES = (
     Page("/", "overview.html", overview.page),
     Page("/models/{model}", "model.html", model.page, frozenset({"before", "done"})),
@@ -91,18 +97,17 @@ PAGES = (
 )
 
 
-def add_pages(app: FastAPI, catalog: Catalog, *, neighbours: Neighbours, secret: bytes) -> None:
-    """Adds the pages, what they load, and their forms."""
-    _Door(catalog, neighbours, secret).add_to(app)
+class Pages:
+    """The pages, what they load, and their forms: turns requests into what the pages' functions take, and their errors
+    into pages."""
 
-
-class _Door:
-    """Turns requests into what the pages' functions take, and their errors into pages."""
-
-    def __init__(self, catalog: Catalog, neighbours: Neighbours, secret: bytes) -> None:
-        self._catalog, self._neighbours = catalog, neighbours
-        self._sessions = Sessions(secret)
+    def __init__(self, catalog: Catalog, neighbours: Neighbours, *, secret: bytes, access: Access) -> None:
+        self._catalog, self._neighbours, self._access = catalog, neighbours, access
+        self._sessions, self._logins = Sessions(secret), Logins(access, secret)
+        self.identify = self._logins.identify
         self._environment = make_environment()
+        self._environment.globals["may"] = actions.may
+        self._environment.globals["may_try"] = lambda names: TRIES.admits(current(), values_of(names))
         self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")
         self._streams: dict[object, None] = {}
         """Streams of changes that are open, the oldest first."""
@@ -122,6 +127,9 @@ class _Door:
         routes.append(Route("/models/{model}/versions/{version}/since", since, methods=["GET"]))
         routes += [Route(f"/history.{kind}", self._answering(self._export(kind))) for kind in history.EXPORTS]
         routes += [Route(f"/static/{path.name}", _file(path)) for path in STATIC_FILES]
+        routes.append(Route("/login", self._login_page, methods=["GET"]))
+        routes.append(Route("/login", self._answering(self._login), methods=["POST"]))
+        routes.append(Route("/logout", self._answering(self._logout), methods=["POST"]))
         app.router.routes.extend(routes)
 
     def _reading(self) -> Reading:
@@ -150,6 +158,8 @@ class _Door:
             by=request.cookies.get(BY_COOKIE, "")[:200],
             base_url=str(request.base_url).rstrip("/"),
             is_live=request.url.path.startswith("/live"),
+            who=current().name if current().is_identified else "",
+            remark=self._access.remark,
         )
 
     def _rendered(self, template: str, context: Mapping[str, Any], place: Place, *, status: int = 200) -> Response:
@@ -165,23 +175,80 @@ class _Door:
             try:
                 return await answer(request)
             except HeadraceError as error:
-                status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
-                context = {"title": type(error).__name__, "message": error.message, "status": status}
-                return self._rendered("error.html", context, self._place(request), status=status)
+                return self._error_page(request, error)
 
         return answered
+
+    def _error_page(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HeadraceError)
+        status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
+        context = {"title": type(error).__name__, "message": error.message, "status": status}
+        return self._rendered("error.html", context, self._place(request), status=status)
+
+    # who comes
+
+    def refused(self, request: Request, error: Exception) -> Response:
+        """A page, where a person asks for one: a form to log in, or a sentence."""
+        if not self._logins.is_page(request):
+            return error_response(request, error)
+        if isinstance(error, Unauthenticated):
+            return self._login_form(request, error.message if LOGIN_COOKIE in request.cookies else "")
+        return self._error_page(request, error)
+
+    def _login_form(self, request: Request, fault: str) -> Response:
+        """To log in where the browser is, and go on there."""
+        place = self._place(request)
+        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        context = {"title": "Log in", "fault": fault, "next": asked if request.method == "GET" else "/"}
+        answer = self._rendered("login.html", context, place, status=HTTP_STATUS_OF[Unauthenticated])
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    async def _login_page(self, request: Request) -> Response:
+        return self._rendered("login.html", {"title": "Log in", "fault": "", "next": "/"}, self._place(request))
+
+    async def _login(self, request: Request) -> Response:
+        fields = await read_form(request, {"access_token", "next"})
+        self._sessions.check(request, fields)
+        try:
+            cookie = self._logins.issue(fields.get("access_token", "").strip())
+        except Unauthenticated as error:
+            return self._login_form(request, error.message)
+        response = RedirectResponse(_own(fields.get("next", "")), status_code=_SEE_OTHER, headers=dict(HEADERS))
+        response.set_cookie(
+            LOGIN_COOKIE, cookie, httponly=True, samesite="strict", path="/", max_age=SECONDS,
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        self._sessions.check(request, await read_form(request, set()))
+        response = RedirectResponse("/login", status_code=_SEE_OTHER, headers=dict(HEADERS))
+        response.delete_cookie(LOGIN_COOKIE, path="/", httponly=True, samesite="strict")
+        return response
 
     # what stays live
 
     def _live(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             refuse_unknown_query(request, set(page.known))
-            changes = self._changes(page, self._place(request))
+            changes = self._changes(page, self._place(request), self._is_known_as(current(), request.scope))
             return StreamingResponse(changes, media_type="text/event-stream", headers=dict(HEADERS))
 
         return answer
 
-    async def _changes(self, page: Page, place: Place) -> AsyncIterator[str]:
+    def _is_known_as(self, principal: Principal, scope: Scope) -> Callable[[], bool]:
+        """Whether the credentials with which a page was opened still are what they were."""
+
+        def is_known() -> bool:
+            try:
+                return not self._access.is_on or self.identify(scope) == principal
+            except Unauthenticated:
+                return False
+
+        return is_known
+
+    async def _changes(self, page: Page, place: Place, is_known: Callable[[], bool]) -> AsyncIterator[str]:
         """Ends when the page is one of too many: the browser asks again, and another gives way. So nobody who keeps
         pages open keeps out the pages of others."""
         live = object()
@@ -191,7 +258,7 @@ class _Door:
         sent: dict[str, str] = {}
         try:
             yield "retry: 2000\n\n"
-            while self._catalog.is_open and live in self._streams:
+            while self._catalog.is_open and live in self._streams and is_known():
                 began = time.monotonic()
                 try:
                     parts = await run_in_threadpool(self._parts, page, place)
@@ -237,8 +304,9 @@ class _Door:
                 status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
                 return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=status)
             response = RedirectResponse(target, status_code=_SEE_OTHER, headers=dict(HEADERS))
-            by = "".join(letter for letter in fields.get("by", "") if letter.isascii() and letter.isprintable())
-            response.set_cookie(BY_COOKIE, by[:200], httponly=True, samesite="strict", max_age=_YEAR_SECONDS)
+            if not place.who:
+                by = "".join(letter for letter in fields.get("by", "") if letter.isascii() and letter.isprintable())
+                response.set_cookie(BY_COOKIE, by[:200], httponly=True, samesite="strict", max_age=_YEAR_SECONDS)
             return response
 
         return answer
@@ -265,6 +333,11 @@ class _Door:
             return Response(body, media_type=media_type, headers=headers)
 
         return answer
+
+
+def _own(path: str) -> str:
+    """Where to go on: a page of this registry, whatever the form says."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 
 def _event(name: str, text: str) -> str:

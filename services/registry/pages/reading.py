@@ -31,6 +31,10 @@ class Place:
     base_url: str
     is_live: bool = False
     """Whether an open page is kept up to date; what costs much is then left as it was."""
+    who: str = ""
+    """The principal; "" where nobody is asked for credentials."""
+    remark: str = ""
+    """A warning on every page."""
 
     def link(self, **changed: str) -> str:
         """The same page with these parameters; "" leaves one out."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from common.access.guard import ANYBODY, OPEN, Rule, rule
 from services.registry.pages import actions, documents, history
-from services.registry.pages.door import PAGES, STATIC_FILES
+from services.registry.pages.door import PAGES, STATIC_FILES, TRIES
 
 _VIEWS = rule("viewer")
 
@@ -16,9 +16,10 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         yield f"GET {page.path}", found
         yield f"GET /live{page.path.rstrip('/')}", found
     for form in actions.FORMS:
-        yield f"GET {form.path}", rule(form.role)
-        yield f"POST {form.path}", rule(form.role)
-    yield "POST /models/{model}/versions/{version}/try", rule("predict:{model}")
+        yield f"GET {form.path}", form.rule
+        yield f"POST {form.path}", form.rule
+    yield "POST /models/{model}/versions/{version}/try", TRIES
+    yield from (("GET /login", OPEN), ("POST /login", OPEN), ("POST /logout", OPEN))
     yield "GET /models/{model}/versions/{version}/since", rule("viewer", "author:{model}")
     yield from ((f"GET /history.{kind}", _VIEWS) for kind in history.EXPORTS)
     yield from ((f"GET /documents/{name}", ANYBODY) for name in documents.known(*documents.PICTURES))

@@ -1,0 +1,64 @@
+"""Signing in on the pages: a token is exchanged for a cookie that this registry has signed.
+
+The cookie holds the token's SHA-256, by which the principal is looked up again with every request: a token that is
+removed from the access file ends its sessions. It is HttpOnly and SameSite=Strict. It counts for pages and their forms,
+and where something is read; a change through the API takes a bearer token, which no page of another site can send.
+"""
+
+import base64
+import hmac
+import json
+import time
+
+from starlette.datastructures import Headers
+from starlette.requests import Request, cookie_parser
+from starlette.types import Scope
+
+from common.access.access import Access
+from common.access.principal import Principal
+from common.access.tokens import digest_of
+from common.errors import Unauthenticated
+from common.process.guarded_http import bearer_of
+
+LOGIN_COOKIE = "headrace_login"
+SECONDS = 12 * 3600
+_API = "/v1/"
+_READING = ("GET", "HEAD")
+
+
+class Logins:
+    """Makes and reads the cookies."""
+
+    def __init__(self, access: Access, secret: bytes) -> None:
+        self._access, self._secret = access, secret
+
+    def issue(self, token: str) -> str:
+        """The cookie's value. Raises Unauthenticated: the token is of no principal."""
+        self._access.principal_of(f"Bearer {token}")
+        payload = json.dumps({"token_sha256": digest_of(token), "expires_at": int(time.time()) + SECONDS})
+        encoded = base64.urlsafe_b64encode(payload.encode()).decode()
+        return f"{encoded}.{self._signature(encoded)}"
+
+    def identify(self, scope: Scope) -> Principal:
+        """Whose request it is: by its bearer token, else by its cookie. Raises Unauthenticated."""
+        bearer = bearer_of(scope)
+        cookie = cookie_parser(Headers(scope=scope).get("cookie", "")).get(LOGIN_COOKIE, "")
+        if bearer or not cookie or (scope["path"].startswith(_API) and scope["method"] not in _READING):
+            return self._access.principal_of(bearer)
+        return self._principal_of(cookie)
+
+    def is_page(self, request: Request) -> bool:
+        """Whether a person is shown the answer."""
+        return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(_API)
+
+    def _principal_of(self, cookie: str) -> Principal:
+        encoded, _, signature = cookie.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._signature(encoded).encode()):
+            raise Unauthenticated("the session is not one of this registry's; log in again")
+        session = json.loads(base64.urlsafe_b64decode(encoded))
+        if session["expires_at"] < time.time():
+            raise Unauthenticated("the session has ended; log in again")
+        return self._access.principal_of_digest(session["token_sha256"])
+
+    def _signature(self, encoded: str) -> str:
+        return hmac.new(self._secret, f"login {encoded}".encode(), "sha256").hexdigest()

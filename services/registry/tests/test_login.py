@@ -1,0 +1,196 @@
+"""Logging in on the pages: what a session may see and do, and what ends it."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.access.access import Access
+from common.access.guard import Guard
+from common.process.health import Health
+from common.process.web import WebServer, bind
+from services.registry.catalog import Catalog
+from services.registry.doors.http_api import create_registry_app
+from services.registry.doors.rules import RULES
+from services.registry.pages.login import LOGIN_COOKIE
+from services.registry.tests.building import publish
+from services.registry.tests.seeing import Seen, seen
+from testing import plain_http
+from testing.walking import TOKENS, bearer, write_access
+
+_ROLES = {
+    "operator": ("operator",), "viewer": ("viewer",), "author": ("author:m",), "predictor": ("predict:m",),
+    "sender": ("viewer", "ingest:s"),
+}  # fmt: skip
+_PAGE = {"accept": "text/html"}
+
+
+def _served(catalog: Catalog, access: Access) -> Iterator[httpx.Client]:
+    app = create_registry_app(catalog, Health(), secret=b"s" * 32, guard=Guard(access, RULES))
+    server = WebServer(app, bind("127.0.0.1", 0))
+    server.start()
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        yield client
+    catalog.end_watches()
+    server.stop()
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    write_access(tmp_path / "access.yaml", _ROLES)
+    return Access(tmp_path / "access.yaml")
+
+
+@pytest.fixture
+def browser(catalog: Catalog, access: Access) -> Iterator[httpx.Client]:
+    """Keeps its cookies, as a browser does."""
+    publish(catalog)
+    yield from _served(catalog, access)
+
+
+def _token_of(page: Seen) -> str:
+    return str(page.all("input", name="token")[0]["value"])
+
+
+def _log_in(browser: httpx.Client, name: str, *, after: str = "/") -> httpx.Response:
+    page = seen(browser.get(after, headers=_PAGE))
+    fields = {"token": _token_of(page), "access_token": TOKENS[name], "next": after}
+    return browser.post("/login", data=fields, follow_redirects=False)
+
+
+def test_without_a_session_a_page_is_a_form_to_log_in_and_nothing_else(browser: httpx.Client) -> None:
+    for path in ("/", "/models/m", "/models/none", "/streams/s", "/history", "/models/m/do/pause", "/docs"):
+        answer = browser.get(path, headers=_PAGE)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+        page = seen(answer)
+        assert [field["value"] for field in page.all("input", name="next")] == [path]
+        assert "production" not in page.text
+        assert browser.get(path).json()["error"]["kind"] == "Unauthenticated"
+    assert browser.get("/static/pages.css").status_code == 200
+    assert browser.get("/login", headers=_PAGE).status_code == 200
+
+
+def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_gets(browser: httpx.Client) -> None:
+    answer = _log_in(browser, "operator", after="/models/m")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/models/m")
+    cookie = answer.headers["set-cookie"]
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert TOKENS["operator"] not in cookie
+    page = browser.get("/models/m", headers=_PAGE)
+    assert page.status_code == 200
+    assert "operator" in seen(page).text
+    assert browser.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
+def test_logging_in_leads_to_no_other_site(browser: httpx.Client, after: str) -> None:
+    page = seen(browser.get("/login", headers=_PAGE))
+    fields = {"token": _token_of(page), "access_token": TOKENS["viewer"], "next": after}
+    assert browser.post("/login", data=fields, follow_redirects=False).headers["location"] == "/"
+
+
+def test_a_wrong_token_is_refused_in_a_sentence_and_not_shown(browser: httpx.Client) -> None:
+    answer = _log_in(browser, "nobody")
+    assert answer.status_code == 401
+    assert "the token is nobody's" in seen(answer).text
+    assert TOKENS["nobody"] not in answer.text
+    assert LOGIN_COOKIE not in browser.cookies
+
+
+def test_a_forged_or_changed_cookie_is_nobodys(browser: httpx.Client) -> None:
+    _log_in(browser, "viewer")
+    encoded, _, signature = browser.cookies[LOGIN_COOKIE].partition(".")
+    session = json.loads(base64.urlsafe_b64decode(encoded))
+    later = base64.urlsafe_b64encode(json.dumps({**session, "expires_at": 2**40}).encode()).decode()
+    for forged in (f"{later}.{signature}", f"{encoded}.", encoded, f"{encoded}.{'0' * 64}", ".", "\u00e9.x", "e30=.x"):
+        browser.cookies.clear()
+        headers = [(b"accept", b"text/html"), (b"cookie", f"{LOGIN_COOKIE}={forged}".encode())]
+        assert browser.get("/", headers=headers).status_code == 401, forged
+
+
+def test_a_session_ends_with_its_token_and_by_logging_out(browser: httpx.Client, access: Access) -> None:
+    _log_in(browser, "viewer")
+    page = seen(browser.get("/", headers=_PAGE))
+    assert access.path is not None
+    write_access(access.path, {"operator": ("operator",)})
+    assert browser.get("/", headers=_PAGE).status_code == 401
+    write_access(access.path, _ROLES)
+    assert browser.get("/", headers=_PAGE).status_code == 200
+    assert browser.post("/logout", data={"token": ""}).status_code == 409, "a form without its token"
+    assert browser.get("/", headers=_PAGE).status_code == 200
+    assert browser.post("/logout", data={"token": _token_of(page)}, follow_redirects=False).status_code == 303
+    assert browser.get("/", headers=_PAGE).status_code == 401
+
+
+def test_a_live_page_ends_when_its_session_does(browser: httpx.Client, access: Access) -> None:
+    _log_in(browser, "viewer")
+    assert access.path is not None
+    with browser.stream("GET", "/live/models/m") as live:
+        lines = live.iter_lines()
+        assert next(lines) == "retry: 2000"
+        write_access(access.path, {"operator": ("operator",)})
+        assert len(list(lines)) > 0, "it ends"
+
+
+def test_pages_offer_what_the_principal_may_do(browser: httpx.Client, catalog: Catalog) -> None:
+    offered = {
+        "operator": {"pause", "train", "profile", "pin", "rollback"}, "author": {"pause", "train", "profile"},
+        "viewer": set[str](),
+    }  # fmt: skip
+    for name, expected in offered.items():
+        browser.cookies.clear()
+        _log_in(browser, name)
+        page = browser.get("/models/m", headers=_PAGE)
+        assert set(re.findall(r"/models/m/do/(\w+)", page.text)) == expected, name
+        for action in ("pause", "pin"):
+            status = browser.get(f"/models/m/do/{action}", headers=_PAGE).status_code
+            assert status == (200 if action in expected else 403)
+
+
+def test_who_may_not_gets_a_sentence(browser: httpx.Client) -> None:
+    _log_in(browser, "predictor", after="/login")
+    answer = browser.get("/models/m", headers=_PAGE)
+    assert answer.status_code == 403
+    assert "predictor may not call" in seen(answer).text
+    assert browser.get("/models/unknown", headers=_PAGE).status_code == 403
+
+
+def test_a_change_is_made_in_the_name_of_the_session(browser: httpx.Client, catalog: Catalog) -> None:
+    _log_in(browser, "operator")
+    form = seen(browser.get("/models/m/do/pause", headers=_PAGE))
+    assert not form.all("input", name="by")
+    fields = {"token": _token_of(form), "from": "1", "by": "mallory", "reason": "r"}
+    assert browser.post("/models/m/do/pause", data=fields, follow_redirects=False).status_code == 303
+    assert (catalog.get_model("m").paused.partition(":")[0]).startswith("operator")
+    assert {entry.by for _, entry in catalog.history_page(action="pause").entries} == {"operator"}
+
+
+def test_a_form_without_its_token_or_of_another_session_changes_nothing(
+    browser: httpx.Client, catalog: Catalog
+) -> None:
+    _log_in(browser, "operator")
+    form = _token_of(seen(browser.get("/models/m/do/pause", headers=_PAGE)))
+    for token in ("", "0" * 64):
+        fields = {"token": token, "from": "1", "reason": ""}
+        assert browser.post("/models/m/do/pause", data=fields, headers=_PAGE).status_code == 409
+    foreign = {"origin": "http://evil.example", **_PAGE}
+    fields = {"token": form, "from": "1", "reason": ""}
+    assert browser.post("/models/m/do/pause", data=fields, headers=foreign).status_code == 403
+    assert not catalog.get_model("m").paused
+
+
+def test_a_cookie_changes_nothing_through_the_api(browser: httpx.Client, catalog: Catalog) -> None:
+    _log_in(browser, "operator")
+    assert browser.post("/v1/models/m:pause", json={"by": "x"}).status_code == 401
+    assert not catalog.get_model("m").paused
+    assert browser.post("/v1/models/m:pause", json={}, headers=bearer("operator")).status_code == 200
+
+
+def test_where_everybody_may_do_everything_every_page_says_so(catalog: Catalog) -> None:
+    for client in _served(catalog, Access(remark="everybody may do everything")):
+        for path in ("/", "/models/m", "/streams", "/history", "/serving"):
+            assert "Warning: everybody may do everything" in seen(client.get(path)).text

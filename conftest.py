@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from testing import processes, programs
 from testing.redis_server import RedisServer
+from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
 
 # A machine that is busy elsewhere draws slowly: that says nothing about a strategy. CI's own profile stays below.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

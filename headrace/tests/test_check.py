@@ -11,6 +11,7 @@ from headrace.cli import app
 from headrace.files.definition_folder import read_folder
 from headrace.local.doubts import doubts
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _STREAM = """
 stream: s
 features: [{name: x, dtype: float32, min: 0, max: 100}, {name: word, dtype: string}]

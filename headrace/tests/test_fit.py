@@ -26,6 +26,7 @@ from headrace.files.samples import write_sample
 from headrace.files.sources import Position, SourceRequest, open_source
 from headrace.local.check import check_events
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 STREAM = """
 stream: s
 features: [{name: x, dtype: float32}, {name: word, dtype: string}]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import app
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 STREAM = """
 stream: s
 features: [{name: x, dtype: float32, shape: [4]}]

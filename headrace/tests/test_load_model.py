@@ -2,9 +2,7 @@
 
 import io
 import json
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,10 +25,11 @@ from headrace.commands.session import Session
 from headrace.local import inspect
 from headrace.notebook import ModelView
 from testing.registry_server import RegistryServer
+from testing.warm_python import called
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _DEFINITION = b"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {x: {type: numeric}}\n"
 _SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
-_TIMEOUT_SECONDS = 240.0
 
 
 @pytest.fixture
@@ -171,13 +170,13 @@ def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], str]:
 def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(save, tmp_path).result(timeout=_TIMEOUT_SECONDS)
-        found, refusal = pool.submit(answers_to_frames, tmp_path / "called").result(timeout=_TIMEOUT_SECONDS)
-        assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
-        assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
-        told = pool.submit(answers, registry.url, tmp_path / "into").result(timeout=_TIMEOUT_SECONDS)
-        here, refused = pool.submit(predicted_here, registry.url, tmp_path).result(timeout=_TIMEOUT_SECONDS)
+    answer = tmp_path / "answer"
+    called(save, answer, tmp_path)
+    found, refusal = called(answers_to_frames, answer, tmp_path / "called")
+    assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
+    assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
+    told = called(answers, answer, registry.url, tmp_path / "into")
+    here, refused = called(predicted_here, answer, registry.url, tmp_path)
     assert here == {"predictions": [3.0, -4.0], "version": 1}, "no replica has it, and version 2 is in production"
     assert refused == "there is no output 'z': y"
     assert told == ([2.0, 4.0], [[3.0]], [6.0])
@@ -206,8 +205,7 @@ def save_keras(path: Path, code: Path) -> None:
 def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(save_keras, tmp_path / "theirs.keras", tmp_path / "code.keras").result(timeout=_TIMEOUT_SECONDS)
+    called(save_keras, tmp_path / "answer", tmp_path / "theirs.keras", tmp_path / "code.keras")
     with pytest.raises(InvalidInput, match="Lambda"), saved_model_of(tmp_path / "code.keras"):
         pass
     url = registry.url

@@ -11,6 +11,7 @@ from headrace.commands.model_engines import Measured, Variant, recommend, varian
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
 from headrace.tests.test_model_files import Run
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_A_MODEL = """
 import sys, tensorflow as tf
 module = tf.Module()
@@ -25,7 +26,7 @@ tf.saved_model.save(module, sys.argv[1], signatures={"words": module.words, "noi
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory: pytest.TempPathFactory, warm_python: None) -> str:
     folder = str(tmp_path_factory.mktemp("models") / "m")
     subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, folder], check=True, capture_output=True, timeout=200)
     return folder

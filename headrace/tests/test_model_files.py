@@ -17,6 +17,7 @@ from headrace.tests.answering_server import VERSION, Server
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
 from testing.saved_models import saved_model
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 Run = Callable[..., Result]
 GRAPH = saved_model(operations=("MatMul", "MatMul", "Relu"), tags=("serve",), mark="x")
 _WRITE_A_MODEL = """

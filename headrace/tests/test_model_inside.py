@@ -12,6 +12,7 @@ import pytest
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
 from headrace.tests.test_model_files import Run
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_MODELS = """
 import sys, keras, tensorflow as tf
 from pathlib import Path
@@ -54,7 +55,7 @@ converter = tf.lite.TFLiteConverter.from_saved_model(str(target / "plain"), sign
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory, warm_python: None) -> Path:
     """model/ with a warm-up request, and model.tflite of it."""
     folder = tmp_path_factory.mktemp("models")
     subprocess.run([sys.executable, "-c", _WRITE_MODELS, str(folder)], check=True, capture_output=True, timeout=200)

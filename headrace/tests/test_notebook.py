@@ -14,6 +14,7 @@ from headrace.places import Addresses
 from headrace.tests.answering_server import VERSION, Server
 from headrace.tests.test_cli import MODEL, STREAM
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 
 

@@ -20,6 +20,7 @@ from headrace.tests.test_model_files import version
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DataType
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 Run = Callable[..., Result]
 TABLE = {
     "first_step": 10, "steps": 2, "seconds": {"read": 0.1, "train": 0.9}, "bound": "compute",

@@ -14,6 +14,7 @@ from headrace.cli import EXIT_STATUS_OF, app
 from headrace.tests.test_load_model import registry  # noqa: F401  # a fixture
 from testing.registry_server import RegistryServer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _SCRIPT = """
 import sys
 import tensorflow as tf

@@ -1,0 +1,105 @@
+# ruff: noqa: PTH110, PTH118, PTH120, PTH123, PTH208  # pathlib takes as long to import as all the rest
+"""What stands for the interpreter: asks a server for a process, or becomes the interpreter. It imports little, since it
+starts for every process."""
+
+import fcntl
+import os
+import signal
+import socket
+import zlib
+
+_TRAINER = ("services.trainer.rounds.check", "services.trainer.export.inspecting", "services.trainer.features.show")
+_TEST_SUPPORT = (
+    "contract_client", "contract_model", "custom_op_model", "engine_comparison", "engine_faults", "engine_models",
+    "reload_client", "same_program_models", "saved_models", "tfs_client",
+)  # fmt: skip
+_SERVING = ("services.serving.runner.process",)
+_OTHERS = (
+    "services.trainer.export.converting", "services.trainer.export.fresh_process",
+    "services.trainer.export.session_script", "services.trainer.summaries.transformed",
+)  # fmt: skip
+_IMPORTS = {
+    **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
+    **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
+    "services.serving.runner.zygote": _SERVING,
+}
+"""By module, what the server imports before a process becomes that module."""
+_DECIDES = ("TF_", "XLA_", "KERAS_", "PYTHON", "LD_")
+"""Python reads such variables as it starts, TensorFlow as it is imported: every set of them has a server."""
+_READ_LATER = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG")
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(folder: str, interpreter: str, owner: int, arguments: list[str]) -> None:
+    """Ends as the process ends that became the arguments."""
+    modules = _imports_for(arguments)
+    if not modules:
+        os.execv(interpreter, [f"{folder}/bin/python", *arguments])
+    descriptors = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)]
+    with _connected(folder, interpreter, owner, modules) as connection:
+        socket.send_fds(connection, [" ".join(map(str, descriptors)).encode()], descriptors)
+        for number in _FORWARDED:
+            signal.signal(number, lambda number, frame: connection.sendall(bytes([number])))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in descriptors:  # or the other end of a pipe would not see the process close it
+            os.dup2(nothing, descriptor)
+        status = int(connection.recv(16) or -signal.SIGKILL)
+    if status < 0:
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _is_open(descriptor: int) -> bool:
+    """Not so of the one that listed the others."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+def _imports_for(arguments: list[str]) -> tuple[str, ...]:
+    if arguments[:1] == ["-m"]:
+        return _IMPORTS.get(arguments[1], ())
+    code = arguments[1] if arguments[:1] == ["-c"] else ""
+    if arguments and not arguments[0].startswith("-"):
+        with open(arguments[0]) as script:
+            code = script.read()
+    return _TRAINER if "tensorflow" in code else ()
+
+
+def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ...]) -> socket.socket:
+    """To the server for these modules and this environment; the first client starts it."""
+    environment = dict(os.environ)
+    if modules == _SERVING:
+        environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the zygote sets it before it imports TensorFlow
+    decides = {
+        name: value for name, value in environment.items() if name.startswith(_DECIDES) and name not in _READ_LATER
+    }
+    path = f"{folder}/{zlib.crc32(repr((modules, sorted(decides.items()))).encode())}"
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path):
+            _start_server(path, interpreter, owner, modules, environment)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
+
+
+def _start_server(
+    path: str, interpreter: str, owner: int, modules: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    import subprocess
+
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a fork copies no other thread
+    server = os.path.join(os.path.dirname(__file__), "server.py")
+    with open(f"{path}.log", "w") as log:
+        process = subprocess.Popen(
+            [interpreter, server, path, str(owner), *modules], env=environment | one_thread,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    if not process.stdout.read(1):
+        raise SystemExit(f"the server of warm processes has not started: {path}.log")

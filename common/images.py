@@ -3,6 +3,7 @@
 Sources: PNG (ISO/IEC 15948) 5.2 and 11.2.2, JPEG (ITU-T T.81) annex B, GIF89a 17 and 18, Windows BITMAPINFOHEADER.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 FORMATS = ("jpeg", "png", "gif", "bmp")
@@ -17,6 +18,12 @@ _MAGIC: Mapping[str, tuple[bytes, ...]] = {
 _SHOWN_BYTES = 8
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+_MARKER = re.compile(rb"\xff+[^\x00\xd0-\xd7\x01\xff]")
+"""Of a segment or the end; in a scan ff 00 is a byte, and ff d0 to ff d7 separate its parts."""
+_END_OF_IMAGE = 0xD9
+_NO_PART = frozenset({*range(0x02, 0xC0), 0xC3, 0xC5, 0xC6, 0xC7, 0xC8, 0xCB, 0xCD, 0xCE, 0xCF})
+"""Markers that are reserved (T.81 table B.1), and those of frames that TensorFlow's decoder does not know: lossless and
+hierarchical ones."""
 _LEAST_BMP_HEADER = 40
 """BITMAPINFOHEADER's; the older one says its size in other places."""
 _BITFIELDS, _MASKS = 3, bytes.fromhex("0000ff00 00ff0000 ff000000")
@@ -39,6 +46,10 @@ def fault_of_image(value: bytes, expected: str) -> str | None:
         return f"is {got}, expected {wanted}"
     if _is_cut_off(value, found):
         return f"is a {found} image that is cut off after {len(value)} bytes"
+    if found == "jpeg" and (at := _broken_jpeg(value)) is not None:
+        return (
+            f"is a jpeg image that is broken inside: {value[at : at + 2].hex(' ')} at byte {at} begins no part of one"
+        )
     size = _SIZES[found](value)
     if size is None:
         return f"is a {found} image without a size in its header"
@@ -143,6 +154,24 @@ def _jpeg_frame(value: bytes) -> int | None:
         if marker in _FRAME_MARKERS:
             return at
         at += 2 if marker in _MARKERS_WITHOUT_LENGTH else 2 + int.from_bytes(value[at + 2 : at + 4], "big")
+    return None
+
+
+def _broken_jpeg(value: bytes) -> int | None:
+    """Where a marker stands that no decoder goes on behind, before the end of the image; None for nowhere seen.
+
+    Between segments, and in a scan, whose bytes have 00 behind each ff (T.81 B.1.1.5), the next marker is looked for as
+    a decoder does. What a scan's bits say stays unread.
+    """
+    at = 2
+    while (found := _MARKER.search(value, at)) is not None:
+        at, marker = found.start(), value[found.end() - 1]
+        if marker == _END_OF_IMAGE:
+            return None
+        length = int.from_bytes(value[found.end() : found.end() + 2], "big")
+        at = found.end() + length
+        if marker in _NO_PART or length < 2 or at > len(value):
+            return found.end() - 2
     return None
 
 

@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.errors import InvalidInput
 from common.examples.codec import ExampleCodec
+from common.images import fault_of_image
 from common.kinds import ImageKind
 from common.schema import Feature, Schema
 from protos.example_pb2 import Example, SequenceExample
@@ -117,6 +119,29 @@ def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
     _served_alone_and_together(platform, [events[0], events[1], events[3], example(random, ids=[-1, 0, -1])])
+
+
+def test_a_jpeg_that_is_broken_inside_is_refused_at_the_door_where_tensorflow_refuses_it() -> None:
+    """And nothing is refused that TensorFlow decodes."""
+    draw = np.random.default_rng(4)
+    whole = bytes(tf.io.encode_jpeg(draw.integers(0, 255, (48, 48, 1), dtype=np.uint8)).numpy())
+    scan = whole.index(b"\xff\xda") + 10
+    refused = {True: 0, False: 0}
+    for place in draw.integers(scan, len(whole) - 12, 120):
+        content = draw.choice([b"\xff" * 8, draw.bytes(8)])
+        broken = whole[:place] + content + whole[place + 8 :]
+        try:
+            tf.io.decode_jpeg(broken, channels=1, dct_method="INTEGER_ACCURATE")
+        except tf.errors.InvalidArgumentError:
+            refused[fault_of_image(broken, "jpeg") is not None] += 1
+        else:
+            assert fault_of_image(broken, "jpeg") is None
+    assert refused[True] > 20 > 4 * refused[False]
+    photo = whole[:scan] + b"\xff\x3a" + whole[scan + 2 :]
+    codec = ExampleCodec(Schema.from_mapping({"features": [IMAGE]}))
+    assert codec.check(serialized({"photo": whole}))
+    with pytest.raises(InvalidInput, match=f"broken inside: ff 3a at byte {scan} begins no part of one"):
+        codec.check(serialized({"photo": photo}))
 
 
 RAMP = np.array([[0, 100], [200, 100]], np.uint8)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from common.definition.fields import Fields
 from common.errors import InvalidInput
 
-_KEYS = ("expire_after_rounds", "expire_after_examples", "evict")
+_KEYS = ("expire_after_rounds", "expire_after_examples", "evict", "candidates")
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,14 @@ class Forgetting:
         after_examples: trained examples since the last one with the word after which it leaves; None: any number.
         evict: who makes room when the table is full: `least_recent` (seen longest ago), `least_frequent`, or `none`:
             newcomers wait.
+        candidates: words without a row that are remembered with their counts; None: four times as many as rows, 1,000
+            at least. A word that is not remembered is counted from nothing when it comes again.
     """
 
     after_rounds: int | None
     after_examples: int | None
     evict: str
+    candidates: int | None = None
 
 
 def read_forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | None:
@@ -33,6 +36,7 @@ def read_forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | 
         fields.optional_integer("expire_after_rounds", None),
         fields.optional_integer("expire_after_examples", None),
         fields.choice("evict", ("none", "least_recent", "least_frequent"), "none"),
+        fields.optional_integer("candidates", None),
     )
     if not is_said:
         return None
@@ -40,7 +44,7 @@ def read_forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | 
         raise InvalidInput(
             f"feature {name}: words that expire or are evicted change the table; leave out update: false"
         )
-    if rule == Forgetting(None, None, "none"):
+    if (rule.after_rounds, rule.after_examples, rule.evict) == (None, None, "none"):
         raise InvalidInput(f"feature {name}: evict: none alone forgets nothing; say expire_after_rounds, "
                            f"expire_after_examples or another evict")  # fmt: skip
     return rule

@@ -40,6 +40,7 @@ class Ledger:
         candidates: words without a row yet.
         rounds, examples: that have been, in all.
         admitted, expired, evicted: words in the last round: came, left by age, left to make room.
+        forgotten: candidates of the last round that there was no place for.
     """
 
     known: tuple[Memory, ...] = ()
@@ -49,6 +50,7 @@ class Ledger:
     admitted: int = 0
     expired: int = 0
     evicted: int = 0
+    forgotten: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,18 @@ def _turned_over(
     newcomers = [word for word in waiting if word in kept]
     placed = _placed([word if word in kept else None for word in words], newcomers)
     candidates = {word: memory for word, memory in alive.items() if word not in kept and word not in have}
+    most = rule.candidates or max(_FEWEST_CANDIDATES, _CANDIDATES_PER_ROW * spec.max_words)
     return Words(
         placed,
         Ledger(
             known=tuple(alive[word] for word in placed),
-            candidates=_bounded(candidates, max(_FEWEST_CANDIDATES, _CANDIDATES_PER_ROW * spec.max_words)),
+            candidates=_bounded(candidates, most),
             rounds=rounds,
             examples=examples,
             admitted=len(newcomers),
             expired=len(words) - len(staying),
             evicted=sum(word not in kept for word in staying),
+            forgotten=max(0, len(candidates) - most),
         ),
     )
 
@@ -164,7 +168,8 @@ def _bounded(candidates: dict[bytes, Memory], limit: int) -> dict[bytes, Memory]
     return {word: candidates[word] for word in sorted(ranked[:limit])}
 
 
-_TOTALS = ("rounds", "examples", "admitted", "expired", "evicted")
+_TOTALS = ("rounds", "examples", "admitted", "expired", "evicted", "forgotten")
+"""Checkpoints of before November 2026 lack the last one."""
 
 
 def to_arrays(words: Words) -> dict[str, NDArray[np.generic]]:
@@ -188,13 +193,13 @@ def from_arrays(parts: Mapping[str, NDArray[np.generic]]) -> Words:
     candidates = _unpacked("candidate", parts)
     memories = [Memory(*row) for row in parts["memories"].tolist()]
     known, others = memories[: len(words)], memories[len(words) :]
-    totals = dict(zip(_TOTALS, parts["totals"].tolist(), strict=True))
+    totals = dict(zip(_TOTALS, parts["totals"].tolist(), strict=False))
     return Words(words, Ledger(tuple(known), dict(zip(candidates, others, strict=True)), **totals))
 
 
 def row_counts(fitted: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """Of vocabularies that forget, by feature: `rows`, `rows_admitted`, `rows_expired` and `rows_evicted` by the last
-    round, and `candidates`; empty without one."""
+    round, `candidates`, and `candidates_forgotten` by the last round; empty without one."""
     ledgers = {
         name: (len(one.words), one.ledger) for name, one in fitted.items() if isinstance(one, Words) and one.ledger
     }
@@ -206,6 +211,7 @@ def row_counts(fitted: Mapping[str, object]) -> dict[str, dict[str, float]]:
         "rows_expired": {name: ledger.expired for name, (_, ledger) in ledgers.items()},
         "rows_evicted": {name: ledger.evicted for name, (_, ledger) in ledgers.items()},
         "candidates": {name: len(ledger.candidates) for name, (_, ledger) in ledgers.items()},
+        "candidates_forgotten": {name: ledger.forgotten for name, (_, ledger) in ledgers.items()},
     }
 
 

@@ -99,12 +99,32 @@ def test_a_hundred_thousand_ids_stay_under_the_bounds_of_rows_and_candidates() -
     assert set(words.words) == {b"99999", b"99998", b"99997"}
 
 
+@pytest.mark.covers("mode-dynamic-embedding")
+@pytest.mark.parametrize(("candidates", "admitted", "forgotten"), [(None, 0, 4000), (5000, 10, 0)])
+def test_counts_of_more_ids_than_are_remembered_are_lost_and_told(
+    candidates: int | None, admitted: int, forgotten: int
+) -> None:
+    """Ten ids come once in each of two rounds, the last of many by their bytes."""
+    specs = parse_features(growing(max_words=10, min_count=2, evict="least_recent", candidates=candidates), {})
+    known: dict[str, Fitted] = {}
+    for number in range(2):
+        fitting = Fitting(specs, SCHEMA, known)
+        often = [b"often %d" % n for n in range(10)]
+        once = [b"%d once %d" % (number, n) for n in range(4990 if number == 0 else 0)]
+        fitting.add({"item": np.array([*often, *once], np.object_)})
+        known = from_arrays(to_arrays(fitting.result()))
+        if number == 0:
+            assert row_counts(known)["candidates_forgotten"] == {"item": forgotten}
+    assert row_counts(known)["rows_admitted"] == {"item": admitted}
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"expire_after_rounds": 0}, "expire_after_rounds must be an integer from 1"),
         ({"evict": "oldest"}, "evict must be one of none, least_recent, least_frequent"),
         ({"evict": "none"}, "forgets nothing"),
+        ({"candidates": 9}, "forgets nothing"),
         ({"evict": "least_recent", "update": False}, "update: false"),
         ({"words": ["a"], "max_words": None, "evict": "least_recent"}, "evict"),
     ],

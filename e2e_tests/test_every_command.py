@@ -23,6 +23,7 @@ DONE = """
 status | ui --no-open | logs registry --lines 1 | models | streams
 init {csv} --into {new} --label above | check {dir} --data {csv} | features {dir} --row {row} | apply {dir}
 ingest {csv} --stream {stream} | versions {model} | show {model}@1 | show {model} | why {model} | account {model}
+live {model}
 rounds {model} | rounds | history {model} | dead-letters {stream} | dead-letters {stream} --replay | rebuild {model}@1
 predict {model} {row} | predict {model} --file {csv} | bench {serving} --model {model} --seconds 0.2 --connections 1
 model show {model} | model signatures {model} | model graph {model} | model ops {model} | model cost {model}

@@ -806,3 +806,42 @@ class Change(_message.Message):
     detail: str
     at: float
     def __init__(self, revision: _Optional[int] = ..., kind: _Optional[_Union[Change.Kind, str]] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+
+class Evidence(_message.Message):
+    __slots__ = ("revision", "state_json")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    state_json: str
+    def __init__(self, revision: _Optional[int] = ..., state_json: _Optional[str] = ...) -> None: ...
+
+class GetEvidenceRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class PutEvidenceRequest(_message.Message):
+    __slots__ = ("model", "revision", "state_json", "counts_json", "versions_json", "back_from", "reason")
+    class VersionsJsonEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_JSON_FIELD_NUMBER: _ClassVar[int]
+    BACK_FROM_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    revision: int
+    state_json: str
+    counts_json: str
+    versions_json: _containers.ScalarMap[int, str]
+    back_from: int
+    reason: str
+    def __init__(self, model: _Optional[str] = ..., revision: _Optional[int] = ..., state_json: _Optional[str] = ..., counts_json: _Optional[str] = ..., versions_json: _Optional[_Mapping[int, str]] = ..., back_from: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -189,6 +189,16 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.RollbackRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Model.FromString,
                 _registered_method=True)
+        self.GetEvidence = channel.unary_unary(
+                '/headrace.RegistryService/GetEvidence',
+                request_serializer=protos_dot_registry__pb2.GetEvidenceRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Evidence.FromString,
+                _registered_method=True)
+        self.PutEvidence = channel.unary_unary(
+                '/headrace.RegistryService/PutEvidence',
+                request_serializer=protos_dot_registry__pb2.PutEvidenceRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Evidence.FromString,
+                _registered_method=True)
         self.ListAliasHistory = channel.unary_unary(
                 '/headrace.RegistryService/ListAliasHistory',
                 request_serializer=protos_dot_registry__pb2.ListAliasHistoryRequest.SerializeToString,
@@ -403,6 +413,21 @@ class RegistryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetEvidence(self, request, context):
+        """Where the reading of labels stands; a trainer goes on from there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutEvidence(self, request, context):
+        """What a trainer has measured of labelled predictions since that revision; CONFLICT where another trainer was first.
+        Production goes back where the judge says so, in the same transaction. The answer has the new revision alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAliasHistory(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -573,6 +598,16 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.Rollback,
                     request_deserializer=protos_dot_registry__pb2.RollbackRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Model.SerializeToString,
+            ),
+            'GetEvidence': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetEvidence,
+                    request_deserializer=protos_dot_registry__pb2.GetEvidenceRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Evidence.SerializeToString,
+            ),
+            'PutEvidence': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutEvidence,
+                    request_deserializer=protos_dot_registry__pb2.PutEvidenceRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Evidence.SerializeToString,
             ),
             'ListAliasHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAliasHistory,
@@ -1422,6 +1457,60 @@ class RegistryService(object):
             '/headrace.RegistryService/Rollback',
             protos_dot_registry__pb2.RollbackRequest.SerializeToString,
             protos_dot_registry__pb2.Model.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEvidence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/GetEvidence',
+            protos_dot_registry__pb2.GetEvidenceRequest.SerializeToString,
+            protos_dot_registry__pb2.Evidence.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutEvidence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/PutEvidence',
+            protos_dot_registry__pb2.PutEvidenceRequest.SerializeToString,
+            protos_dot_registry__pb2.Evidence.FromString,
             options,
             channel_credentials,
             insecure,

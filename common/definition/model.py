@@ -12,6 +12,8 @@
     evaluation: {holdout_fraction: 0.1, metrics: [auc, recall]}            # common/definition/evaluation.py
     gate: {metric: auc, max_regression: 0.005, min_value: 0.5}             # common/definition/gate.py
     export: {warmup_requests: 16}
+    live: {window_examples: 2000}                                          # common/definition/rollout.py
+    rollout: {judge: {metric: error_rate, margin: 0.02}, back: automatic}
     retention: {keep_all_hours: 1, keep_hourly_days: 7}                    # common/definition/retention.py
     serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
 
@@ -51,6 +53,7 @@ from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
 from common.definition.parts import check_parts
 from common.definition.retention import Retention, parse_retention
+from common.definition.rollout import Live, Rollout, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
 from common.definition.training import Training, parse_training
@@ -81,7 +84,7 @@ ESTIMATORS = (
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving", "retention", "warm_start", "operations",
+    "triggers", "evaluation", "gate", "export", "serving", "live", "rollout", "retention", "warm_start", "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -148,6 +151,8 @@ class Definition:
     restart: tuple[str, ...] = ()
     warm_start: WarmStart | None = None
     operations: tuple[str, ...] = ()
+    live: Live | None = None
+    rollout: Rollout | None = None
 
     @property
     def label(self) -> str:
@@ -170,6 +175,7 @@ class Definition:
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         self.triggers.check_schema(schema, place=f"model {self.name}")
+        check_watched(self.live, self.rollout, self.heads, schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)
 
@@ -226,6 +232,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         restart=_restart(files),
         warm_start=warm_start,
         operations=_operations(fields, files, module),
+        live=parse_live(fields.take("live", None)),
+        rollout=parse_rollout(fields.take("rollout", None)),
     )
     fields.finish()
     _check_whole_batches(definition)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import EventLog, NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.tfrecord import frame
-from common.eventlog.topics import deadletter_topic, examples_topic
+from common.eventlog.topics import deadletter_topic, examples_topic, labels_topic
 from common.schema import Schema
 from common.topic_source import TopicSource
 
 _KAFKA = "kafka:"
 _NO_CHUNK = bytes(16)
-_TOPICS = (examples_topic, deadletter_topic)
+_TOPICS = (examples_topic, deadletter_topic, labels_topic)
 
 
 @dataclass(frozen=True)

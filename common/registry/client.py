@@ -29,6 +29,7 @@ from common.registry.catalog import (
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
 from common.registry.jobs import Job, JobKind, JobState, job_from_wire
+from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from protos import registry_pb2 as pb
@@ -322,6 +323,25 @@ class RegistryClient:
         request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
         with self._errors("the registry"):
             return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
+
+    def get_evidence(self, model: str) -> Evidence:
+        """Where the reading of labels stands. Raises NotFound."""
+        found = self._call(self._stub.GetEvidence, pb.GetEvidenceRequest(model=model))
+        return Evidence(found.revision, wire.json_map("state_json", found.state_json))
+
+    def put_evidence(self, model: str, evidence: Evidence) -> int:
+        """The new revision. Never tried twice. Raises Conflict: another trainer was first; NotFound, InvalidInput."""
+        request = pb.PutEvidenceRequest(
+            model=model,
+            revision=evidence.revision,
+            state_json=wire.json_text(evidence.state),
+            counts_json=wire.json_text(evidence.counts),
+            versions_json={version: wire.json_text(document) for version, document in evidence.versions.items()},
+            back_from=evidence.back_from,
+            reason=evidence.reason,
+        )
+        with self._errors("the registry"):
+            return int(self._stub.PutEvidence(request, timeout=self._timeout_seconds).revision)
 
     def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
         """The newest `limit` moves, oldest first. Raises NotFound."""

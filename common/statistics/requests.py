@@ -34,7 +34,7 @@ def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldS
             examples += inputs[_EXAMPLES].string_val
             continue
         for name, proto in inputs.items():
-            array = _array(proto)
+            array = array_of(proto)
             if array is not None and array.ndim and name not in encoded:
                 columns.setdefault(name, []).append(array)
     found = {name: _of_column(arrays) for name, arrays in columns.items()}
@@ -57,8 +57,8 @@ def _of_column(arrays: Sequence[Array]) -> FieldStatistics:
     return one
 
 
-def _array(proto: TensorProto) -> Array | None:
-    """As serving writes them: numbers as bytes."""
+def array_of(proto: TensorProto) -> Array | None:
+    """As serving writes them: numbers as bytes. None of other types, and of rows of more values than are told of."""
     name, shape = DataType.Name(proto.dtype), [dim.size for dim in proto.tensor_shape.dim]
     if int(np.prod(shape[1:])) > _MOST_VALUES:
         return None

@@ -186,6 +186,12 @@ export:
   on_unsupported: fail
   checkpoint_shard_bytes: 268435456
 """,
+    "live": "live:\n  window_examples: 2000\n",
+    "rollout": "rollout:\n  judge: {metric: error_rate}\n  back: automatic\n",
+    "rollout: judge": """\
+rollout:
+  judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}
+""",
     "retention": """\
 retention:
   keep_all_hours: 1

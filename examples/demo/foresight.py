@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from common.errors import NotFound
-from headrace.client.quality import metrics_of
+from common.quality import metrics_of
 
 FIRST = "first"
 """The label of the version that stays as it is."""

@@ -274,6 +274,11 @@ class Lifecycle:
         """Where every event of its stream is: trained, held out, unusable, left out or waiting, with reasons."""
         return self._of_model(model, "account")
 
+    def live(self, model: str) -> Mapping[str, Any]:
+        """How good live versions are, by the labels that came: {"aliases", "counts", "versions": [{"version", "tracks",
+        "judge"}]}."""
+        return self._of_model(model, "live")
+
     def why(self, model: str) -> Mapping[str, Any]:
         """What stops the model, its last failure and what to do: {"state", "sentences", "advice", "failure", ...}."""
         return self._of_model(model, "why")

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from common.errors import InvalidInput
 from headrace.client.bodies import JSON, encode, segment
@@ -45,12 +46,16 @@ class Predicting:
         version: int | None = None,
         label: str | None = None,
         signature_name: str = "",
+        keys: Sequence[str | int] | None = None,
     ) -> Any:
         """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
         outputs). `predictions.predict` gives arrays and the version. Of a DataFrame's rows, columns that are no
         inputs of the signature are left out. The inputs of `context` are those of every row that does not name them.
 
         Without version and label the production version answers. Numpy arrays are fine as values.
+
+        Args:
+            keys: what each row is called, so that its label finds the prediction (docs/guide/watch.md).
 
         Raises:
             InvalidInput: the inputs do not fit the signature. NotFound: no such model or version is served.
@@ -67,7 +72,7 @@ class Predicting:
             body["context"] = context
         if signature_name:
             body["signature_name"] = signature_name
-        document = self.predict_raw(model, encode(body), version=version, label=label).json()
+        document = self.predict_raw(model, encode(body), version=version, label=label, keys=keys).json()
         return document["predictions"] if instances is not None else document["outputs"]
 
     def _instances_of(
@@ -78,14 +83,20 @@ class Predicting:
         known = self.predictions.signature(model, signature_name, version=version, label=label)
         return values_of_frame(frame, Wanted(known.inputs, name_of=known.name_of, yes_no=known.yes_no))
 
-    def predict_raw(self, model: str, body: bytes, *, version: int | None = None, label: str | None = None) -> Answer:
+    def predict_raw(
+        self, model: str, body: bytes, *, version: int | None = None, label: str | None = None,
+        keys: Sequence[str | int] | None = None,
+    ) -> Answer:  # fmt: skip
         """Sends a request body of TensorFlow Serving's REST API as it is; the answer names its version."""
         if version is not None and label is not None:
             raise InvalidInput("predict takes a version or a label, not both")
         chosen = f"/versions/{version:d}" if version is not None else ""
         chosen = f"/labels/{segment(label)}" if label is not None else chosen
         path = f"/v1/models/{segment(model)}{chosen}:predict"
-        return self._serving.call("POST", path, body, headers=JSON, repeatable=True)
+        headers = dict(JSON)
+        if keys is not None:
+            headers["X-Prediction-Key"] = ",".join(quote(str(key), safe="") for key in keys)
+        return self._serving.call("POST", path, body, headers=headers, repeatable=True)
 
     def signatures(self, model: str) -> Mapping[str, Any]:
         """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving

@@ -17,6 +17,7 @@ from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands import evaluation_tables, training_facts
 from headrace.commands.evaluation_tables import number_of
+from headrace.commands.live import judged
 from headrace.commands.session import Session, age, print_facts, print_table
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
@@ -36,7 +37,9 @@ def show(
         if version:
             found = client.version(name, version)
             words = {} if session.as_json else evaluation_tables.class_words(client, found)
-            session.show(asdict(found), lambda: _print_version(found, model, words))
+            versions = client.live(name).get("versions", ())
+            live: Mapping[str, Any] = next((one for one in versions if one["version"] == version), {})
+            session.show(asdict(found) | {"live": live}, lambda: _print_version(found, model, words, live))
             return
         definition = client.definition(model.definition_digest)
     text = definition["model.yaml"].decode(errors="replace")
@@ -251,7 +254,7 @@ def _model_facts(model: Model) -> dict[str, object]:
     return facts | ({"last failure": model.last_failure} if model.last_failure else {})
 
 
-def _print_version(version: Version, model: Model, words: Words) -> None:
+def _print_version(version: Version, model: Model, words: Words, quality: Mapping[str, Any]) -> None:
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     reasons = "; ".join(version.verdict.reasons)
     facts: dict[str, object] = {
@@ -276,6 +279,8 @@ def _print_version(version: Version, model: Model, words: Words) -> None:
             f"{_tensors(signature, 'outputs')}"
         )
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
+    for sentence in judged(quality):
+        typer.echo(f"live      {sentence}")
     for reason, count in unusable.items():
         typer.echo(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():

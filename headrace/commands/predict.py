@@ -201,7 +201,7 @@ class Asking:
         predictions = document["predictions"]
         if known is None or not found.labels:
             return document
-        from headrace.client.quality import metrics_of
+        from common.quality import metrics_of
 
         labelled = sum(label is not None for label in found.labels)
         metrics = metrics_of(known.task, predictions, found.labels, prefix=known.prefix)

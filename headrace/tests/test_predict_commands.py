@@ -19,11 +19,11 @@ from common.eventlog.base import Record, RecordHeaders
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.conftest import kafka_address
 from common.examples.codec import ExampleCodec
+from common.quality import metrics_of
 from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.client.prediction_types import Prediction, Target
-from headrace.client.quality import metrics_of
 from headrace.client.tensor_protos import write_tensor
 from headrace.commands.bench import NO_ANSWER
 from headrace.commands.load import LoadReport

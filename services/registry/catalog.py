@@ -30,6 +30,7 @@ from common.registry.catalog import (
     Version,
     VersionDraft,
 )
+from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
@@ -53,7 +54,7 @@ from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
-from services.registry.versions import aliases
+from services.registry.versions import aliases, live
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
@@ -148,6 +149,7 @@ class Catalog:
             after = models.register_model(transaction, name, stream=stream, files=files, by=by)
             if before is not None and before.definition_digest != after.definition_digest:
                 takeover(transaction.connection, before, files)
+                aliases.follow_predecessor(transaction, name)
             check_parameters(transaction.connection, after.stream, files, most=self._limits.max_parameters)
             return after
 
@@ -385,6 +387,35 @@ class Catalog:
         with self.audit.call(f"ask_{action}", by=by, model=model, stream=stream, reason=reason) as transaction:
             check_author(by, reason)
             remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
+
+    # live quality
+
+    def get_evidence(self, model: str) -> Evidence:
+        with self._database.read() as connection:
+            return live.get_evidence(connection, model)
+
+    def put_evidence(self, model: str, evidence: Evidence) -> int:
+        """Gives the new revision; as live.put_evidence."""
+        if not evidence.back_from:
+            with self._database.write() as transaction:
+                return live.put_evidence(transaction, model, evidence)
+        call = Call("judge", aliases.JUDGE, {"model": model, "version": evidence.back_from, "reason": evidence.reason})
+        with self.audit.change(call) as transaction:
+            return live.put_evidence(transaction, model, evidence)
+
+    def live_quality(self, model: str) -> JsonMap:
+        with self._database.read() as connection:
+            return live.live_quality(connection, model)
+
+    def live_measured(self, model: str) -> JsonMap:
+        """The same without the model, for its page; {} where nothing is known."""
+        with self._database.read() as connection:
+            return live.measured(connection, model)
+
+    def live_evidence(self, model: str, version: int) -> JsonMap:
+        """Of one version; {} where nothing is known."""
+        with self._database.read() as connection:
+            return live.evidence_of(connection, model, version)
 
     # reports
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from common.registry.catalog import PRODUCTION, THINNED_TO, Model, Version
+from common.registry.catalog import PREDECESSOR, PRODUCTION, THINNED_TO, Model, Version
 from services.registry.catalog import Catalog
 
 _MOST_MODELS, _MOST_METRICS, _MOST_SLICES = 200, 20, 10
@@ -81,6 +81,28 @@ class CatalogMetrics(Collector):
             for part, name, value in _metrics_of(version):
                 quality.add_metric([model.name, str(version.version), part, name], value)
         yield from (quality, freshness, by_event_time, version_number)
+        yield from self._live()
+
+    def _live(self) -> Iterator[GaugeMetricFamily]:
+        """Of production and of what the judge compares it with, over the window."""
+        quality = GaugeMetricFamily(
+            "headrace_model_live_metric",
+            "A metric of the newest labelled predictions of the version behind an alias",
+            labels=["model", "alias", "metric"],
+        )
+        examples = GaugeMetricFamily(
+            "headrace_model_live_examples",
+            "Labelled predictions of the version behind an alias",
+            labels=["model", "alias"],
+        )
+        for model in self._in_production():
+            for alias in (PRODUCTION, PREDECESSOR):
+                for track in self._catalog.live_evidence(model.name, model.aliases.get(alias, 0)).get("tracks", ()):
+                    if track["alias"] == alias:
+                        examples.add_metric([model.name, alias], track["total"]["examples"])
+                        for name, value in track["window"]["metrics"].items():
+                            quality.add_metric([model.name, alias, name], value)
+        yield from (quality, examples)
 
     def _at_a_glance(self) -> Iterator[GaugeMetricFamily]:
         """What the overview says of each model that is not archived."""

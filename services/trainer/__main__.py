@@ -26,6 +26,7 @@ from services.trainer.control.identity import holder_id, holder_secret, own_data
 from services.trainer.control.lease import RoundLoop
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
+from services.trainer.live.watch import LiveWatch
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
 from services.trainer.rules import RULES
@@ -140,6 +141,8 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     threading.Thread(
         target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True
     ).start()
+    live = LiveWatch(registry, log)
+    threading.Thread(target=live.run, args=(stop,), name="live", daemon=True).start()
     _work_until(stop, planner, rounds, health)
 
     def stop_grpc() -> None:

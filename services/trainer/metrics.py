@@ -10,6 +10,7 @@ ROUND_SECONDS = Histogram(
     ["model"],
     buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600),
 )
+LIVE_STEPS = Counter("headrace_trainer_live_steps", "Steps of live quality that this trainer has handed in", ["model"])
 RUNNING_ROUNDS = Gauge(
     "headrace_trainer_running_rounds",
     "Rounds whose processes run here: moves, starved (wants a core and gets next to none), stalled (hangs or waits)",

@@ -12,6 +12,7 @@ from common.errors import InvalidInput, Overloaded
 from common.registry import team_wire, wire
 from common.registry.catalog import MOST_LISTED
 from common.registry.jobs import job_to_wire
+from common.registry.live import Evidence
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -220,6 +221,22 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 request.model, request.alias, request.version, by=author_of(request.by), reason=request.reason
             )
         )
+
+    def GetEvidence(self, request: pb.GetEvidenceRequest, context: grpc.ServicerContext) -> pb.Evidence:
+        found = self._catalog.get_evidence(request.model)
+        return pb.Evidence(revision=found.revision, state_json=wire.json_text(found.state))
+
+    def PutEvidence(self, request: pb.PutEvidenceRequest, context: grpc.ServicerContext) -> pb.Evidence:
+        documents = request.versions_json.items()
+        evidence = Evidence(
+            revision=request.revision,
+            state=wire.json_map("state_json", request.state_json),
+            counts=wire.json_map("counts_json", request.counts_json),
+            versions={version: wire.json_map("versions_json", text) for version, text in documents},
+            back_from=request.back_from,
+            reason=request.reason,
+        )
+        return pb.Evidence(revision=self._catalog.put_evidence(request.model, evidence))
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
         return wire.model_to_wire(

@@ -63,6 +63,7 @@ def create_registry_app(
     )  # fmt: skip
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
+    _add_live(app, catalog)
     _add_files(app, catalog)
     _add_instances(app, catalog)
     add_lifecycle(app, catalog)
@@ -160,9 +161,11 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
 
     @app.get("/v1/models/{model}/versions/{version}", tags=["versions"])
     def get_version(model: str, version: VersionNumber) -> Response:
-        """With its files, and `served_by`: `[{instance_id, state, since, aliases, reason, given_up}]`."""
+        """With its files, `served_by`: `[{instance_id, state, since, aliases, reason, given_up}]`, and `live`: as
+        `/v1/models/{model}/live` has it of this version, `{}` where none of its predictions has a label."""
         served = catalog.served_by(model).get(version, [])
-        return json_answer(asdict(catalog.get_version(model, version)) | {"served_by": served})
+        beside = {"served_by": served, "live": catalog.live_evidence(model, version)}
+        return json_answer(asdict(catalog.get_version(model, version)) | beside)
 
     @app.get("/v1/models/{model}/account", tags=["models"])
     def account(model: str) -> Response:
@@ -211,6 +214,22 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         and their number under `rolled_back`.
         """
         return json_answer(asdict(catalog.rollback(model, by=body.by, reason=body.reason, events=body.events)))
+
+
+def _add_live(app: FastAPI, catalog: Catalog) -> None:
+    @app.get("/v1/models/{model}/live", tags=["versions"])
+    def live_quality(model: str) -> Response:
+        """How good live versions are, by the labels that came for their predictions.
+
+        Answers `{model, aliases, revision, updated_at, counts: {labelled, late, never, unmatched,
+        duplicate_predictions, duplicate_labels, unusable, dropped, waiting}, versions: [{version, updated_at,
+        tracks: [{alias, since, window: {examples, metrics}, total: {examples, metrics}}], judge: {against, metric,
+        margin, alpha, bound, samples, difference, e_value, verdict, curve: [[samples, e_value, difference]], at,
+        reason, moved_to or stays}}]}`, the newest ten versions. `judge` is there where `rollout` compares
+        production with its predecessor: `difference` is how much larger the mean loss is on the same examples,
+        `verdict` is worse, inconclusive or empty.
+        """
+        return json_answer(catalog.live_quality(model))
 
 
 def _add_instances(app: FastAPI, catalog: Catalog) -> None:

@@ -31,6 +31,7 @@ _HTTP: Mapping[str, Rule] = {
     "GET /v1/models/{model}/account": _READS_MODEL,
     "GET /v1/models/{model}/why": _READS_MODEL,
     "GET /v1/models/{model}/history": _READS_MODEL,
+    "GET /v1/models/{model}/live": _READS_MODEL,
     "GET /v1/models/{model}/diff": _READS_MODEL,
     "PUT /v1/models/{model}/aliases/{alias}": _OPERATES,
     "DELETE /v1/models/{model}/aliases/{alias}": _OPERATES,
@@ -91,6 +92,8 @@ _RPC: Mapping[str, Rule] = {
     "SetAlias": _OPERATES,
     "Rollback": _OPERATES,
     "ListAliasHistory": _READS_MODEL,
+    "GetEvidence": _TRAINER,
+    "PutEvidence": _TRAINER,
     "Watch": rule("service", "viewer"),
 }
 RULES: Mapping[str, Rule] = {

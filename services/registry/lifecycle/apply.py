@@ -14,6 +14,7 @@ from common.strict_yaml import read_yaml
 from services.registry.definitions import models, streams
 from services.registry.lifecycle.takeover import takeover
 from services.registry.store.database import Transaction
+from services.registry.versions.aliases import follow_predecessor
 from services.registry.versions.compare import differences
 
 
@@ -72,6 +73,8 @@ def apply(
         learns_from = parse_definition(files).stream
         model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
         model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
+        if model_change == "changed":
+            follow_predecessor(transaction, name)
         if before is not None and model_change == "changed":
             changes |= differences(_yaml(known), _yaml(files))
             learned = takeover(connection, before, files)

@@ -18,6 +18,8 @@ from services.registry.store.tables import (
     deleted,
     jobs,
     lineage,
+    live,
+    live_versions,
     rounds,
     signatures,
     thinned,
@@ -104,7 +106,7 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
     check_author(by, reason)
     connection = transaction.connection
     model = check_model_deletable(connection, name, users=users)
-    for table in (version_files, signatures, lineage, thinned, versions, aliases, rounds, jobs):
+    for table in (version_files, signatures, lineage, thinned, live, live_versions, versions, aliases, rounds, jobs):
         connection.execute(delete(table).where(table.c.model == name))
     connection.execute(delete(models_table).where(models_table.c.name == name))
     _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from common.registry.catalog import PRODUCTION, THINNED_TO, JsonMap, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of
 from services.registry.pages import actions, charts
+from services.registry.pages.live import rows as live_rows
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.stalls import Stall, stalls_of
 from services.registry.reports import Serving
@@ -57,6 +58,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),
         "metric": _metric(versions),
+        "live": live_rows(reading, name),
         "account": account,
         "shares": charts.shares({
             kind: account["examples"][kind] or 0 for kind in ("trained", "held_out", "unusable", "left_out", "waiting")

@@ -9,6 +9,7 @@ from common.registry.catalog import PRODUCTION, PUSHED
 from common.registry.jobs import Job, JobKind
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
+from services.registry.pages.live import evidence
 from services.registry.pages.measured import class_words, curves_of, tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
@@ -43,6 +44,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "production": production,
         "aliases": [alias for alias, named in model.aliases.items() if named == number],
         "metric": main_metric(version),
+        "evidence": evidence(reading, name, number),
         "metrics": _table(parts),
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
         "tables": tables_of(version, class_words(catalog, version)),

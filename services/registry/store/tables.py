@@ -165,6 +165,28 @@ signatures = Table(
     Column("envelope", Text, nullable=False),
 )
 
+live = Table(
+    "live",
+    metadata,
+    # services.registry.versions.live: where the trainers' reading of labels stands.
+    Column("model", String, primary_key=True),
+    Column("revision", Integer, nullable=False),
+    Column("state_json", Text, nullable=False),
+    Column("counts_json", Text, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+live_versions = Table(
+    "live_versions",
+    metadata,
+    # What labelled predictions say of a version, and what the judge made of it.
+    Column("model", String, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("tracks_json", Text, nullable=False, server_default="[]"),
+    Column("judge_json", Text, nullable=False, server_default="{}"),
+    Column("updated_at", Float, nullable=False),
+)
+
 aliases = Table(
     "aliases",
     metadata,

@@ -6,13 +6,24 @@ never come back to by rolling back, and a move made by hand (also one to an olde
 Versions whose files are gone are passed over.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 from sqlalchemy import Connection, Row, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from common.definition.model import parse_definition
 from common.errors import Conflict, NotFound
-from common.registry.catalog import CANARY, MOST_LISTED, PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
+from common.registry.catalog import (
+    CANARY,
+    MOST_LISTED,
+    PREDECESSOR,
+    PRODUCTION,
+    AliasChange,
+    ChangeKind,
+    Model,
+    VersionStatus,
+)
 from common.schema import check_name
 from services.registry.definitions import models
 from services.registry.rounds.descent import follow_canary, follow_production
@@ -23,6 +34,8 @@ from services.registry.store.tables import alias_history, aliases, versions
 
 SET = "set"
 ROLLBACK = "rollback"
+JUDGE = "judge"
+"""Who moves production back from a version that answers worse than its predecessor."""
 
 
 def set_alias(transaction: Transaction, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
@@ -38,6 +51,10 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     """
     check_name("alias", alias)
     check_author(by, reason)
+    if alias == PREDECESSOR:
+        raise Conflict(
+            f"alias {PREDECESSOR} follows production where the definition's rollout has a judge; nobody sets it"
+        )
     before = models.get_model(transaction.connection, model)
     current = before.aliases.get(alias, 0)
     if version == 0:
@@ -111,9 +128,18 @@ def leave_unloadable(transaction: Transaction, before: Model, *, reason: str) ->
 
     Returns where production went. Raises Conflict when there is nowhere to go, or production is pinned.
     """
+    return _leave(transaction, before, by="registry", reason=reason)
+
+
+def leave_worse(transaction: Transaction, before: Model, *, reason: str) -> int:
+    """The same from a version that the judge found worse than its predecessor (rollout in model.yaml)."""
+    return _leave(transaction, before, by=JUDGE, reason=reason)
+
+
+def _leave(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
     refuse_pinned(before)
     version = before.aliases[PRODUCTION]
-    target = _roll_back(transaction, before, by="registry", reason=reason)
+    target = _roll_back(transaction, before, by=by, reason=reason)
     chosen = (versions.c.model == before.name) & (versions.c.version == version)
     transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.REJECTED)))
     transaction.record(ChangeKind.VERSION, before.name, version=version)
@@ -171,6 +197,26 @@ def move(
         row.on_conflict_do_update(index_elements=["model", "alias"], set_={"version": version})
     )
     _remember(transaction, model, alias, current, version, how=how, by=by, reason=reason)
+    if alias == PRODUCTION:
+        follow_predecessor(transaction, model)
+
+
+def follow_predecessor(transaction: Transaction, model: str) -> None:
+    """Points PREDECESSOR at where production would go back, where the definition's rollout has a judge; else it
+    goes."""
+    connection = transaction.connection
+    known = models.get_model(connection, model)
+    current, wanted = known.aliases.get(PREDECESSOR, 0), 0
+    if parse_definition(models.get_definition(connection, known.definition_digest)).rollout:
+        with contextlib.suppress(Conflict):
+            wanted = back_to(connection, known)
+    if wanted == current:
+        return
+    chosen = (aliases.c.model == model) & (aliases.c.alias == PREDECESSOR)
+    connection.execute(delete(aliases).where(chosen))
+    if wanted:
+        connection.execute(insert(aliases).values(model=model, alias=PREDECESSOR, version=wanted))
+    transaction.record(ChangeKind.ALIAS, model, version=wanted, detail=PREDECESSOR)
 
 
 def list_history(connection: Connection, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:

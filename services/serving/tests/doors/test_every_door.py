@@ -17,6 +17,7 @@ from services.serving.wire.prediction import read_tensor
 from testing import plain_http
 from testing.redis_server import RedisServer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _X, _K, _SCORE = 1.5, 3, 22.5
 
 

@@ -21,6 +21,7 @@ from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import TensorSpec
 from testing.redis_server import RedisServer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _TIMEOUT_SECONDS = 60.0
 
 

@@ -24,6 +24,7 @@ from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _MODELS = {"latest": "", "every": "all {}", "chosen": "specific { versions: 1 versions: 3 versions: 9 }", "copied": ""}
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.mark.covers("perf-graph-opt")
 def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: Path) -> None:

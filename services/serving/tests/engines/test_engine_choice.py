@@ -22,7 +22,7 @@ from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
 
 FASTER = ("litert", "onnxruntime")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_python")]
 """The first test of the module waits for many conversions, on whatever machine this is."""
 NUMBERS = ("dense", "convolution", "embedding", "several", "variable")
 """Models that the other engines can compute."""

@@ -18,7 +18,7 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 Found = dict[str, dict[str, str]]
 TENSORFLOW = "session, single-threaded executor"
 ANSWER = "[1006.0, nan]"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_python")]
 """The first test of the module waits for many conversions, on whatever machine this is."""
 
 

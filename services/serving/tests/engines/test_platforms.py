@@ -19,6 +19,8 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 def start(zygote: Zygote, redis: RedisServer, directory: Path, platform: str) -> RunnerProcess:
     return zygote.start_runner(redis.url, directory, options=ModelOptions(platform=platform))

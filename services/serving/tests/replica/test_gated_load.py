@@ -14,6 +14,7 @@ from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _WHILE_WAITING = 40
 _HELD = 'headrace_serving_in_flight{model="gated",target="version/1"} 1.0'
 _PATIENCE_SECONDS = 300

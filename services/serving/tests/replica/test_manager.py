@@ -20,6 +20,8 @@ from testing.processes import is_running
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.fixture
 def asker(redis_server: RedisServer) -> Asker:

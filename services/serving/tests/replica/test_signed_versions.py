@@ -22,6 +22,7 @@ from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.codes import Code
 from services.serving.wire.replica_state import ServingState
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 CONTENTS = {"saved_model/saved_model.pb": b"graph", "saved_model/variables/data": b"weights", "checkpoint/x": b"x"}
 
 

@@ -1,0 +1,58 @@
+"""live: how good live versions are, by the labels that came for their predictions."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from headrace.commands.session import Session, age, print_line, print_table
+
+_DIGITS = 4
+_WORDS = {"": "undecided", "worse": "worse", "inconclusive": "inconclusive"}
+
+
+def live(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+    """Show the live quality of a model's versions, by their labels, and what the judge of its rollout finds."""
+    session: Session = context.obj
+    with session.client() as client:
+        found = client.live(model)
+    session.show(dict(found), lambda: _print(found))
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    rows = [
+        [version["version"], track["alias"] or "by number", track["total"]["examples"], name, f"{value:.{_DIGITS}g}",
+         _number(track["total"]["metrics"].get(name)), age(time.time() - track["since"], units=1)]
+        for version in found["versions"]
+        for track in version["tracks"]
+        for name, value in track["window"]["metrics"].items()
+    ]  # fmt: skip
+    if not rows:
+        typer.echo("no prediction with a key has its label yet; see docs/guide/watch.md")
+        return
+    columns = {"version": "right", "alias": "left", "labelled": "right", "metric": "left", "newest": "right",
+               "all": "right", "since": "right"}  # fmt: skip
+    print_table("", columns, rows)
+    for version in found["versions"]:
+        for sentence in judged(version):
+            print_line(sentence)
+    print_line("predictions and labels: " + ", ".join(f"{n.replace('_', ' ')} {c}" for n, c in found["counts"].items()))
+
+
+def judged(version: Mapping[str, Any]) -> Iterator[str]:
+    """What the judge says of a version, as a sentence; nothing where there is none."""
+    judge = version.get("judge")
+    if not judge or judge["difference"] is None:
+        return
+    outcome = f"; production went back to {judge['moved_to']}" if "moved_to" in judge else ""
+    outcome += f"; production stays: {judge['stays']}" if "stays" in judge else ""
+    yield (
+        f"version {version['version']} against {judge['against']}: {judge['metric']} {judge['difference']:+.4g} on the "
+        f"same {judge['samples']} examples, margin {judge['margin']:g}, e-value {judge['e_value']:.3g} of "
+        f"{1 / judge['alpha']:g}: {_WORDS[judge['verdict']]}{outcome}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.{_DIGITS}g}"

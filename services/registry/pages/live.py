@@ -1,0 +1,45 @@
+"""Live quality on the pages: a row per version, alias and metric, and the evidence of the judge as a curve."""
+
+from typing import Any
+
+from common.registry.catalog import JsonMap
+from services.registry.pages.reading import Reading
+
+_MOST_ROWS = 30
+
+
+def rows(reading: Reading, model: str) -> dict[str, Any]:
+    """{"rows": of the newest versions, "counts", "judge": of the newest version that has one, or None}."""
+    found = reading.catalog.live_measured(model)
+    if not found:
+        return {"rows": []}
+    numbers = [version["version"] for version in found["versions"]]
+    offline = {
+        key[1]: version.metrics.get("candidate", {})
+        for key, version in reading.catalog.versions_of([(model, number) for number in numbers]).items()
+    }
+    listed = [
+        {"version": version["version"], "alias": track["alias"], "metric": name, "newest": value,
+         "window": track["window"]["examples"], "all": track["total"]["metrics"].get(name),
+         "labelled": track["total"]["examples"], "since": track["since"],
+         "offline": offline.get(version["version"], {}).get(name)}
+        for version in found["versions"]
+        for track in version["tracks"]
+        for name, value in track["window"]["metrics"].items()
+    ]  # fmt: skip
+    judges = [{**one["judge"], "version": one["version"]} for one in found["versions"] if "judge" in one]
+    return {"rows": listed[:_MOST_ROWS], "counts": found["counts"], "judge": judges[0] if judges else None}
+
+
+def evidence(reading: Reading, model: str, version: int) -> dict[str, Any]:
+    """{"judge": facts, "curve": for pages.js}; {} where no judge has compared the version."""
+    judge: JsonMap = reading.catalog.live_evidence(model, version).get("judge", {})
+    if not judge:
+        return {}
+    samples, e_values, differences = zip(*judge["curve"], strict=True) if judge["curve"] else ((), (), ())
+    limit = [1 / judge["alpha"]] * len(samples)
+    lines = {
+        "e-value": {"e-value": list(e_values), "limit": limit},
+        "difference": {"difference": list(differences), "margin": [judge["margin"]] * len(samples)},
+    }
+    return {"judge": judge, "curve": {"x": list(samples), "lines": lines}}

@@ -1,0 +1,144 @@
+"""Live quality is taken once, shown, and takes production back from a version that the judge found worse."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from common.errors import Conflict, InvalidInput
+from common.registry.catalog import VersionStatus
+from common.registry.live import Evidence
+from services.registry.catalog import Catalog
+from services.registry.metrics import CatalogMetrics
+from services.registry.tests.building import SCHEMA, definition, publish
+
+_LATE = {
+    **SCHEMA,
+    "features": [*SCHEMA["features"], {"name": "id", "dtype": "string"}],
+    "late_labels": {"key": "id", "wait_seconds": 60},
+}
+_TRACK = {
+    "alias": "production",
+    "since": 1.0,
+    "window": {"examples": 20, "metrics": {"accuracy": 0.75}},
+    "total": {"examples": 30, "metrics": {"accuracy": 0.8}},
+}
+_JUDGE = {"against": 1, "metric": "error_rate", "samples": 30, "e_value": 200.0, "verdict": "worse", "curve": []}
+
+
+def _watched(catalog: Catalog, text: str) -> None:
+    """Stream and model of a definition with these lines more."""
+    catalog.register_stream("late", json.dumps(_LATE))
+    _define(catalog, text)
+
+
+def _define(catalog: Catalog, text: str) -> None:
+    files = definition("w", "late")
+    catalog.register_model("w", stream="late", files={"model.yaml": files["model.yaml"] + text.encode()}, by="test")
+
+
+_ROLLOUT = "rollout: {judge: {metric: error_rate}}\n"
+
+
+@pytest.fixture
+def judged(catalog: Catalog) -> Catalog:
+    """Model w with a judge and versions 1, 2 and 3; 3 is in production."""
+    _watched(catalog, _ROLLOUT)
+    for _ in range(3):
+        publish(catalog, model="w")
+    return catalog
+
+
+def _worse(revision: int = 0, version: int = 3) -> Evidence:
+    versions = {version: {"tracks": [_TRACK], "judge": _JUDGE}}
+    return Evidence(revision, {"at": 1}, {"labelled": 30}, versions, back_from=version, reason="error_rate is +0.05")
+
+
+def test_the_predecessor_follows_production_while_a_rollout_is_defined(judged: Catalog) -> None:
+    assert judged.get_model("w").aliases == {"production": 3, "predecessor": 2}
+    judged.set_alias("w", "production", 1, by="ada", reason="")
+    assert judged.get_model("w").aliases == {"production": 1, "predecessor": 3}
+    judged.rollback("w", by="ada", reason="")
+    assert judged.get_model("w").aliases == {"production": 3, "predecessor": 2}
+    _define(judged, "")
+    assert judged.get_model("w").aliases == {"production": 3}
+    _define(judged, _ROLLOUT)
+    assert judged.get_model("w").aliases == {"production": 3, "predecessor": 2}
+    with pytest.raises(Conflict, match="alias predecessor follows production"):
+        judged.set_alias("w", "predecessor", 1, by="ada", reason="")
+
+
+def test_a_version_that_was_found_worse_leaves_production_once_and_is_rejected(judged: Catalog) -> None:
+    assert judged.put_evidence("w", _worse()) == 1
+    assert judged.get_model("w").aliases == {"production": 2, "predecessor": 1}
+    assert judged.get_version("w", 3).status == VersionStatus.REJECTED
+    last = judged.alias_history("w")[-1]
+    assert (last.by, last.reason, last.from_version, last.to_version) == ("judge", "error_rate is +0.05", 3, 2)
+    entry = json.loads(list(judged.audit.lines(0, 1000))[-1])
+    assert (entry["action"], entry["by"], entry["version"]) == ("judge", "judge", 3)
+    shown = judged.live_evidence("w", 3)
+    assert (shown["judge"]["moved_to"], shown["judge"]["reason"]) == (2, "error_rate is +0.05")
+    judged.put_evidence("w", Evidence(1, versions={3: {"tracks": []}}))
+    assert judged.live_evidence("w", 3)["judge"] == shown["judge"], "which later labels of its predictions leave alone"
+
+
+def test_of_several_trainers_the_first_counts_and_the_second_is_told(judged: Catalog) -> None:
+    judged.put_evidence("w", _worse())
+    with pytest.raises(Conflict, match="at revision 1, not at 0"):
+        judged.put_evidence("w", _worse())
+    assert judged.get_model("w").aliases["production"] == 2, "it went back by one version"
+    stored = judged.get_evidence("w")
+    assert (stored.revision, stored.state) == (1, {"at": 1})
+
+
+def test_production_stays_where_it_is_pinned_or_was_moved_and_the_evidence_says_why(judged: Catalog) -> None:
+    judged.pin("w", 3, by="ada", reason="")
+    judged.put_evidence("w", _worse())
+    assert judged.get_model("w").aliases["production"] == 3
+    assert "pinned to version 3" in judged.live_evidence("w", 3)["judge"]["stays"]
+    judged.put_evidence("w", _worse(1, version=2))
+    assert judged.live_evidence("w", 2)["judge"]["stays"] == "production is at 3 by now"
+
+
+def test_a_state_that_is_too_large_is_refused(judged: Catalog) -> None:
+    with pytest.raises(InvalidInput, match="at most 3145728"):
+        judged.put_evidence("w", Evidence(0, {"rows": "x" * 4_000_000}))
+
+
+def test_the_door_and_prometheus_show_what_is_live(judged: Catalog, browser: httpx.Client) -> None:
+    predecessor = {**_TRACK, "alias": "predecessor"}
+    judged.put_evidence("w", Evidence(0, {}, {"labelled": 30}, {3: {"tracks": [_TRACK]}, 2: {"tracks": [predecessor]}}))
+    shown: dict[str, Any] = browser.get("/v1/models/w/live").json()
+    assert (shown["revision"], shown["counts"], shown["aliases"]["predecessor"]) == (1, {"labelled": 30}, 2)
+    assert [(one["version"], one["tracks"]) for one in shown["versions"]] == [(3, [_TRACK]), (2, [predecessor])]
+    assert browser.get("/v1/models/nobody/live").status_code == 404
+    families = {family.name: family.samples for family in CatalogMetrics(judged).collect()}
+    live = {tuple(one.labels.values()): one.value for one in families["headrace_model_live_metric"]}
+    assert live == {("w", "production", "accuracy"): 0.75, ("w", "predecessor", "accuracy"): 0.75}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rollout: {}", "rollout needs judge"),
+        ("rollout: {judge: {metric: auc}}", "metric must be one of error_rate, brier_score, mae"),
+        ("rollout: {judge: {metric: error_rate, margin: 1}}", "margin 1 is not below the largest loss"),
+        ("rollout: {judge: {metric: error_rate, bound: 3}}", "metric mae needs it"),
+        ("rollout: {judge: {metric: mae, bound: 3}}", "metric mae is of regression, count; head y is binary"),
+        ("rollout: {judge: {metric: error_rate, then: back}}", "then: back needs max_samples"),
+        ("rollout: {judge: {metric: error_rate, slice: x}}", "unknown keys ['slice']"),
+        ("rollout: {judge: {metric: error_rate}, back: no}", "back must be one of automatic, off"),
+        ("live: {window: 3}", "unknown keys ['window']"),
+    ],
+)
+def test_what_a_rollout_cannot_be_is_refused(catalog: Catalog, text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        _watched(catalog, text)
+    assert sentence in refusal.value.message
+
+
+def test_live_quality_of_a_stream_whose_labels_come_with_events_is_refused(catalog: Catalog) -> None:
+    files = {"model.yaml": definition()["model.yaml"] + b"live: {window_examples: 100}"}
+    with pytest.raises(InvalidInput, match="live needs labels by a key: late_labels"):
+        catalog.register_model("m", stream="s", files=files, by="test")

@@ -1,0 +1,119 @@
+"""Live quality of versions, as trainers measure it, and the judge's verdict: kept, shown and acted on in one
+transaction.
+
+A trainer counts labels from where the stored state stands and hands the next one in by compare-and-set. So a label
+counts once however many trainers read the log, and a trainer that dies between two hands loses nothing that another
+cannot read.
+"""
+
+import json
+import logging
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from common.errors import Conflict, InvalidInput
+from common.registry.catalog import PRODUCTION, JsonMap
+from common.registry.live import Evidence
+from services.registry.definitions import models
+from services.registry.store.database import Transaction
+from services.registry.store.tables import live, live_versions
+from services.registry.versions import aliases
+
+logger = logging.getLogger(__name__)
+MOST_STATE_BYTES = 3 * 1024 * 1024
+_SHOWN = 10
+
+
+def get_evidence(connection: Connection, model: str) -> Evidence:
+    """The stored revision and state. Raises NotFound: there is no such model."""
+    models.get_model(connection, model)
+    row = connection.execute(select(live).where(live.c.model == model)).one_or_none()
+    return Evidence(0) if row is None else Evidence(row.revision, json.loads(row.state_json))
+
+
+def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> int:
+    """Stores it; production goes back where the judge says so and it is still there. Gives the new revision.
+
+    Raises:
+        Conflict: another trainer has handed in what follows that revision.
+        InvalidInput: it is too large. NotFound.
+    """
+    stored = get_evidence(transaction.connection, model).revision
+    if stored != evidence.revision:
+        raise Conflict(f"live quality of {model} is at revision {stored}, not at {evidence.revision}")
+    state = json.dumps(evidence.state)
+    if len(state) > MOST_STATE_BYTES:
+        raise InvalidInput(f"the live state of {model} has {len(state)} bytes, at most {MOST_STATE_BYTES} are taken")
+    values = {"revision": stored + 1, "state_json": state, "counts_json": json.dumps(evidence.counts),
+              "updated_at": transaction.now}  # fmt: skip
+    row = upsert(live).values(model=model, **values)
+    transaction.connection.execute(row.on_conflict_do_update(index_elements=["model"], set_=values))
+    for version, document in evidence.versions.items():
+        shown = dict(document)
+        if version == evidence.back_from:
+            outcome = _go_back(transaction, model, version, evidence.reason)
+            shown["judge"] = {**shown["judge"], "reason": evidence.reason, **outcome}
+        _put_version(transaction, model, version, shown)
+    return stored + 1
+
+
+def _put_version(transaction: Transaction, model: str, version: int, document: JsonMap) -> None:
+    values: dict[str, Any] = {"updated_at": transaction.now}
+    values |= {f"{part}_json": json.dumps(document[part]) for part in ("tracks", "judge") if part in document}
+    row = upsert(live_versions).values(model=model, version=version, **values)
+    transaction.connection.execute(row.on_conflict_do_update(index_elements=["model", "version"], set_=values))
+
+
+def _go_back(transaction: Transaction, model: str, version: int, reason: str) -> dict[str, Any]:
+    """{"moved_to": version}, or {"stays": why}."""
+    before = models.get_model(transaction.connection, model)
+    if before.aliases.get(PRODUCTION) != version:
+        return {"stays": f"production is at {before.aliases.get(PRODUCTION, 0)} by now"}
+    try:
+        target = aliases.leave_worse(transaction, before, reason=reason)
+    except Conflict as error:
+        return {"stays": error.message}
+    logger.error("production went back", extra={"model": model, "version": target, "reason": reason})
+    return {"moved_to": target}
+
+
+def live_quality(connection: Connection, model: str) -> JsonMap:
+    """As GET /v1/models/{model}/live shows it. Raises NotFound."""
+    known = models.get_model(connection, model)
+    empty = {"revision": 0, "updated_at": 0.0, "counts": {}, "versions": []}
+    return {"model": model, "aliases": dict(known.aliases), **(measured(connection, model) or empty)}
+
+
+def measured(connection: Connection, model: str) -> dict[str, Any]:
+    """The newest versions of which labelled predictions are known, in one question to the store; {} where none is."""
+    beside = live.outerjoin(live_versions, live.c.model == live_versions.c.model)
+    columns = (live.c.revision, live.c.counts_json, live.c.updated_at.label("read_at"), live_versions)
+    query = select(*columns).select_from(beside).where(live.c.model == model)
+    rows = connection.execute(query.order_by(live_versions.c.version.desc()).limit(_SHOWN)).all()
+    if not rows:
+        return {}
+    return {
+        "revision": rows[0].revision,
+        "updated_at": rows[0].read_at,
+        "counts": json.loads(rows[0].counts_json),
+        "versions": [_shown(row) for row in rows if row.version is not None],
+    }
+
+
+def evidence_of(connection: Connection, model: str, version: int) -> JsonMap:
+    """Of one version; {} where nothing is known."""
+    chosen = (live_versions.c.model == model) & (live_versions.c.version == version)
+    row = connection.execute(select(live_versions).where(chosen)).one_or_none()
+    return _shown(row) if row is not None else {}
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    judge = json.loads(row.judge_json)
+    return {
+        "version": row.version,
+        "updated_at": row.updated_at,
+        "tracks": json.loads(row.tracks_json),
+        **({"judge": judge} if judge else {}),
+    }

@@ -1,0 +1,72 @@
+"""Whether the mean of bounded differences lies above a margin, by a test that may be looked at after every sample.
+
+A share s of a capital is bet on each difference x being above the margin m: the capital is multiplied by 1 + s (x - m).
+While the mean given the past is at most m, no such capital grows on average, so that the chance that it ever reaches
+1 / alpha is at most alpha (Ville's inequality; Waudby-Smith and Ramdas 2023, "Estimating means of bounded random
+variables by betting", JRSS B 86:1). The capital of 1 is divided evenly over several shares, because the best is not
+known, and over beginnings: a part of it begins anew every so many samples, so that a version that turns bad late is
+found by a part that has lost nothing before (Shin, Ramdas and Rinaldo 2023, "E-detectors", NEJSDS 2:2). A sum of such
+capitals is one again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+EVERY = 1_000
+"""Samples between two beginnings."""
+_SHARES = np.geomspace(0.01, 0.9, 12)
+_MOST_BEGINNINGS = 32
+"""Older ones are given up: capital that is thrown away breaks no guarantee."""
+_MOST_LOG = 700.0
+
+
+class Capital:
+    """Against "the mean is at most `margin`"; differences lie between -1 and 1, the margin between 0 and 1.
+
+    Attributes:
+        samples: how many differences it has bet on.
+    """
+
+    def __init__(self, margin: float) -> None:
+        self._margin = margin
+        self._bets = _SHARES / (1 + margin)
+        self.samples = 0
+        self._logs: dict[int, Array] = {}
+        """By number of the beginning, of each share the logarithm of what 1 has become."""
+
+    def add(self, differences: Array) -> None:
+        """Bets on each, in order. Shape [n]."""
+        for part in np.split(differences, range(EVERY - self.samples % EVERY, len(differences), EVERY)):
+            if not len(part):
+                continue
+            if self.samples % EVERY == 0:
+                self._logs[self.samples // EVERY] = np.zeros(len(self._bets))
+                self._logs.pop(self.samples // EVERY - _MOST_BEGINNINGS, None)
+            gained = np.log1p(self._bets * (part[:, None] - self._margin)).sum(axis=0)
+            for logs in self._logs.values():
+                logs += gained
+            self.samples += len(part)
+
+    @property
+    def e_value(self) -> float:
+        """The capital: 1 at first; from 1 / alpha on, the mean is above the margin with confidence 1 - alpha."""
+        begun = sum(
+            float(np.exp(np.minimum(logs, _MOST_LOG)).mean()) / ((number + 1) * (number + 2))
+            for number, logs in self._logs.items()
+        )
+        return begun + 1 / (-(-self.samples // EVERY) + 1)
+
+    def to_mapping(self) -> dict[str, Any]:
+        logs = {str(number): logs.tolist() for number, logs in self._logs.items()}
+        return {"margin": self._margin, "samples": self.samples, "logs": logs}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Capital":
+        capital = cls(mapping["margin"])
+        capital.samples = mapping["samples"]
+        capital._logs = {int(number): np.asarray(logs, np.float64) for number, logs in mapping["logs"].items()}
+        return capital

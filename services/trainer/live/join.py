@@ -1,0 +1,132 @@
+"""Labels find the predictions of their key: in the order of the log, within a window of the log's own time.
+
+Either may come first. What came is a function of the log alone, so a trainer that starts again reads the window once
+more and knows what the one before it knew. The window is bounded; past its bound the oldest keys are dropped.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.quality import row_of
+
+MOST_KEYS = 200_000
+MOST_VALUES = 5_000_000
+COUNTS = ("labelled", "late", "never", "unmatched", "duplicate_predictions", "duplicate_labels", "unusable", "dropped")
+"""Of predictions: with a label in time, with a label that came later than the wait (up to twice the wait), without one.
+Of labels: of no prediction. Then what came again and changed nothing, what has no output or class of the head's, and
+what was dropped because the window was full."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a version said of a key. `row` as quality.row_of makes it, once the label is there."""
+
+    version: int
+    alias: str
+    output: NDArray[np.float32]
+    row: tuple[float, float] | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a key. Its window is closed once the wait is over."""
+
+    at: float
+    answers: dict[int, Answer] = field(default_factory=dict)
+    label: float | None = None
+    is_closed: bool = False
+
+
+class Join:
+    """Not thread-safe. `task` of the head that is measured; times are epoch seconds of the log."""
+
+    def __init__(self, task: str, wait_seconds: float, *, most_keys: int = MOST_KEYS) -> None:
+        self._task, self._wait, self._most_keys = task, wait_seconds, most_keys
+        self.counts: Counter[str] = Counter()
+        self.now = 0.0
+        self._entries: dict[str, Entry] = {}
+        self._open: deque[str] = deque()
+        self._values = 0
+
+    @property
+    def waiting(self) -> int:
+        """Predictions whose label may still come in time."""
+        return sum(1 for key in self._open if (one := self._entries[key]).answers and one.label is None)
+
+    @property
+    def horizon(self) -> float:
+        """What came before plays no part any more."""
+        return self.now - 2 * self._wait
+
+    def predict(self, key: str, at: float, answer: Answer) -> Iterator[tuple[Entry, Answer]]:
+        """What has its label by this, if anything."""
+        entry = self._entry(key, at)
+        if answer.version in entry.answers:
+            self.counts["duplicate_predictions"] += 1
+            return
+        entry.answers[answer.version] = answer
+        self._values += answer.output.size
+        if entry.label is not None:
+            yield from self._score(entry, answer)
+
+    def label(self, key: str, at: float, label: float) -> Iterator[tuple[Entry, Answer]]:
+        """What has its label by this: the answers of each version under the key."""
+        entry = self._entry(key, at)
+        if entry.label is not None:
+            self.counts["duplicate_labels"] += 1
+            return
+        entry.label = label
+        if entry.is_closed:
+            self.counts["late"] += 1
+            self.counts["never"] -= bool(entry.answers)
+            return
+        for answer in entry.answers.values():
+            yield from self._score(entry, answer)
+
+    def _score(self, entry: Entry, answer: Answer) -> Iterator[tuple[Entry, Answer]]:
+        if entry.is_closed:
+            self.counts["late"] += 1
+            return
+        assert entry.label is not None
+        try:
+            answer.row = row_of(self._task, answer.output, entry.label)
+        except ValueError:
+            self.counts["unusable"] += 1
+            return
+        self.counts["labelled"] += 1
+        yield entry, answer
+
+    def _entry(self, key: str, at: float) -> Entry:
+        self._advance(at)
+        entry = self._entries.get(key)
+        if entry is None:
+            while len(self._entries) >= self._most_keys or self._values > MOST_VALUES:
+                self._remove_oldest()
+            entry = self._entries[key] = Entry(self.now)
+            self._open.append(key)
+        return entry
+
+    def _advance(self, at: float) -> None:
+        self.now = max(self.now, at)
+        while self._open and self._entries[self._open[0]].at < self.now - self._wait:
+            self._close(self._entries[self._open.popleft()])
+        while self._entries and next(iter(self._entries.values())).at < self.horizon:
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        oldest = self._entries.pop(next(iter(self._entries)))
+        if not oldest.is_closed:
+            self._open.popleft()
+            self.counts["dropped"] += oldest.label is None or not oldest.answers
+        self._values -= sum(answer.output.size for answer in oldest.answers.values())
+
+    def _close(self, entry: Entry) -> None:
+        entry.is_closed = True
+        if entry.label is None:
+            self.counts["never"] += bool(entry.answers)
+        elif not entry.answers:
+            self.counts["unmatched"] += 1

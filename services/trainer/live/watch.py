@@ -1,0 +1,106 @@
+"""Watches the live quality of every model whose labels come late, in a thread of its own.
+
+Every trainer does so; the registry takes each step from one of them. The trainer that was second waits and looks
+whether the other goes on; when it does not, it takes over from what is stored.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.definition.model import Definition, parse_definition
+from common.errors import Conflict, HeadraceError
+from common.eventlog.base import EventLog
+from common.process.lifecycle import Stop
+from common.quality import OUTPUTS
+from common.registry.catalog import PRODUCTION, Model
+from common.registry.client import RegistryClient
+from common.schema import Schema
+from services.trainer import metrics
+from services.trainer.live.watching import Watched, Watching
+
+logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.5
+_IDLE_SECONDS = 5.0
+_YIELD_SECONDS = 10.0
+_LATE = '"late_labels"'
+
+
+@dataclass
+class _Place:
+    """Of one model: who watches it. `seen`: the revision of another trainer, which is left alone until `until`."""
+
+    watching: Watching | None = None
+    digest: str = ""
+    seen: int = -1
+    until: float = 0.0
+
+
+class LiveWatch:
+    """`run` in a thread; `turn` is one look."""
+
+    def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry, self._log, self._clock = registry, log, clock
+        self._places: dict[str, _Place] = {}
+        self._definitions: dict[str, Definition] = {}
+
+    def run(self, stop: Stop) -> None:
+        while not stop.is_requested():
+            watched = 0
+            try:
+                watched = self.turn()
+            except HeadraceError as error:
+                logger.debug("live quality waits", extra={"reason": error.message})
+            except Exception:
+                logger.exception("watching live quality failed unexpectedly")
+            stop.wait(_LOOK_SECONDS if watched else _IDLE_SECONDS)
+
+    def turn(self) -> int:
+        """Looks once at every model; how many have labels that come late. Raises Unavailable."""
+        late = {one.name: one.schema_json for one in self._registry.list_streams() if _LATE in one.schema_json}
+        models = [one for one in self._registry.list_models() if one.stream in late] if late else []
+        for model in models:
+            if model.aliases.get(PRODUCTION) and not model.archived:
+                self._look(model, Schema.from_json(late[model.stream]))
+        return len(models)
+
+    def _look(self, model: Model, schema: Schema) -> None:
+        place = self._places.setdefault(model.name, _Place())
+        if self._clock() < place.until:
+            return
+        try:
+            while (watching := self._watching(model, schema, place)) and watching.turn(model, self._registry):
+                metrics.LIVE_STEPS.labels(model.name).inc()
+                model = self._registry.get_model(model.name)
+        except Conflict as error:
+            logger.info("another trainer watches", extra={"model": model.name, "reason": error.message})
+            place.watching, place.seen = None, -1
+            place.until = self._clock() + _YIELD_SECONDS
+        except HeadraceError as error:
+            place.watching = None
+            place.until = self._clock() + _IDLE_SECONDS
+            logger.warning("live quality cannot be measured", extra={"model": model.name, "reason": error.message})
+
+    def _watching(self, model: Model, schema: Schema, place: _Place) -> Watching | None:
+        """None where the model has no output that is measured, or another trainer goes on."""
+        digest = f"{model.definition_digest} {schema.to_json()}"
+        if place.watching is not None and place.digest == digest:
+            return place.watching
+        definition = self._definition(model.definition_digest)
+        if definition.task not in OUTPUTS or definition.label not in {label.name for label in schema.labels}:
+            return None
+        stored = self._registry.get_evidence(model.name)
+        if place.until and place.seen != stored.revision:
+            place.seen, place.until = stored.revision, self._clock() + _YIELD_SECONDS
+            return None
+        place.watching, place.digest = Watching(model.name, Watched(definition, schema), self._log, stored), digest
+        place.until, place.seen = 0.0, -1
+        return place.watching
+
+    def _definition(self, digest: str) -> Definition:
+        if digest not in self._definitions:
+            if len(self._definitions) > 100:
+                self._definitions.clear()
+            self._definitions[digest] = parse_definition(self._registry.get_definition(digest))
+        return self._definitions[digest]

@@ -1,0 +1,275 @@
+"""One model's live quality: reads predictions and labels from where the registry stands, and hands in what they say.
+
+What a crash leaves behind: what was read since the last hand-in is read again; the registry takes each step once.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from common.definition.model import Definition
+from common.definition.rollout import Judge, Live
+from common.errors import InvalidInput, NotFound
+from common.eventlog.base import EventLog, Record
+from common.eventlog.tfrecord import cut_sound
+from common.eventlog.topics import labels_topic, predictions_topic
+from common.examples.codec import ExampleCodec
+from common.quality import OUTPUTS
+from common.registry.catalog import PREDECESSOR, PRODUCTION, Model
+from common.registry.client import RegistryClient
+from common.registry.live import Evidence
+from common.schema import PADDING, Schema
+from common.statistics.requests import array_of
+from protos.prediction_log_pb2 import PredictionLog
+from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Track, losses_of_rows, rule_of
+from services.trainer.live.join import Answer, Entry, Join
+
+MOST_RECORDS = 500
+"""Of each topic's partition, at a time."""
+_KEPT_TRACKS, _KEPT_COMPARISONS = 8, 4
+Place = tuple[str, int]
+"""(topic, partition)."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is to be measured of a model."""
+
+    definition: Definition
+    schema: Schema
+
+    @property
+    def task(self) -> str:
+        return self.definition.task
+
+    @property
+    def output(self) -> str:
+        heads = self.definition.heads
+        return (f"{heads[0].name}/" if len(heads) > 1 else "") + OUTPUTS[self.task]
+
+    @property
+    def window(self) -> int:
+        return (self.definition.live or Live()).window_examples
+
+    @property
+    def judge(self) -> Judge | None:
+        return self.definition.rollout.judge if self.definition.rollout else None
+
+
+class Watching:
+    """Not thread-safe. Made from what the registry has stored; after an error another is made."""
+
+    def __init__(self, model: str, watched: Watched, log: EventLog, stored: Evidence) -> None:
+        assert watched.schema.late_labels is not None
+        self._model, self._log = model, log
+        self.watched = watched
+        self._topics = (predictions_topic(model), labels_topic(watched.definition.stream))
+        self._codec = ExampleCodec(watched.schema.of_late_labels())
+        self._label = watched.schema.feature(watched.definition.label)
+        self._join = Join(watched.task, watched.schema.late_labels.wait_seconds)
+        self._read: deque[tuple[float, Place, int]] = deque()
+        """Of records that the window may still need: time, place and offset."""
+        state = stored.state
+        self.revision = stored.revision
+        self._positions: dict[Place, int] = _places(state.get("positions", {}))
+        self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, state.get("tracks", ()))}
+        self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
+        self._changed: set[int] = set()
+        self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
+
+    def _read_window_again(self, window: Mapping[Place, int], counts: Mapping[str, int]) -> None:
+        """What was counted before is known again, and not counted twice."""
+        for record, place in self._merged(window, self._positions):
+            for _ in self._scored(record, place):
+                pass
+        self._join.counts.clear()
+        self._join.counts.update(counts)
+
+    def turn(self, model: Model, registry: RegistryClient) -> bool:
+        """Reads what is new, at most some hundred records, and hands it in. Whether there was anything.
+
+        Raises:
+            Conflict: another trainer has handed in more. Unavailable, DataLoss: of the log or the registry.
+        """
+        ends = {
+            (topic, partition): end
+            for topic in self._topics
+            for partition, end in _or_none(self._log.end_position, topic).items()
+        }
+        starts = {place: self._positions.get(place, 0) for place in ends}
+        limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
+        pair = self._pair(model)
+        is_new = False
+        for record, place in self._merged(starts, limits):
+            is_new = True
+            self._take(record, place, pair)
+            self._positions[place] = record.offset + 1
+        if is_new:
+            self._hand_in(registry, pair)
+        return is_new
+
+    def _pair(self, model: Model) -> Comparison | None:
+        """Of production with its predecessor, where a judge compares them and has not decided."""
+        judge = self.watched.judge
+        live, against = model.aliases.get(PRODUCTION, 0), model.aliases.get(PREDECESSOR, 0)
+        if judge is None or not live or not against:
+            return None
+        known = self._comparisons.get(live)
+        if known is None or known.against != against or known.rule != rule_of(judge):
+            known = self._comparisons[live] = Comparison.begin(live, against, judge)
+        return None if known.verdict else known
+
+    def _merged(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Record, Place]]:
+        """By the time at which the log took them."""
+
+        def records(place: Place) -> Iterator[tuple[Record, Place]]:
+            topic, partition = place
+            start = max(starts.get(place, 0), self._log.start_position(topic).get(partition, 0))
+            if start < ends[place]:
+                yield from ((record, place) for record in self._log.read(topic, partition, start, ends[place]))
+
+        return heapq.merge(*map(records, sorted(ends)), key=lambda one: one[0].headers.ingest_time)
+
+    def _take(self, record: Record, place: Place, pair: Comparison | None) -> None:
+        rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+        for entry, answer in self._scored(record, place):
+            assert answer.row is not None
+            rows.setdefault((answer.version, answer.alias), []).append(answer.row)
+            if pair is not None and (both := _both(entry, answer, pair)):
+                pairs.append(both)
+        at, task = record.headers.ingest_time, self.watched.task
+        for key, found in rows.items():
+            track = self._tracks.setdefault(key, Track(*key, since=at))
+            track.add(task, np.asarray(found, np.float64), self.watched.window)
+            self._changed.add(key[0])
+        judge = self.watched.judge
+        if pair is not None and judge is not None and pairs and not pair.verdict:
+            lives, others = (losses_of_rows(task, judge, side) for side in zip(*pairs, strict=True))
+            pair.add(judge, lives, others, at=at)
+            self._changed.add(pair.version)
+
+    def _scored(self, record: Record, place: Place) -> Iterator[tuple[Entry, Answer]]:
+        """What has its label by this record."""
+        at = record.headers.ingest_time
+        self._read.append((at, place, record.offset))
+        while self._read and self._read[0][0] < self._join.horizon:
+            self._read.popleft()
+        take = self._predictions if place[0] == self._topics[0] else self._labels
+        for value in cut_sound(record.value)[0].values():
+            try:
+                yield from take(value, at)
+            except (DecodeError, InvalidInput, ValueError):
+                self._join.counts["unusable"] += 1
+
+    def _predictions(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
+        logged = PredictionLog.FromString(value)
+        keys = list(logged.prediction_keys)
+        if not keys:
+            return
+        proto = logged.predict_log.response.outputs.get(self.watched.output)
+        output = array_of(proto) if proto is not None else None
+        if output is None or output.dtype.kind not in "fiub" or output.shape[:1] != (len(keys),):
+            self._join.counts["unusable"] += len(keys)
+            return
+        version = logged.log_metadata.model_spec.version.value
+        for key, row in zip(keys, output.astype(np.float32), strict=True):
+            yield from self._join.predict(key, at, Answer(version, logged.alias, row))
+
+    def _labels(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
+        assert self.watched.schema.late_labels is not None
+        decoded = self._codec.decode(value)
+        key, label = (decoded.get(name) for name in (self.watched.schema.late_labels.key, self._label.name))
+        if key is None or label is None or not len(key) or not len(label):
+            return
+        number = self._number(label[0])
+        if number is not None:
+            yield from self._join.label(_text(key[0]), at, number)
+
+    def _number(self, label: Any) -> float | None:
+        """A word by its place in the vocabulary; None where the label is missing."""
+        if self._label.dtype == "string":
+            words = self._label.vocabulary
+            return float(words.index(_text(label))) if _text(label) in words else None
+        is_missing = label != label or (self._label.may_be_missing and label == PADDING[self._label.dtype])
+        return None if is_missing else float(label)
+
+    def _hand_in(self, registry: RegistryClient, pair: Comparison | None) -> None:
+        goes_back = pair is not None and pair.verdict and self._goes_back(pair)
+        evidence = Evidence(
+            revision=self.revision,
+            state=self._state(),
+            counts={**self._join.counts, "waiting": self._join.waiting},
+            versions={version: self._document(version, pair) for version in sorted(self._changed)},
+            back_from=pair.version if pair is not None and goes_back else 0,
+            reason=pair.reason(self.watched.judge) if pair is not None and goes_back and self.watched.judge else "",
+        )
+        self.revision = registry.put_evidence(self._model, evidence)
+        self._changed.clear()
+
+    def _goes_back(self, pair: Comparison) -> bool:
+        rollout = self.watched.definition.rollout
+        if rollout is None or not rollout.goes_back:
+            return False
+        return pair.verdict == WORSE or (pair.verdict == INCONCLUSIVE and rollout.judge.then == "back")
+
+    def _document(self, version: int, pair: Comparison | None) -> dict[str, Any]:
+        tracks = [one.shown(self.watched.task) for (of, _), one in sorted(self._tracks.items()) if of == version]
+        judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
+        return {"tracks": tracks, **judge}
+
+    def _state(self) -> dict[str, Any]:
+        newest = sorted(self._tracks.values(), key=lambda one: one.version)[-_KEPT_TRACKS:]
+        self._tracks = {(one.version, one.alias): one for one in newest}
+        self._comparisons = {
+            version: self._comparisons[version] for version in sorted(self._comparisons)[-_KEPT_COMPARISONS:]
+        }
+        window = dict(self._positions)
+        for _, place, offset in self._read:
+            window[place] = min(window.get(place, offset), offset)
+        return {
+            "positions": _by_topic(self._positions),
+            "window": _by_topic(window),
+            "counts": dict(self._join.counts),
+            "tracks": [one.to_mapping() for one in self._tracks.values()],
+            "comparisons": [one.to_mapping() for one in self._comparisons.values()],
+        }
+
+
+def _both(entry: Entry, answer: Answer, pair: Comparison) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """The rows of both versions, once the second of them has its label."""
+    if answer.version not in (pair.version, pair.against):
+        return None
+    live, other = entry.answers.get(pair.version), entry.answers.get(pair.against)
+    if live is None or other is None or live.row is None or other.row is None:
+        return None
+    return live.row, other.row
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _or_none(ask: Any, topic: str) -> dict[int, int]:
+    """{} for a topic that is not there yet."""
+    try:
+        found: dict[int, int] = ask(topic)
+    except NotFound:
+        return {}
+    return found
+
+
+def _places(mapping: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+    return {(topic, int(number)): offset for topic, offsets in mapping.items() for number, offset in offsets.items()}
+
+
+def _by_topic(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in places.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found

@@ -1,0 +1,256 @@
+"""Live quality is read from the log and handed in: each label once, whoever reads, however often it begins again."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import Conflict
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.segment_log import SegmentLog
+from common.eventlog.tfrecord import frame
+from common.examples.codec import ExampleCodec
+from common.registry.catalog import Model, Stream
+from common.registry.live import Evidence
+from common.schema import Schema
+from protos.prediction_log_pb2 import PredictionLog
+from protos.tfserving_pb2 import DT_FLOAT
+from services.trainer.live.watch import LiveWatch
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [{"name": "id", "dtype": "int64"}, {"name": "distance", "dtype": "float32"}],
+        "labels": [{"name": "late", "dtype": "string", "vocabulary": ["no", "yes"]}],
+        "late_labels": {"key": "id", "wait_seconds": 100},
+    }
+)
+DEFINITION = b"""
+name: m
+stream: s
+label: late
+estimator: linear_classifier
+features: {distance: {type: numeric}}
+live: {window_examples: 50}
+rollout: {judge: {metric: error_rate, margin: 0.02, min_samples: 20}}
+"""
+NOW = 1_000_000.0
+
+
+@dataclass
+class Registry:
+    """One model; takes evidence as the registry does (services/registry/versions/live.py)."""
+
+    aliases: dict[str, int]
+    stored: Evidence = field(default_factory=lambda: Evidence(0))
+    handed_in: list[Evidence] = field(default_factory=list)
+
+    def list_streams(self) -> list[Stream]:
+        return [Stream("s", 1, SCHEMA.to_json(), 0.0)]
+
+    def list_models(self) -> list[Model]:
+        return [Model("m", "s", "digest", 0.0, aliases=dict(self.aliases))]
+
+    def get_model(self, name: str) -> Model:
+        return self.list_models()[0]
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        return {"model.yaml": DEFINITION}
+
+    def get_evidence(self, model: str) -> Evidence:
+        return self.stored
+
+    def put_evidence(self, model: str, evidence: Evidence) -> int:
+        if evidence.revision != self.stored.revision:
+            raise Conflict("another trainer was first")
+        self.handed_in.append(evidence)
+        self.stored = Evidence(evidence.revision + 1, json.loads(json.dumps(evidence.state)))
+        if evidence.back_from:
+            self.aliases = {"production": self.aliases["predecessor"]}
+        return self.stored.revision
+
+    def track(self, version: int, alias: str) -> dict[str, Any]:
+        """As last handed in."""
+        documents = [one.versions[version] for one in self.handed_in if version in one.versions]
+        return next(one for one in documents[-1]["tracks"] if one["alias"] == alias)
+
+
+class Log:
+    """Predictions and labels as serving and ingest write them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = SegmentLog(directory)
+        self.log.create_topic("predictions.m", partition_count=1)
+        self.log.create_topic("labels.s", partition_count=2)
+        self._codec = ExampleCodec(SCHEMA.of_late_labels())
+        self._appended = 0
+
+    def predict(self, keys: Sequence[int], chance: float, version: int, alias: str, *, at: float = NOW) -> None:
+        record = PredictionLog(prediction_keys=map(str, keys), alias=alias)
+        record.log_metadata.model_spec.version.value = version
+        output = record.predict_log.response.outputs["probability"]
+        output.dtype = DT_FLOAT
+        for size in (len(keys), 1):
+            output.tensor_shape.dim.add(size=size)
+        output.tensor_content = np.full((len(keys), 1), chance, "<f4").tobytes()
+        self._append("predictions.m", 0, [record.SerializeToString()], at)
+
+    def label(self, keys: Sequence[int], late: str, *, at: float = NOW + 1) -> None:
+        for partition in (0, 1):
+            own = [self._codec.encode({"id": key, "late": late}) for key in keys if key % 2 == partition]
+            self._append("labels.s", partition, own, at)
+
+    def _append(self, topic: str, partition: int, values: list[bytes], at: float) -> None:
+        self._appended += 1
+        headers = RecordHeaders(1, len(values), at, self._appended.to_bytes(16, "little"))
+        if values:
+            self.log.append(topic, partition, [NewRecord(frame(values), headers)])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = Log(tmp_path)
+    yield made
+    made.log.close()
+
+
+def _watch(registry: Registry, log: Log) -> LiveWatch:
+    return LiveWatch(registry, log.log)  # type: ignore[arg-type]  # the part of the client that is asked
+
+
+def test_predictions_and_labels_become_metrics_by_version_and_alias(log: Log) -> None:
+    registry = Registry({"production": 2, "predecessor": 1})
+    log.predict([1, 2, 3, 4], 0.9, 2, "production")
+    log.predict([1, 2, 3, 4], 0.2, 1, "predecessor")
+    log.predict([5], 0.9, 3, "canary")
+    log.label([1, 2, 3], "yes")
+    log.label([4], "no")
+    assert _watch(registry, log).turn() == 1
+    live = registry.track(2, "production")
+    assert live["total"] == {"examples": 4, "metrics": {"accuracy": 0.75, "log_loss": pytest.approx(0.6546667)}}
+    assert (live["window"]["metrics"]["accuracy"], live["since"]) == (0.75, NOW + 1)
+    assert registry.track(1, "predecessor")["total"]["metrics"]["accuracy"] == 0.25
+    counts = registry.handed_in[-1].counts
+    assert (counts["labelled"], counts["waiting"]) == (8, 1)
+
+
+def test_the_window_holds_the_newest_and_the_total_all(log: Log) -> None:
+    registry = Registry({"production": 1})
+    log.predict(range(100), 0.9, 1, "production")
+    log.label(range(80), "no")
+    log.label(range(80, 100), "yes", at=NOW + 2)
+    _watch(registry, log).turn()
+    live = registry.track(1, "production")
+    assert (live["window"]["examples"], live["window"]["metrics"]["accuracy"]) == (50, 0.4)
+    assert (live["total"]["examples"], live["total"]["metrics"]["accuracy"]) == (100, pytest.approx(0.2))
+
+
+def _steps(log: Log) -> list[Any]:
+    """What may happen, in an order in which labels wait, come twice and come late."""
+    return [
+        lambda: log.predict([1, 2, 3], 0.9, 2, "production"),
+        lambda: log.label([1], "yes"),
+        lambda: log.predict([1, 2, 3], 0.2, 1, "predecessor"),
+        lambda: log.label([1, 2], "yes"),
+        lambda: log.predict([4, 5], 0.9, 2, "production", at=NOW + 90),
+        lambda: log.label([3], "yes", at=NOW + 150),
+        lambda: log.label([4, 5, 5], "no", at=NOW + 160),
+    ]
+
+
+def test_a_trainer_that_starts_again_after_each_step_counts_the_same_as_a_single_one(tmp_path: Path) -> None:
+    results = []
+    for name, begins_again in (("single", False), ("again", True)):
+        log, registry = Log(tmp_path / name), Registry({"production": 2, "predecessor": 1})
+        watch = _watch(registry, log)
+        for step in _steps(log):
+            step()
+            watch = _watch(registry, log) if begins_again else watch
+            watch.turn()
+        log.log.close()
+        tracks = [registry.track(2, "production"), registry.track(1, "predecessor")]
+        judge = registry.handed_in[-1].versions[2]["judge"]
+        results.append((registry.handed_in[-1].counts, tracks, judge["samples"], judge["difference"], judge["e_value"]))
+    assert results[0] == results[1]
+    counts, tracks, samples, *_ = results[0]
+    assert (counts["labelled"], counts["late"], counts["duplicate_labels"]) == (6, 1, 2)
+    assert (tracks[0]["total"]["examples"], tracks[1]["total"]["examples"], samples) == (4, 2, 2)
+
+
+def test_two_trainers_count_every_label_once(log: Log) -> None:
+    registry = Registry({"production": 1})
+    clock = [0.0]
+    first, second = (LiveWatch(registry, log.log, lambda: clock[0]) for _ in range(2))  # type: ignore[arg-type]  # as above
+    for turn in range(20):
+        log.predict([turn], 0.9, 1, "production")
+        log.label([turn], "yes")
+        for watch in (first, second) if turn % 2 else (second, first):
+            watch.turn()
+        clock[0] += 3.0
+    clock[0] += 100.0
+    first.turn()
+    clock[0] += 100.0
+    first.turn()
+    assert registry.track(1, "production")["total"]["examples"] == 20
+    assert registry.stored.state["counts"]["labelled"] == 20
+
+
+def test_a_worse_version_goes_back_with_its_numbers_and_is_not_compared_again(log: Log) -> None:
+    registry = Registry({"production": 2, "predecessor": 1})
+    watch = _watch(registry, log)
+    for start in range(0, 200, 20):
+        keys = range(start, start + 20)
+        log.predict(keys, 0.1, 2, "production")
+        log.predict(keys, 0.9, 1, "predecessor")
+        log.label(keys, "yes")
+        watch.turn()
+    back = [one for one in registry.handed_in if one.back_from]
+    assert [one.back_from for one in back] == [2]
+    judge = back[0].versions[2]["judge"]
+    assert (judge["verdict"], judge["difference"], judge["against"]) == ("worse", 1.0, 1)
+    assert judge["e_value"] >= 100
+    assert judge["curve"][-1][0] == judge["samples"]
+    assert back[0].reason.startswith("error_rate of version 2 is +1 against version 1 on the same")
+    registry.aliases = {"production": 2, "predecessor": 1}
+    log.predict([900], 0.1, 2, "production")
+    log.label([900], "yes")
+    _watch(registry, log).turn()
+    assert "judge" not in registry.handed_in[-1].versions[2], "a person has promoted it again"
+
+
+def test_a_version_that_is_no_worse_stays(log: Log) -> None:
+    registry = Registry({"production": 2, "predecessor": 1})
+    watch = _watch(registry, log)
+    for start in range(0, 400, 20):
+        keys = range(start, start + 20)
+        log.predict(keys, 0.8, 2, "production")
+        log.predict(keys, 0.9, 1, "predecessor")
+        log.label(keys, "yes")
+        watch.turn()
+    assert not [one for one in registry.handed_in if one.back_from]
+    assert registry.handed_in[-1].versions[2]["judge"]["samples"] == 400
+
+
+def test_what_cannot_be_used_is_counted(log: Log) -> None:
+    registry = Registry({"production": 1})
+    record = PredictionLog(prediction_keys=["1", "2"])
+    log._append("predictions.m", 0, [record.SerializeToString(), b"\xff\xff"], NOW)
+    log.predict([3], 0.9, 1, "production")
+    log.label([3], "yes")
+    _watch(registry, log).turn()
+    assert registry.handed_in[-1].counts["unusable"] == 3
+    assert registry.track(1, "production")["total"]["examples"] == 1
+
+
+def test_after_a_long_backlog_labels_in_time_are_in_time(log: Log) -> None:
+    """Both topics are read by time, not one to its end before the other."""
+    registry = Registry({"production": 1})
+    for number in range(60):
+        log.predict([number], 0.9, 1, "production", at=NOW + 30 * number)
+        log.label([number], "yes", at=NOW + 30 * number + 20)
+    _watch(registry, log).turn()
+    counts = registry.handed_in[-1].counts
+    assert (counts["labelled"], counts.get("late", 0), counts.get("never", 0)) == (60, 0, 0)

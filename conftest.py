@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,10 @@ _LONGEST = (
 )  # fmt: skip
 """Each takes ten seconds or more of a core (`testing/seconds.py` shows it), the longest first; those that start many
 processes do not follow each other. One that begins last keeps a worker busy when the others are done."""
+
+
+_TRACED_SECONDS = 1.0
+"""Of a core in pytest's own process: what a test that computes nothing there does not take."""
 
 
 @pytest.fixture
@@ -71,8 +76,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Frees what a test has traced. TensorFlow copies its library of functions for each call of a new one: with the
+    graphs of all earlier tests in it, waiting for the collector, that is gigabytes."""
+    began = time.process_time()
+    try:
+        return (yield)
+    finally:
+        if time.process_time() - began > _TRACED_SECONDS:
+            gc.collect()
+
+
+def pytest_configure() -> None:
+    """Imports leave next to no garbage, and looking for it is a quarter of their time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now, TensorFlow above all, stays: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+    gc.enable()

@@ -121,7 +121,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return (1, self.heard_at) if self._answered_any else (0, self._open_since)
 
     def is_silent_in_body(self) -> bool:
-        return self.stage == BODY and self.loop.time() - self.heard_at > self.door.bounds.times.gives_way
+        return self.stage == BODY and self.loop.time() - self.heard_at >= self.door.bounds.times.gives_way
 
     def look_at_time(self) -> None:
         """Called every so often: ends what takes too long."""

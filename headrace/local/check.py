@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InvalidInput, Unavailable
+from common.process.lean_imports import lean_command
 
 _NOISE = ("WARNING: All log messages", "I0000 ", "To enable the following instructions")
 """What TensorFlow prints in every process."""
@@ -84,7 +85,7 @@ def check_round(
     _write_definition(work_dir, files)
     with (work_dir / "log.txt").open("w+b") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "services.trainer.rounds.check", str(work_dir), *(["--whole"] if whole else [])],
+            lean_command("services.trainer.rounds.check", str(work_dir), *(["--whole"] if whole else [])),
             stdout=subprocess.PIPE,
             stderr=log,
         )
@@ -114,7 +115,7 @@ def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, 
     """
     _write_definition(work_dir, files)
     done = subprocess.run(
-        [sys.executable, "-m", "services.trainer.features.show", str(work_dir)],
+        lean_command("services.trainer.features.show", str(work_dir)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -139,7 +140,7 @@ def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]
     """
     _write_definition(work_dir, files)
     done = subprocess.run(
-        [sys.executable, "-m", "services.trainer.summaries.transformed", str(work_dir)],
+        lean_command("services.trainer.summaries.transformed", str(work_dir)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -1,10 +1,10 @@
 """Runs the trainer's code over a model's files, as a process: the command line has no TensorFlow of its own."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 from common.errors import InvalidInput
+from common.process.lean_imports import lean_command
 
 _LIMIT_SECONDS = 600
 _SCRIPT_LIMIT_SECONDS = 3600
@@ -16,7 +16,7 @@ def run(what: str, source: Path, target: Path) -> None:
     Raises:
         InvalidInput: TensorFlow is not installed here, or it cannot read the files; its last words are told.
     """
-    command = [sys.executable, "-m", "services.trainer.export.inspecting", what, str(source), str(target)]
+    command = lean_command("services.trainer.export.inspecting", what, str(source), str(target))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
     if not done.returncode:
         return
@@ -36,7 +36,7 @@ def run_session_script(script: Path, target: Path) -> None:
     """
     if not script.is_file():
         raise InvalidInput(f"there is no script {script}")
-    command = [sys.executable, "-m", "services.trainer.export.session_script", str(script), str(target)]
+    command = lean_command("services.trainer.export.session_script", str(script), str(target))
     try:
         done = subprocess.run(command, stdout=2, check=False, timeout=_SCRIPT_LIMIT_SECONDS)
     except subprocess.TimeoutExpired as error:

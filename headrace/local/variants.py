@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InvalidInput
+from common.process.lean_imports import lean_command
 
 ROWS = (1, 16, 256)
 """Batch sizes that are measured when none are named."""
@@ -37,7 +37,7 @@ class VariantProcess:
         """`question` is the first line that services/serving/engines/variants.py takes."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "services.serving.engines.variants"],
+            lean_command("services.serving.engines.variants"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0, env=os.environ | _ENVIRONMENT,
         )  # fmt: skip
         try:

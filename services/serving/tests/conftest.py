@@ -3,13 +3,13 @@
 import functools
 import os
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from common.process.lean_imports import lean_command
 from services.serving.tests.support.contract_server import (
     ContractModel,
     ContractServer,
@@ -42,7 +42,7 @@ def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _write_models(module: str, directory: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", f"services.serving.tests.support.{module}", str(directory)],
+        lean_command(f"services.serving.tests.support.{module}", str(directory)),
         env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -182,7 +182,8 @@ def _saved_model(saved_model: Path) -> Answer:
     return answer
 
 
-def main(work_dir: Path) -> None:
+def main() -> None:
+    work_dir = Path(sys.argv[1])
     question = json.loads((work_dir / "question.json").read_text())
     rows = read_arrays(work_dir / "rows.npz")
     saved_model, target = Path(question["saved_model"]), Path(question["target"])
@@ -202,4 +203,4 @@ def main(work_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.export import QUANTISED, Export
+from common.process.lean_imports import lean_command
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export.arrays import Arrays, read_arrays, write_arrays
 from services.trainer.families.reasons import DefinitionFailedError
@@ -90,7 +90,7 @@ def write_formats(
 def _convert(question: Path, conversion_seconds: float) -> str:
     """Runs the converters; how their process ended, in words."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    command = [sys.executable, "-m", "services.trainer.export.converting", str(question)]
+    command = lean_command("services.trainer.export.converting", str(question))
     with (
         (question / "conversion.log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log, env=environment) as converters,

@@ -21,6 +21,7 @@ from typing import Any
 
 from common.errors import Unavailable
 from common.process.children import readable
+from common.process.lean_imports import lean_command
 from common.process.lifecycle import die_with_parent
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export import answers
@@ -61,7 +62,7 @@ class FreshProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())], pass_fds=[theirs.fileno()]
+                lean_command(__name__, str(theirs.fileno()), str(os.getpid())), pass_fds=[theirs.fileno()]
             )
         process.returncode = 0  # close() waits for it
         return cls(ours, process.pid, trial_seconds=trial_seconds)

@@ -147,5 +147,9 @@ _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
 }  # fmt: skip
 
 
-if __name__ == "__main__":
+def main() -> None:
     _WHAT[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from common.definition.serving import EngineName
+from common.process.lean_imports import lean_command
 from services.serving.engines.comparison import compare
 from services.serving.front.model_info import version_json
 from services.serving.options.model_options import EngineOptions, ModelOptions
@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("engine_models")
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.engine_models", str(directory)],
+        lean_command("services.serving.tests.support.engine_models", str(directory)),
         env=environment, capture_output=True, text=True, timeout=270, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

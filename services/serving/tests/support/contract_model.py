@@ -1,6 +1,6 @@
 """One SavedModel whose signatures cover the contract, and what TensorFlow itself answers to the test's calls.
 
-python -m services.serving.tests.support.contract_model DIRECTORY < CALLS > ANSWERS   (a process of its own)
+contract_model DIRECTORY < CALLS > ANSWERS, started by `lean_command`
 CALLS: JSON [[signature, {input: nested list}]]; ANSWERS: JSON [{output: [shape, flat list]}].
 """
 
@@ -124,6 +124,6 @@ def _plain(value: Any) -> Any:
     return [array.shape, [item.decode() if isinstance(item, bytes) else item for item in array.ravel().tolist()]]
 
 
-if __name__ == "__main__":
+def main() -> None:
     build(Path(sys.argv[1]))
     json.dump(answers(Path(sys.argv[1]), json.load(sys.stdin)), sys.stdout)

@@ -4,7 +4,6 @@ of the contract's model."""
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from common.process.lean_imports import lean_command
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.contract_cases import CALLS
 from services.serving.tests.support.standalone_server import StandaloneServer
@@ -62,7 +62,7 @@ class ContractModel:
 def build_contract_model(folder: Path) -> None:
     """The model and TensorFlow's answers."""
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.contract_model", str(folder / _BASE / "7")],
+        lean_command("services.serving.tests.support.contract_model", str(folder / _BASE / "7")),
         input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip

@@ -1,5 +1,5 @@
 """Writes SavedModels of the kinds that engines must cope with, each with requests and TensorFlow's answers to them:
-`python -m services.serving.tests.support.engine_models DIRECTORY`.
+`python -m common.process.lean_imports services.serving.tests.support.engine_models DIRECTORY`.
 
 Run as a process of its own, so that pytest's process stays free of TensorFlow. `<model>.cases.npz` beside it holds,
 under `cases`, one list of (signature, inputs, outputs or None where TensorFlow refuses).
@@ -171,5 +171,5 @@ def save_all(directory: Path) -> None:
         np.savez(directory / f"{path.name}.cases.npz", cases=cases)
 
 
-if __name__ == "__main__":
+def main() -> None:
     save_all(Path(sys.argv[1]))

@@ -1,6 +1,6 @@
 """SavedModels of one program: the same files but for their variables, as a trainer's later versions are.
 
-`python -m services.serving.tests.support.same_program_models DIRECTORY` writes a folder per state: those that
+`main()` writes a folder per state into the directory that it is given: those that
 same_program.py names, the same numbers below `plain` and `counting`, `large/1` to `large/3`, and `other`, which is
 another program.
 """
@@ -123,5 +123,5 @@ def save_all(directory: Path) -> None:
         write_number(large / "1", large / str(number), number)
 
 
-if __name__ == "__main__":
+def main() -> None:
     save_all(Path(sys.argv[1]))

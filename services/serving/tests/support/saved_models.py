@@ -1,6 +1,6 @@
 """Writes the tiny SavedModels that serving's tests load.
 
-`python -m services.serving.tests.support.saved_models DIRECTORY`, run as a process
+`python -m common.process.lean_imports services.serving.tests.support.saved_models DIRECTORY`, run as a process
 of its own, once per test session, so that pytest's process stays free of TensorFlow.
 """
 
@@ -281,5 +281,5 @@ def save_all(directory: Path) -> None:
     save_lite(directory / "lite.tflite")
 
 
-if __name__ == "__main__":
+def main() -> None:
     save_all(Path(sys.argv[1]))

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
+from common.process.lean_imports import lean_command
 from services.trainer.tests.support.teams import Teams
 
 
@@ -14,7 +14,7 @@ from services.trainer.tests.support.teams import Teams
 def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
     """One process that has imported TensorFlow, for all teams."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "services.trainer.tests.support.sharded_training"],
+        lean_command("services.trainer.tests.support.sharded_training"),
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
+"""`main()`: teams in, digests of what they trained out.
 
 One JSON object a line in: {"workers", "exchange": memory or collectives, "devices", "model": plain, estimator or
 module, "examples" of a block, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file,
@@ -204,7 +204,3 @@ def main() -> None:
             finally:
                 os._exit(status)
         os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    main()

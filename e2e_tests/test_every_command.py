@@ -33,6 +33,7 @@ records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-0
 push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
 pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | unarchive {model}
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
+whoami | token new ada --roles viewer | logout
 """
 REFUSED = """
 up --detach | up --detach --replicas 2 | logs nobody | ingest {csv} --stream nobody | train nobody
@@ -53,7 +54,7 @@ stats nobody | trace nobody | trace {model}@99 | profile {model}
 tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model engines nobody
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
-labels {stream} {csv} | labels nobody {csv}
+labels {stream} {csv} | labels nobody {csv} | login | token new ada --roles root
 """
 """Those that stand here alone do their work in headrace/tests/ (fit, lr-find, profile, tflite, optimize, tap,
 engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
@@ -67,7 +68,7 @@ def _lines(block: str) -> list[str]:
 
 def _run(data_dir: Path, words: list[str]) -> Result:
     """In this process: a start of Python for each would be most of the time. test_command_line.py starts them."""
-    environment = {"COLUMNS": str(_COLUMNS), "NO_COLOR": "1"}
+    environment = {"COLUMNS": str(_COLUMNS), "NO_COLOR": "1", "XDG_CONFIG_HOME": str(data_dir / "config")}
     return CliRunner().invoke(app, ["--data", str(data_dir), *words], env=environment)
 
 

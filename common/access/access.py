@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.access.access_file import AccessFile, read_access
+from common.access.oidc import Oidc, is_jwt
 from common.access.principal import ANONYMOUS, Principal
 from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
@@ -31,6 +32,7 @@ class _State:
     """One content of the file, with what was found by it: `known` by the header's value."""
 
     file: AccessFile
+    oidc: Oidc | None = None
     known: dict[str, Principal] = field(default_factory=dict)
 
 
@@ -65,13 +67,18 @@ class Access:
         return self.path is not None
 
     @property
+    def has_issuer(self) -> bool:
+        self._refresh()
+        return self._state.oidc is not None
+
+    @property
     def remark(self) -> str:
         """For /readyz; "" where there is nothing to say."""
         self._refresh()
         return self._fault or self._remark
 
     def principal_of(self, authorization: str) -> Principal:
-        """Whose credentials these are.
+        """Whose credentials these are. Never waits: where `needs_time` says so, `prepare` comes first.
 
         Args:
             authorization: the header's value; "" where a request has none.
@@ -84,12 +91,31 @@ class Access:
         self._refresh()
         state = self._state
         found = state.known.get(authorization)
-        if found is None:
-            found = _looked_up(state.file, authorization)
+        if found is None or found.expires_at < time.time():
+            found = _looked_up(state, authorization)
             if len(state.known) >= _MOST_KNOWN:
                 state.known.clear()
             state.known[authorization] = found
         return found
+
+    def needs_time(self, authorization: str) -> bool:
+        """Whether keys of an issuer have to be fetched first."""
+        oidc = self._state.oidc
+        if oidc is None or authorization in self._state.known:
+            return False
+        token = _token_of(authorization)
+        return is_jwt(token) and oidc.wants_keys(token)
+
+    def prepare(self, authorization: str) -> None:
+        """Fetches them; not in an event loop. Raises Unavailable."""
+        oidc = self._state.oidc
+        if oidc is not None and self.needs_time(authorization):
+            oidc.fetch_keys(_token_of(authorization))
+
+    def identify(self, authorization: str) -> Principal:
+        """prepare and principal_of. Raises Unauthenticated, Unavailable."""
+        self.prepare(authorization)
+        return self.principal_of(authorization)
 
     def has_changed(self, generation: int, principal: Principal | None) -> bool:
         """Whether what was found at that generation has to be asked for again: other content, or too old."""
@@ -121,7 +147,11 @@ class Access:
                 self._note_fault(error)
 
     def _take(self, content: bytes) -> None:
-        self._state = _State(read_access(content, os.fspath(self.path or "")))
+        file = read_access(content, os.fspath(self.path or ""))
+        oidc = self._state.oidc
+        if file.oidc is None or oidc is None or oidc.config != file.oidc:
+            oidc = Oidc(file.oidc) if file.oidc is not None else None
+        self._state = _State(file, oidc)
         self._content = content
         self.generation += 1
 
@@ -157,13 +187,24 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _looked_up(file: AccessFile, authorization: str) -> Principal:
+def _looked_up(state: _State, authorization: str) -> Principal:
+    token = _token_of(authorization)
+    if state.oidc is None or not is_jwt(token):
+        return _owner_of(state.file, digest_of(token))
+    found = state.oidc.principal_of(token)
+    if any(found.name == named.name for named in state.file.principals.values()):
+        raise Unauthenticated("the token has the name of a principal of the access file")
+    return found
+
+
+def _token_of(authorization: str) -> str:
+    """Raises Unauthenticated."""
     if not authorization:
         raise Unauthenticated("no credentials; expected the header Authorization: Bearer <token>")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != _SCHEME or not token:
         raise Unauthenticated("the credentials are not of the form Bearer <token>")
-    return _owner_of(file, digest_of(token))
+    return token
 
 
 def _owner_of(file: AccessFile, digest: str) -> Principal:

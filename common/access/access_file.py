@@ -5,6 +5,8 @@
         roles: [operator]
         token_sha256: ["64 hexadecimal digits", ...]
 
+    oidc: {issuer: https://id.example.org, audience: headrace, roles_claim: headrace_roles}
+
 A token is 256 random bits; two of one principal let it be replaced without a gap. `headrace token new` makes them.
 """
 
@@ -15,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from common.access.oidc import OidcConfig
 from common.access.principal import Principal, check_name, check_roles
 from common.errors import InvalidInput
 from common.strict_yaml import read_yaml
@@ -27,6 +30,7 @@ class AccessFile:
     """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits."""
 
     principals: Mapping[str, Principal]
+    oidc: OidcConfig | None = None
 
 
 class _Named(BaseModel):
@@ -39,6 +43,7 @@ class _Named(BaseModel):
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     principals: list[_Named] = []
+    oidc: OidcConfig | None = None
 
 
 def read_access(content: bytes, what: str) -> AccessFile:
@@ -59,7 +64,7 @@ def read_access(content: bytes, what: str) -> AccessFile:
             raise InvalidInput(f"{what}: a token_sha256 of {named.name} is not 64 lower-case hexadecimal digits")
         principal = Principal(check_name(named.name), check_roles(named.roles))
         found |= dict.fromkeys(named.token_sha256, principal)
-    return AccessFile(found)
+    return AccessFile(found, file.oidc)
 
 
 def _fault(fault: Any) -> str:

@@ -23,7 +23,7 @@ from common.errors import InvalidInput
 INGEST, PREDICT, AUTHOR, OPERATOR, VIEWER, SERVICE = "ingest", "predict", "author", "operator", "viewer", "service"
 _WITH_NAME = (INGEST, PREDICT, AUTHOR, SERVICE)
 _ROLE = re.compile(rf"({'|'.join(_WITH_NAME)}):[A-Za-z0-9_.*?\[\]!-]{{1,128}}|{OPERATOR}|{VIEWER}")
-_NAME = re.compile(r"[A-Za-z0-9_.@:+-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.@:+|-]{1,128}")
 _OF_OPERATORS = (INGEST, PREDICT, AUTHOR, VIEWER)
 _MOST_ANSWERS = 4096
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,11 +33,18 @@ class GuardedRoutes:
             await self._app(scope, receive, send)
             return
         try:
+            await self._prepare(scope)
             self._let_in(scope)
         except HeadraceError as error:
             await self._refused(Request(scope, receive), error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    async def _prepare(self, scope: Scope) -> None:
+        """Raises Unavailable: an issuer's keys cannot be fetched; Unauthenticated."""
+        bearer = bearer_of(scope)
+        if bearer and self._guard.access.needs_time(bearer):
+            await run_in_threadpool(self._guard.access.prepare, bearer)
 
     def _let_in(self, scope: Scope) -> None:
         """Raises Unauthenticated, PermissionDenied."""

@@ -194,6 +194,15 @@ class Visit:
         self._newest: Any = None
         """The message that was checked last."""
 
+    def prepare(self) -> None:
+        """Fetches what `begin` needs; not in an event loop. Raises Unavailable, Unauthenticated."""
+        if self.needs_time():
+            self._guard.access.prepare(bearer_of(self._metadata))
+
+    def needs_time(self) -> bool:
+        bearer = bearer_of(self._metadata)
+        return bool(bearer) and self._guard.access.needs_time(bearer)
+
     def begin(self) -> None:
         """Before anything is read. Raises Unauthenticated, PermissionDenied."""
         access = self._guard.access
@@ -249,11 +258,13 @@ def _on_parsed(handler: Any, method: str, waits: Waits, visit: Visit | None) -> 
 
     def on_stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         if visit:
+            visit.prepare()
             visit.begin()
         return behaviour(map(parse, _messages(waits, requests, context)), context)
 
     def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         if visit:
+            visit.prepare()
             visit.begin()
         serialized = next(_messages(waits, requests, context), None)
         if serialized is None:

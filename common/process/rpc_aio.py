@@ -94,7 +94,7 @@ def _on_parsed(
     """
     behaviour = behaviour_of(handler)
     parse = parser_of(handler, method, visit)
-    begin, go_on = (visit.begin, visit.go_on) if visit else (_nothing, _nothing)
+    go_on = visit.go_on if visit else _nothing
 
     async def messages(context: Any) -> AsyncGenerator[Any, None]:
         while (serialized := await _read(waits, context)) is not grpc.aio.EOF:
@@ -107,7 +107,7 @@ def _on_parsed(
         return bytes(serialized)
 
     async def answer(context: Any) -> Any:
-        begin()
+        await _begin(visit)
         if handler.request_streaming:
             async with aclosing(messages(context)) as arriving:
                 return await behaviour(arriving, context)
@@ -120,7 +120,7 @@ def _on_parsed(
                 return await asked
 
     async def answers(context: Any) -> AsyncIterator[Any]:
-        begin()
+        await _begin(visit)
         async with aclosing(messages(context)) as arriving:
             request = arriving if handler.request_streaming else parse(await only(context))
             async for found in behaviour(request, context):
@@ -129,6 +129,14 @@ def _on_parsed(
                     yield found
 
     return answers if is_generator else answer
+
+
+async def _begin(visit: Visit | None) -> None:
+    if visit is None:
+        return
+    if visit.needs_time():
+        await asyncio.to_thread(visit.prepare)
+    visit.begin()
 
 
 def _nothing() -> None:

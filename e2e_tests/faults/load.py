@@ -25,6 +25,7 @@ from e2e_tests.faults.history import Append, Outcome, Prediction, PredictionOutc
 from e2e_tests.faults.stream import MODEL, STREAM, events
 from headrace import Addresses, Client, Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
 from headrace.client.connection import Door
+from headrace.client.credentials import token_for
 from protos import tfserving_pb2
 
 _TRY_SECONDS = 5.0
@@ -245,6 +246,7 @@ class RestAsker(Asker):
         super().__init__(history, successes, ids, rates, seed)
         parts = urlsplit(url)
         self._place = (parts.hostname or "", parts.port or 0)
+        self._credentials = Door("serving", url, timeout_seconds=_TRY_SECONDS).credentials
         self._connection: http.client.HTTPConnection | None = None
         self._last: tuple[_Question, float] | None = None
 
@@ -254,6 +256,7 @@ class RestAsker(Asker):
         headers = {
             "Content-Type": "application/json",
             "X-Request-Timeout-Ms": str(int(question.deadline_seconds * 1000)),
+            **self._credentials,
         }
         timeout = question.deadline_seconds + _SILENCE_SECONDS
         if self._connection is None:
@@ -311,6 +314,8 @@ class GrpcAsker(Asker):
     ) -> None:
         super().__init__(history, successes, ids, rates, seed)
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_BACKOFF)
+        token = token_for(f"127.0.0.1:{port}")
+        self._credentials = (("authorization", f"Bearer {token}"),) if token else ()
         self._predict = self._channel.unary_unary(
             _PREDICT,
             request_serializer=tfserving_pb2.PredictRequest.SerializeToString,
@@ -326,7 +331,7 @@ class GrpcAsker(Asker):
             tensor.tensor_shape.dim.add(size=len(question.inputs))
             tensor.float_val.extend(point[index] for point in question.inputs)
         try:
-            response = self._predict(request, timeout=question.deadline_seconds)
+            response = self._predict(request, timeout=question.deadline_seconds, metadata=self._credentials)
         except grpc.RpcError as error:
             return _heard_error(error)
         return _Heard("answered", version=response.model_spec.version.value, outputs=_floats(response))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import platform as host
 import random
 import threading
@@ -86,6 +87,9 @@ class FaultRun:
         self._successes = Successes()
         self._chance = random.Random(options.seed)
         addresses = injector.platform.addresses
+        with injector.platform.client() as client:
+            if client.token:
+                os.environ["HEADRACE_TOKEN"] = client.token  # for every client of this process
         self._watcher = Watcher(addresses, self._history, self._successes)
         url = addresses.predictions or addresses.serving[0]
         grpc_port = injector.platform.grpc_port("serving-0")

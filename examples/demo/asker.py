@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
 from examples.demo.percentiles import percentile
+from headrace.client.credentials import token_for
 
 _TIMEOUT_SECONDS = 10.0
 _REPORT_SECONDS = 1.0
@@ -113,6 +114,8 @@ class Asker:
 
 def _request(settings: AskerSettings, body: bytes) -> bytes:
     head = f"POST {settings.path} HTTP/1.1\r\nHost: {settings.host}\r\nContent-Type: application/json\r\n"
+    token = token_for(settings.host)
+    head += f"Authorization: Bearer {token}\r\n" if token else ""
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

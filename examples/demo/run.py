@@ -146,7 +146,9 @@ class _Demo:
         self._launcher.up(replicas=self._settings.replicas, port_offset=None)
         # The others come up while the first events flow.
         state = self._launcher.wait_until_ready(names=("registry", "ingest"), on_change=self._show_start)
-        with Client(state.addresses, by="headrace demo") as client:
+        with self._launcher.client(by="headrace demo") as client:
+            if client.token:
+                os.environ["HEADRACE_TOKEN"] = client.token  # for the processes that feed and ask
             definition.apply(client)
             watcher = Watcher(client, definition.model)
             self._feeder = self._start_feeder(state, definition)

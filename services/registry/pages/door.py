@@ -211,7 +211,7 @@ class Pages:
         fields = await read_form(request, {"access_token", "next"})
         self._sessions.check(request, fields)
         try:
-            cookie = self._logins.issue(fields.get("access_token", "").strip())
+            cookie = await run_in_threadpool(self._logins.issue, fields.get("access_token", "").strip())
         except Unauthenticated as error:
             return self._login_form(request, error.message)
         response = RedirectResponse(_own(fields.get("next", "")), status_code=_SEE_OTHER, headers=dict(HEADERS))

@@ -1,13 +1,15 @@
 """Signing in on the pages: a token is exchanged for a cookie that this registry has signed.
 
 The cookie holds the token's SHA-256, by which the principal is looked up again with every request: a token that is
-removed from the access file ends its sessions. It is HttpOnly and SameSite=Strict. It counts for pages and their forms,
-and where something is read; a change through the API takes a bearer token, which no page of another site can send.
+removed from the access file ends its sessions. Of an issuer's token it holds name and roles, until the token expires.
+The cookie is HttpOnly and SameSite=Strict. It counts for pages and their forms, and where something is read; a change
+through the API takes a bearer token, which no page of another site can send.
 """
 
 import base64
 import hmac
 import json
+import math
 import time
 
 from starlette.datastructures import Headers
@@ -33,10 +35,14 @@ class Logins:
         self._access, self._secret = access, secret
 
     def issue(self, token: str) -> str:
-        """The cookie's value. Raises Unauthenticated: the token is of no principal."""
-        self._access.principal_of(f"Bearer {token}")
-        payload = json.dumps({"token_sha256": digest_of(token), "expires_at": int(time.time()) + SECONDS})
-        encoded = base64.urlsafe_b64encode(payload.encode()).decode()
+        """The cookie's value. Raises Unauthenticated: the token is of no principal; Unavailable."""
+        principal = self._access.identify(f"Bearer {token}")
+        session: dict[str, object] = {"expires_at": min(time.time() + SECONDS, principal.expires_at)}
+        if math.isinf(principal.expires_at):
+            session["token_sha256"] = digest_of(token)
+        else:
+            session |= {"name": principal.name, "roles": sorted(principal.roles)}
+        encoded = base64.urlsafe_b64encode(json.dumps(session).encode()).decode()
         return f"{encoded}.{self._signature(encoded)}"
 
     def identify(self, scope: Scope) -> Principal:
@@ -58,7 +64,9 @@ class Logins:
         session = json.loads(base64.urlsafe_b64decode(encoded))
         if session["expires_at"] < time.time():
             raise Unauthenticated("the session has ended; log in again")
-        return self._access.principal_of_digest(session["token_sha256"])
+        if "name" in session and self._access.has_issuer:
+            return Principal(session["name"], frozenset(session["roles"]), expires_at=session["expires_at"])
+        return self._access.principal_of_digest(session.get("token_sha256", ""))
 
     def _signature(self, encoded: str) -> str:
         return hmac.new(self._secret, f"login {encoded}".encode(), "sha256").hexdigest()

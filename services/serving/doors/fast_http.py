@@ -213,8 +213,11 @@ class PredictProtocol(BoundedHttpProtocol):
 
     def _principal(self, model: str) -> Principal | None:
         """Who asks; None for who may not, who is answered on the ordinary way."""
+        authorization = self._authorization.decode("latin-1")
         try:
-            principal = self.access.principal_of(self._authorization.decode("latin-1"))
+            if self.access.needs_time(authorization):
+                return None
+            principal = self.access.principal_of(authorization)
         except Unauthenticated:
             return None
         return principal if PREDICTS.admits(principal, called(model)) else None

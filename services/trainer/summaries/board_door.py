@@ -19,7 +19,7 @@ from tensorboard import default, main_lib, program
 
 from common.access.access import Access, open_access
 from common.access.principal import VIEWER
-from common.errors import InvalidInput, Unauthenticated
+from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.http_door import Door, HttpBounds, RefusedByDoor, host_names
 from common.process.http_protocol import SAFE_METHODS
 
@@ -48,9 +48,12 @@ def guarded(inner: _Wsgi, allowed_hosts: str, access: Access) -> _Wsgi:
             start("200 OK", _TEXT)
             return [b"ok"]
         try:
-            if not access.principal_of(_bearer(environment.get("HTTP_AUTHORIZATION", ""))).may(VIEWER):
+            if not access.identify(_bearer(environment.get("HTTP_AUTHORIZATION", ""))).may(VIEWER):
                 start("403 Forbidden", _TEXT)
                 return [b"this takes the role viewer"]
+        except Unavailable as error:
+            start("503 Service Unavailable", _TEXT)
+            return [error.message.encode()]
         except Unauthenticated as error:
             start("401 Unauthorized", [*_TEXT, ("WWW-Authenticate", 'Basic realm="Headrace: a token as password"')])
             return [error.message.encode()]

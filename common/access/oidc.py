@@ -1,0 +1,180 @@
+"""Bearer tokens of an OpenID Connect issuer: JWTs whose signature, issuer, audience and times are checked by PyJWT.
+
+The issuer's keys come from its discovery document (OpenID Connect Discovery 1.0, section 4) and are kept for five
+minutes; a token with a key that is not among them has them fetched again, at most once a second. Algorithms are
+asymmetric ones only: with HMAC a public key would pass for a secret (RFC 8725, section 3.1).
+"""
+
+import ipaddress
+import json
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from common.access.principal import Principal, check_name, check_roles
+from common.errors import InvalidInput, Unauthenticated, Unavailable
+
+_ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+_TIMEOUT_SECONDS = 3.0
+_KEPT_SECONDS, _COOLDOWN_SECONDS = 300.0, 1.0
+_MOST_DOCUMENT_BYTES = 1 << 20
+_MOST_TOKEN_BYTES = 8192
+
+
+class OidcRule(BaseModel):
+    """Roles for those whose claim has the value, or a list with it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    claim: str
+    value: str
+    roles: tuple[str, ...] = Field(min_length=1, strict=False)
+
+
+class OidcConfig(BaseModel):
+    """`oidc` of the access file.
+
+    Attributes:
+        roles_claim: a claim that lists roles by their names; other values in it are left out.
+        name_claim: the claim that the history shows.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    issuer: str
+    audience: str = Field(min_length=1)
+    name_claim: str = "sub"
+    roles_claim: str = ""
+    rules: tuple[OidcRule, ...] = Field((), strict=False)
+    leeway_seconds: int = Field(30, ge=0, le=300)
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_safe(cls, issuer: str) -> str:
+        _check_url(issuer)
+        return issuer
+
+    @field_validator("rules")
+    @classmethod
+    def _have_roles(cls, rules: tuple[OidcRule, ...]) -> tuple[OidcRule, ...]:
+        for rule in rules:
+            try:
+                check_roles(rule.roles)
+            except InvalidInput as error:
+                raise ValueError(error.message) from error
+        return rules
+
+
+class Oidc:
+    """One issuer, with its keys. Thread-safe."""
+
+    def __init__(self, config: OidcConfig) -> None:
+        import jwt  # Not with the first token: that may be in an event loop.
+
+        del jwt
+        self.config = config
+        self._client: Any = None
+
+    def wants_keys(self, token: str) -> bool:
+        """Whether `fetch_keys` has to be called, which waits for the issuer, before `principal_of` can answer."""
+        return self._key_of(_key_id(token)) is None
+
+    def fetch_keys(self, token: str) -> None:
+        """Raises Unavailable: the issuer does not answer, or not as an issuer does."""
+        import jwt
+
+        try:
+            if self._client is None:
+                self._client = jwt.PyJWKClient(
+                    self._discovered(), timeout=_TIMEOUT_SECONDS, lifespan=_KEPT_SECONDS,
+                    cooldown_duration=_COOLDOWN_SECONDS,
+                )  # fmt: skip
+            self._client.get_signing_key(_key_id(token))
+        except jwt.PyJWKClientConnectionError as error:
+            raise Unavailable(f"the keys of {self.config.issuer} cannot be fetched") from error
+        except jwt.PyJWTError:
+            return  # There is no such key; `principal_of` says so.
+
+    def principal_of(self, token: str) -> Principal:
+        """Raises Unauthenticated."""
+        import jwt
+
+        config = self.config
+        key = self._key_of(_key_id(token))
+        if key is None:
+            raise Unauthenticated("the token is signed with no key of the issuer")
+        try:
+            claims = jwt.decode(
+                token, key, algorithms=_ALGORITHMS, audience=config.audience, issuer=config.issuer,
+                leeway=config.leeway_seconds, options={"require": ["exp", "iss", "aud", config.name_claim]},
+            )  # fmt: skip
+            name, roles = check_name(str(claims[config.name_claim])), self._roles_of(claims)
+        except (jwt.PyJWTError, InvalidInput) as error:
+            raise Unauthenticated(f"the token does not count: {error}") from error
+        return Principal(name, roles, expires_at=float(claims["exp"]) + config.leeway_seconds)
+
+    def _roles_of(self, claims: dict[str, Any]) -> frozenset[str]:
+        listed = [role for role in _values(claims.get(self.config.roles_claim)) if _is_role(role)]
+        ruled = [
+            role for rule in self.config.rules if rule.value in _values(claims.get(rule.claim)) for role in rule.roles
+        ]
+        return frozenset((*listed, *ruled))
+
+    def _key_of(self, key_id: str) -> Any:
+        """Among those that are here and not too old."""
+        known = self._client and self._client.jwk_set_cache.get()
+        return next((key for key in known.keys if key.key_id == key_id), None) if known else None
+
+    def _discovered(self) -> str:
+        """Where the keys are. Raises Unavailable."""
+        url = f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # _check_url has seen it
+                document = json.loads(answer.read(_MOST_DOCUMENT_BYTES))
+            if document["issuer"] != self.config.issuer:
+                raise ValueError("the document is of another issuer")
+            return _check_url(str(document["jwks_uri"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"{url} cannot be read: {error}") from error
+
+
+def is_jwt(token: str) -> bool:
+    return token.count(".") == 2 and len(token) <= _MOST_TOKEN_BYTES
+
+
+def _key_id(token: str) -> str:
+    """Raises Unauthenticated."""
+    import jwt
+
+    try:
+        return str(jwt.get_unverified_header(token).get("kid", ""))
+    except jwt.PyJWTError as error:
+        raise Unauthenticated("the token is no JWT") from error
+
+
+def _values(claim: object) -> list[str]:
+    """Of a list, or of a text with spaces, as `scope` has it."""
+    if isinstance(claim, str):
+        return claim.split(" ")
+    return [value for value in claim if isinstance(value, str)] if isinstance(claim, list) else []
+
+
+def _is_role(text: str) -> bool:
+    try:
+        return bool(check_roles([text]))
+    except InvalidInput:
+        return False
+
+
+def _check_url(url: str) -> str:
+    """The URL itself. Raises ValueError unless nobody between here and there can change what it answers."""
+    parts = urlsplit(url)
+    is_here = parts.hostname == "localhost"
+    if not is_here and parts.hostname:
+        try:
+            is_here = ipaddress.ip_address(parts.hostname).is_loopback
+        except ValueError:
+            is_here = False
+    if not parts.hostname or parts.scheme not in ("https", "http") or (parts.scheme == "http" and not is_here):
+        raise ValueError(f"{url!r} is no https:// URL, nor http:// on this machine")
+    return url

@@ -1,0 +1,185 @@
+"""Tokens of an issuer: which count, for whom, and which do not."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.access.access import Access
+from common.access.guard import Guard
+from common.errors import InvalidInput, Unauthenticated, Unavailable
+from common.process.health import Health
+from common.process.web import COMMON_RULES, create_app
+from testing.issuer import AUDIENCE, Issuer, issuer
+
+
+@pytest.fixture
+def made() -> Iterator[Issuer]:
+    with issuer() as one:
+        yield one
+
+
+def _access(folder: Path, made: Issuer, **more: Any) -> Access:
+    oidc = {"issuer": made.url, "audience": AUDIENCE, "roles_claim": "roles", **more}
+    named = {"name": "bob", "roles": ["viewer"], "token_sha256": ["0" * 64]}
+    (folder / "access.yaml").write_text(json.dumps({"principals": [named], "oidc": oidc}))
+    return Access(folder / "access.yaml")
+
+
+def test_a_token_has_the_name_and_the_roles_of_its_claims(tmp_path: Path, made: Issuer) -> None:
+    rules = [{"claim": "groups", "value": "ml", "roles": ["author:*", "viewer"]}]
+    access = _access(tmp_path, made, rules=rules)
+    token = made.token(roles=["predict:a*", "admin-of-something-else"], groups=["ml", "all"])
+    principal = access.identify(f"Bearer {token}")
+    assert (principal.name, principal.roles) == ("ada", frozenset({"predict:a*", "author:*", "viewer"}))
+    assert principal.expires_at > time.time()
+    spaced = access.identify(f"Bearer {made.token(roles='viewer operator', sub='eve')}")
+    assert (spaced.name, spaced.roles) == ("eve", frozenset({"viewer", "operator"}))
+    assert access.identify(f"Bearer {made.token(sub='none')}").roles == frozenset()
+
+
+def test_another_claim_may_be_the_name_and_other_keys_and_algorithms_sign(tmp_path: Path, made: Issuer) -> None:
+    made.new_key("e", elliptic=True)
+    access = _access(tmp_path, made, name_claim="email")
+    token = made.token("e", algorithm="ES256", email="ada@example.org")
+    assert access.identify(f"Bearer {token}").name == "ada@example.org"
+
+
+def _unsigned(made: Issuer) -> str:
+    parts = ({"alg": "none", "kid": "a"}, {"iss": made.url, "aud": AUDIENCE, "sub": "ada", "exp": 2**33})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+
+
+def _by_public_key(made: Issuer) -> str:
+    """HMAC with what everybody may know. PyJWT makes none itself."""
+    import hashlib
+    import hmac
+
+    def encoded(raw: bytes) -> str:
+        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+    claims = {"iss": made.url, "aud": AUDIENCE, "sub": "ada", "exp": 2**33, "roles": ["operator"]}
+    signed = f"{encoded(json.dumps({'alg': 'HS256', 'kid': 'a'}).encode())}.{encoded(json.dumps(claims).encode())}"
+    return f"{signed}.{encoded(hmac.new(made.public_pem('a'), signed.encode(), hashlib.sha256).digest())}"
+
+
+def _changed(made: Issuer) -> str:
+    head, payload, signature = made.token(roles=["viewer"]).split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    forged = base64.urlsafe_b64encode(json.dumps({**claims, "roles": ["operator"]}).encode()).decode().rstrip("=")
+    return f"{head}.{forged}.{signature}"
+
+
+_WRONG = {
+    "expired": lambda made: made.token(exp=int(time.time()) - 3600),
+    "without an end": lambda made: made.token(exp=None),
+    "not yet": lambda made: made.token(nbf=int(time.time()) + 3600),
+    "for others": lambda made: made.token(aud="another"),
+    "for nobody": lambda made: made.token(aud=None),
+    "of another issuer": lambda made: made.token(iss="http://127.0.0.1:1"),
+    "of no issuer": lambda made: made.token(iss=None),
+    "of no one": lambda made: made.token(sub=None),
+    "of a name that is none": lambda made: made.token(sub="a b\n"),
+    "of a principal of the file": lambda made: made.token(sub="bob", roles=["operator"]),
+    "unsigned": _unsigned,
+    "signed with the public key": _by_public_key,
+    "changed": _changed,
+    "of an unknown key": lambda made: made.token("x", key=_stranger()),
+    "of a stranger's key under a known id": lambda made: made.token("a", key=_stranger()),
+    "nothing": lambda made: "a.b.c",
+    "too long": lambda made: made.token(more="x" * 9000),
+}
+
+
+def _stranger() -> Any:
+    other = Issuer()
+    other.new_key("x")
+    return other.keys["x"]
+
+
+@pytest.mark.parametrize("make", _WRONG.values(), ids=_WRONG.keys())
+def test_no_other_token_counts(tmp_path: Path, made: Issuer, make: Any) -> None:
+    access = _access(tmp_path, made)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            access.identify(f"Bearer {make(made)}")
+
+
+def test_a_new_key_counts_at_once_and_keys_are_not_fetched_for_each_token(tmp_path: Path, made: Issuer) -> None:
+    access = _access(tmp_path, made)
+    for number in range(5):
+        access.identify(f"Bearer {made.token(sub=f'u{number}')}")
+    assert made.fetched == 1
+    made.new_key("b")
+    token = made.token("b")
+    while not _counts(access, token):
+        pass
+    before = made.fetched
+    for _ in range(20):
+        assert not _counts(access, made.token("x", key=_stranger()))
+    assert made.fetched - before < 20
+
+
+def _counts(access: Access, token: str) -> bool:
+    try:
+        return access.identify(f"Bearer {token}").name == "ada"
+    except Unauthenticated:
+        return False
+
+
+def test_an_expired_token_counts_no_more_although_it_was_known(tmp_path: Path, made: Issuer) -> None:
+    access = _access(tmp_path, made, leeway_seconds=0)
+    token = made.token(exp=int(time.time()) + 2)
+    assert _counts(access, token)
+    generation, principal = access.generation, access.identify(f"Bearer {token}")
+    assert not access.has_changed(generation, principal)
+    while _counts(access, token):
+        pass
+    assert access.has_changed(generation, principal), "open streams are asked again"
+
+
+def test_an_issuer_that_is_away_or_another_is_said_to_be(tmp_path: Path, made: Issuer) -> None:
+    access = _access(tmp_path, made)
+    made.says = "https://another.example"
+    with pytest.raises(Unavailable, match="cannot be read"):
+        access.identify(f"Bearer {made.token()}")
+    made.says = made.url
+    assert access.identify(f"Bearer {made.token()}").name == "ada"
+
+
+_ROOT = {"claim": "g", "value": "v", "roles": ["root"]}
+
+
+@pytest.mark.parametrize(
+    "oidc",
+    [
+        {"issuer": "http://id.example.org", "audience": "a"}, {"issuer": "ftp://127.0.0.1", "audience": "a"},
+        {"issuer": "https://id.example.org"}, {"issuer": "https://id.example.org", "audience": ""},
+        {"issuer": "https://id.example.org", "audience": "a", "algorithms": ["HS256"]},
+        {"issuer": "https://id.example.org", "audience": "a", "rules": [_ROOT]},
+    ],
+)  # fmt: skip
+def test_an_issuer_that_is_not_safe_or_not_known_is_refused(tmp_path: Path, oidc: dict[str, Any]) -> None:
+    (tmp_path / "access.yaml").write_text(json.dumps({"oidc": oidc}))
+    with pytest.raises(InvalidInput, match="oidc"):
+        Access(tmp_path / "access.yaml")
+
+
+def test_a_door_fetches_keys_beside_its_event_loop(tmp_path: Path, made: Issuer) -> None:
+    app = create_app("test", Health(), guard=Guard(_access(tmp_path, made), COMMON_RULES))
+
+    async def get(token: str) -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
+            return answer.status_code
+
+    assert asyncio.run(get(made.token(roles=["viewer"]))) == 200
+    assert asyncio.run(get(made.token(roles=[]))) == 403
+    assert asyncio.run(get(made.token(aud="another"))) == 401

@@ -1,0 +1,453 @@
+"""Attacks on a platform with identity: who tries what, and what comes of it.
+
+Every row is one attempt at one door. What a row is refused must not have happened, and a refusal of what is there reads
+as one of what is not.
+"""
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import grpc
+import pytest
+
+from e2e_tests.points import MODEL, PROBES, STREAM
+from e2e_tests.teaching import Pupil
+from e2e_tests.waiting import until
+from headrace import Client
+from headrace.local.launcher import Launcher
+from headrace.places import access_file, token_file
+from protos import ingest_pb2, registry_pb2, tfserving_pb2
+from testing.issuer import AUDIENCE, Issuer, issuer
+
+pytestmark = [pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
+
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "predictor": (f"predict:{MODEL}",), "pattern": ("predict:a*",), "sender": (f"ingest:{STREAM}",),
+    "author": ("author:mine-*",), "viewer": ("viewer",), "stranger": ("predict:elsewhere", "ingest:elsewhere"),
+}  # fmt: skip
+_MADE = ("operator", "registry", "ingest", "trainer", "serving")
+_PREDICT = json.dumps({"instances": PROBES}).encode()
+_EVENTS = json.dumps({"events": [{"a": 0.1, "b": 0.2, "above": 1}]}).encode()
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+_HTML = {"Accept": "text/html"}
+
+
+@dataclass
+class World:
+    """A platform with identity, a model that is served, and everybody's tokens."""
+
+    launcher: Launcher
+    issuer: Issuer
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def url(self, service: str) -> str:
+        addresses = self.launcher.state().addresses
+        return addresses.serving[0] if service == "serving" else str(getattr(addresses, service))
+
+    def grpc_address(self, service: str) -> str:
+        name = "serving-0" if service == "serving" else service
+        return f"127.0.0.1:{self.launcher.state().process(name).grpc_port}"
+
+    def bearer(self, who: str) -> dict[str, str]:
+        """Of a principal; a JWT's maker by `jwt ...`; what is none of them as it is."""
+        if not who:
+            return {}
+        made = _JWTS[who](self.issuer) if who in _JWTS else self.tokens.get(who, who)
+        return {"Authorization": f"Bearer {made}"}
+
+    def ask(
+        self, service: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        connection = http.client.HTTPConnection(urlsplit(self.url(service)).netloc, timeout=60)
+        try:
+            connection.request(method, path, body or None, {"Content-Type": "application/json", **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+        finally:
+            connection.close()
+
+    def call(self, service: str, method: str, message: Any, metadata: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
+        with grpc.insecure_channel(self.grpc_address(service)) as channel:
+            call: Any = channel.unary_stream(f"/{method}")
+            try:
+                next(call(message.SerializeToString(), timeout=60, metadata=metadata), None)
+            except grpc.RpcError as error:
+                code: grpc.StatusCode = error.code()
+                return code
+        return grpc.StatusCode.OK
+
+    def metadata(self, who: str) -> tuple[tuple[str, str], ...]:
+        return tuple((key.lower(), value) for key, value in self.bearer(who).items())
+
+    def write_access(self, *without: str) -> None:
+        """The file with the principals above, and the issuer; takes effect with the next request."""
+        own = [
+            f"  - {{name: {name}, roles: [{', '.join(map(json.dumps, roles))}], "
+            f"token_sha256: [{json.dumps(hashlib.sha256(self.tokens[name].encode()).hexdigest())}]}}\n"
+            for name, roles in _ROLES.items()
+            if name not in without
+        ]
+        oidc = f"oidc: {{issuer: {self.issuer.url}, audience: {AUDIENCE}, roles_claim: roles}}\n"
+        access_file(self.launcher.data_dir).write_text(self._made + "".join(own) + oidc)
+
+    def __post_init__(self) -> None:
+        self._made = access_file(self.launcher.data_dir).read_text()
+        for name in _MADE:
+            self.tokens[name] = token_file(self.launcher.data_dir, name).read_text().strip()
+        for name in _ROLES:
+            self.tokens[name] = f"hr_test-{name}"
+        self.write_access()
+
+
+def _part(document: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
+
+
+def _unsigned(made: Issuer) -> str:
+    claims = {"iss": made.url, "aud": AUDIENCE, "sub": "mallory", "exp": 2**33, "roles": ["operator"]}
+    return f"{_part({'alg': 'none', 'kid': 'a'})}.{_part(claims)}."
+
+
+def _by_public_key(made: Issuer) -> str:
+    claims = {"iss": made.url, "aud": AUDIENCE, "sub": "mallory", "exp": 2**33, "roles": ["operator"]}
+    signed = f"{_part({'alg': 'HS256', 'kid': 'a'})}.{_part(claims)}"
+    digest = hmac.new(made.public_pem("a"), signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+_JWTS: Mapping[str, Any] = {
+    "jwt good": lambda made: made.token(roles=["viewer"]),
+    "jwt expired": lambda made: made.token(roles=["viewer"], exp=int(time.time()) - 3600),
+    "jwt for others": lambda made: made.token(roles=["viewer"], aud="elsewhere"),
+    "jwt of others": lambda made: made.token(roles=["viewer"], iss="https://elsewhere.example"),
+    "jwt unsigned": _unsigned,
+    "jwt by public key": _by_public_key,
+    "jwt of the operator's name": lambda made: made.token(roles=["viewer"], sub="operator"),
+    "jwt without roles": lambda made: made.token(),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    launcher = Launcher(tmp_path_factory.mktemp("attacked"))
+    with issuer() as made:
+        launcher.up(port_offset=None, identity=True)
+        try:
+            launcher.wait_until_ready(timeout_seconds=120)
+            world = World(launcher, made)
+            with launcher.client() as client:
+                pupil = Pupil(client)
+                pupil.apply(launcher.data_dir / "definition")
+                pupil.learn_version(1)
+                pupil.await_served(1)
+            yield world
+        finally:
+            launcher.close()
+
+
+_PREDICT_PATH = f"/v1/models/{MODEL}:predict"
+_OF_STREAM = f"/v1/streams/{STREAM}"
+_BY = json.dumps({"by": "operator", "reason": "r"}).encode()
+_ALIAS = json.dumps({"by": "operator", "version": 1}).encode()
+_SCHEMA = json.dumps({"features": [{"name": "z", "dtype": "float32", "required": False}], "labels": []}).encode()
+_MODEL_BODY = json.dumps({"stream": STREAM, "files": {}, "by": "operator"}).encode()
+_OVER_HTTP = {
+    # who: what                                                 service, method, path, who, headers, body, statuses
+    "nobody lists models": ("registry", "GET", "/v1/models", "", {}, b"", {401}),
+    "nobody asks for metrics": ("serving", "GET", "/metrics", "", {}, b"", {401}),
+    "nobody reads the description": ("ingest", "GET", "/openapi.json", "", {}, b"", {401}),
+    "nobody tries paths": ("trainer", "GET", "/v1/secret", "", {}, b"", {401}),
+    "nobody predicts": ("serving", "POST", _PREDICT_PATH, "", {}, _PREDICT, {401}),
+    "nobody sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "", {}, _EVENTS, {401}),
+    "nobody trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "", {}, _BY, {401}),
+    "a guessed token": ("registry", "GET", "/v1/models", "hr_" + "A" * 43, {}, b"", {401}),
+    "a token's digest": (
+        "registry", "GET", "/v1/models", hashlib.sha256(b"hr_test-viewer").hexdigest(), {}, b"", {401},
+    ),
+    "a token in the query": ("registry", "GET", "/v1/models?access_token=hr_test-viewer", "", {}, b"", {401}),
+    "a token as Basic": (
+        "registry", "GET", "/v1/models", "",
+        {"Authorization": "Basic " + base64.b64encode(b"x:hr_test-viewer").decode()}, b"", {401},
+    ),
+    "a token of 9,000 bytes": ("registry", "GET", "/v1/models", "x" * 9000, {}, b"", {401, 431}),
+    "a predictor reads the catalog": ("registry", "GET", f"/v1/models/{MODEL}", "predictor", {}, b"", {403}),
+    "a predictor reads metrics": ("serving", "GET", "/metrics", "predictor", {}, b"", {403}),
+    "a predictor sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "predictor", {}, _EVENTS, {403}),
+    "a stranger predicts": ("serving", "POST", _PREDICT_PATH, "stranger", {}, _PREDICT, {403}),
+    "a stranger sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "stranger", {}, _EVENTS, {403}),
+    "a viewer predicts": ("serving", "POST", _PREDICT_PATH, "viewer", {}, _PREDICT, {403}),
+    "a viewer promotes": ("registry", "PUT", f"/v1/models/{MODEL}/aliases/production", "viewer", {}, _ALIAS, {403}),
+    "a viewer collects": ("registry", "POST", "/v1/gc", "viewer", {}, b"", {403}),
+    "an author promotes": ("registry", "PUT", "/v1/models/mine-1/aliases/production", "author", {}, _ALIAS, {403}),
+    "an author deletes": ("registry", "DELETE", "/v1/models/mine-1?by=operator", "author", {}, b"", {403}),
+    "an author changes another's model": ("registry", "PUT", f"/v1/models/{MODEL}", "author", {}, _MODEL_BODY, {403}),
+    "an author trains another's model": ("trainer", "POST", f"/v1/models/{MODEL}:train", "author", {}, _BY, {403}),
+    "an author changes a stream": ("registry", "PUT", _OF_STREAM, "author", {}, _SCHEMA, {403, 409}),
+    "a sender reads events": ("ingest", "GET", f"{_OF_STREAM}/events", "sender", {}, b"", {403}),
+    "a pattern and a path": ("serving", "POST", "/v1/models/a%2F..%2Fb:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and dots": ("serving", "POST", "/v1/models/a/../b:predict", "pattern", {}, _PREDICT, {400, 403}),
+    "a pattern and encoded dots": ("serving", "POST", "/v1/models/%2e%2e:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and upper case": ("serving", "POST", "/v1/models/ABOVE:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and a wide letter": ("serving", "POST", "/v1/models/%EF%BD%81:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and an encoded name": ("serving", "POST", "/v1/models/%62:predict", "pattern", {}, _PREDICT, {403}),
+    "a method in a header": (
+        "registry", "POST", "/v1/gc", "viewer", {"X-HTTP-Method-Override": "GET"}, b"", {403},
+    ),
+    "serving's token deletes": ("registry", "DELETE", f"/v1/models/{MODEL}?by=operator", "serving", {}, b"", {403}),
+    "the trainer's token sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "trainer", {}, _EVENTS, {403}),
+    "the trainer's token predicts": ("serving", "POST", _PREDICT_PATH, "trainer", {}, _PREDICT, {403}),
+    "ingest's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "ingest", {}, _BY, {403}),
+    "an expired JWT": ("registry", "GET", "/v1/models", "jwt expired", {}, b"", {401}),
+    "a JWT for another audience": ("registry", "GET", "/v1/models", "jwt for others", {}, b"", {401}),
+    "a JWT of another issuer": ("registry", "GET", "/v1/models", "jwt of others", {}, b"", {401}),
+    "an unsigned JWT": ("registry", "GET", "/v1/models", "jwt unsigned", {}, b"", {401}),
+    "a JWT by HMAC with the public key": ("registry", "GET", "/v1/models", "jwt by public key", {}, b"", {401}),
+    "a JWT in the operator's name": ("registry", "GET", "/v1/models", "jwt of the operator's name", {}, b"", {401}),
+    "a JWT without roles": ("registry", "GET", "/v1/models", "jwt without roles", {}, b"", {403}),
+    # What is allowed, so that a door that refuses everything does not pass.
+    "a JWT that counts": ("registry", "GET", "/v1/models", "jwt good", {}, b"", {200}),
+    "a predictor predicts": ("serving", "POST", _PREDICT_PATH, "predictor", {}, _PREDICT, {200}),
+    "a pattern's own predicts": ("serving", "POST", _PREDICT_PATH, "pattern", {}, _PREDICT, {200}),
+    "a sender sends": ("ingest", "POST", f"{_OF_STREAM}/events", "sender", {}, _EVENTS, {200}),
+    "a probe asks": ("registry", "GET", "/readyz", "", {}, b"", {200}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", _OVER_HTTP.values(), ids=_OVER_HTTP.keys())
+def test_over_http(world: World, row: Any) -> None:
+    service, method, path, who, headers, body, statuses = row
+    status, text, answered = world.ask(service, method, path, {**world.bearer(who), **headers}, body)
+    assert status in statuses, text
+    if status in (401, 403):
+        kind = "Unauthenticated" if status == 401 else "PermissionDenied"
+        assert json.loads(text)["error"]["kind"] == kind
+        assert (answered.get("www-authenticate") == "Bearer") == (status == 401)
+
+
+_REGISTRY, _PREDICTION = "headrace.RegistryService", "tensorflow.serving.PredictionService"
+_SPEC = tfserving_pb2.ModelSpec(name=MODEL)
+_TWO = tfserving_pb2.MultiInferenceRequest(
+    tasks=[tfserving_pb2.InferenceTask(model_spec=tfserving_pb2.ModelSpec(name=name)) for name in (MODEL, "secret")]
+)
+_LEASE = registry_pb2.LeaseRoundRequest(holder="mallory", ttl_seconds=60)
+_MOVE = registry_pb2.SetAliasRequest(model=MODEL, alias="production", version=1, by="operator")
+_NO, _WHO = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+_OVER_GRPC = {
+    "nobody predicts": ("serving", f"{_PREDICTION}/Predict", tfserving_pb2.PredictRequest(model_spec=_SPEC), "", _WHO),
+    "nobody lists": ("registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), "", _WHO),
+    "nobody watches": ("registry", f"{_REGISTRY}/Watch", registry_pb2.WatchRequest(), "", _WHO),
+    "nobody looks for methods": (
+        "registry", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", registry_pb2.WatchRequest(), "",
+        _WHO,
+    ),
+    "a stranger predicts": (
+        "serving", f"{_PREDICTION}/Predict", tfserving_pb2.PredictRequest(model_spec=_SPEC), "stranger", _NO,
+    ),
+    "a predictor asks two models at once": ("serving", f"{_PREDICTION}/MultiInference", _TWO, "predictor", _NO),
+    "a predictor reloads": (
+        "serving", "tensorflow.serving.ModelService/HandleReloadConfigRequest", registry_pb2.WatchRequest(),
+        "predictor", _NO,
+    ),
+    "a sender sends elsewhere": (
+        "ingest", "headrace.IngestService/Append", ingest_pb2.AppendRequest(stream="elsewhere"), "sender", _NO,
+    ),
+    "an operator leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "operator", _NO),
+    "serving leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "serving", _NO),
+    "serving registers a version": (
+        "registry", f"{_REGISTRY}/RegisterVersion", registry_pb2.RegisterVersionRequest(round_id="r"), "serving", _NO,
+    ),
+    "a trainer promotes": ("registry", f"{_REGISTRY}/SetAlias", _MOVE, "trainer", _NO),
+    "ingest reports as a trainer": (
+        "registry", f"{_REGISTRY}/Report", registry_pb2.ReportRequest(instance_id="i", service="trainer"), "ingest",
+        _NO,
+    ),
+    "an author uploads under another's round": (
+        "registry", f"{_REGISTRY}/PutResumePoint", registry_pb2.PutResumePointRequest(round_id="r"), "author", _NO,
+    ),
+    "a viewer lists": (
+        "registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), "viewer", grpc.StatusCode.OK,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", _OVER_GRPC.values(), ids=_OVER_GRPC.keys())
+def test_over_grpc(world: World, row: Any) -> None:
+    service, method, message, who, expected = row
+    assert world.call(service, method, message, world.metadata(who)) is expected
+
+
+def test_credentials_twice_are_none(world: World) -> None:
+    both = (*world.metadata("viewer"), *world.metadata("stranger"))
+    for metadata in (both, both[::-1]):
+        assert world.call("registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), metadata) is _WHO
+    head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    lines = "".join(f"Authorization: Bearer {world.tokens[name]}\r\n" for name in ("viewer", "operator"))
+    assert _statuses(world, "registry", f"{head}{lines}\r\n".encode(), 1) == [400]
+
+
+def test_each_of_pipelined_requests_is_held_against_its_own_credentials(world: World) -> None:
+    sent = b""
+    for who in ("predictor", "stranger", "", "predictor"):
+        head = f"POST {_PREDICT_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(_PREDICT)}\r\n"
+        sent += (head + "".join(f"{k}: {v}\r\n" for k, v in world.bearer(who).items()) + "\r\n").encode() + _PREDICT
+    assert _statuses(world, "serving", sent, 4) == [200, 403, 401, 200]
+
+
+def _statuses(world: World, service: str, sent: bytes, count: int) -> list[int]:
+    parts = urlsplit(world.url(service))
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as wire:
+        wire.sendall(sent)
+        file = wire.makefile("rb")
+        found = []
+        for _ in range(count):
+            found.append(int(file.readline().split()[1]))
+            headers = dict(line.lower().split(b": ", 1) for line in iter(file.readline, b"\r\n"))
+            file.read(int(headers.get(b"content-length", b"0")))
+        return found
+
+
+def test_what_is_refused_reads_the_same_whether_or_not_it_is_there(world: World) -> None:
+    for service, method, path in (
+        ("serving", "POST", "/v1/models/{}:predict"), ("serving", "GET", "/v1/models/{}"),
+        ("registry", "GET", "/v1/models/{}"), ("trainer", "POST", "/v1/models/{}:train"),
+    ):  # fmt: skip
+        told = {world.ask(service, method, path.format(name), world.bearer("stranger"))[:2] for name in (MODEL, "none")}
+        assert len(told) == 1, path
+
+
+def test_nobody_acts_in_another_name(world: World) -> None:
+    body = json.dumps({"by": "somebody-else", "reason": "an attack"}).encode()
+    for change in ("pin", "unpin"):
+        status, text, _ = world.ask("registry", "POST", f"/v1/models/{MODEL}:{change}", world.bearer("operator"), body)
+        assert status == 200, text
+    _, text, _ = world.ask("registry", "GET", "/v1/history", world.bearer("viewer"))
+    entries = [entry for entry in json.loads(text)["entries"] if entry["reason"] == "an attack"]
+    assert [entry["by"] for entry in entries] == ["operator", "operator"]
+
+
+def _log_in(world: World, who: str) -> tuple[str, str]:
+    """The browser's cookies, and the token of its forms."""
+    _, page, headers = world.ask("registry", "GET", "/login", _HTML)
+    session = headers["set-cookie"].partition(";")[0]
+    form = re.findall(r'name="token" value="([^"]+)"', page.decode())[0]
+    fields = urlencode({"token": form, "access_token": world.tokens[who], "next": "//evil.example"})
+    status, _, headers = world.ask("registry", "POST", "/login", {**_FORM, "Cookie": session}, fields.encode())
+    assert (status, headers["location"]) == (303, "/")
+    return f"{session}; {headers['set-cookie'].partition(';')[0]}", form
+
+
+def test_forms_and_cookies_of_others_change_nothing(world: World) -> None:
+    cookies, form = _log_in(world, "operator")
+    path = f"/models/{MODEL}/do/pause"
+    fields = urlencode({"token": form, "from": "1", "reason": "an attack"}).encode()
+    own = {**_FORM, "Cookie": cookies}
+    foreign: tuple[tuple[Mapping[str, str], bytes], ...] = (
+        ({**own, "Origin": "http://evil.example"}, fields), ({**own, "Origin": "null"}, fields),
+        ({**own, "Sec-Fetch-Site": "cross-site"}, fields), (own, fields.replace(form.encode(), b"0" * len(form))),
+        ({**_FORM, "Cookie": cookies.partition(";")[0]}, fields),
+        ({**_FORM, "Cookie": f"{cookies[:-4]}0000"}, fields),
+    )  # fmt: skip
+    for headers, body in foreign:
+        assert world.ask("registry", "POST", path, headers, body)[0] in (401, 403, 409)
+    api = f"/v1/models/{MODEL}:pause"
+    assert world.ask("registry", "POST", api, {"Cookie": cookies}, _BY)[0] == 401
+    with world.launcher.client() as client:
+        assert not client.model(MODEL).paused
+    assert world.ask("registry", "POST", path, own, fields)[0] == 303, "its own form does"
+    assert world.ask("registry", "POST", f"/v1/models/{MODEL}:resume", world.bearer("operator"), _BY)[0] == 200
+
+
+def test_a_viewers_session_sees_no_button_and_submits_no_form(world: World) -> None:
+    cookies, form = _log_in(world, "viewer")
+    _, page, _ = world.ask("registry", "GET", f"/models/{MODEL}", {**_HTML, "Cookie": cookies})
+    assert b"/do/" not in page
+    fields = urlencode({"token": form, "from": "1", "reason": ""}).encode()
+    path = f"/models/{MODEL}/do/rollback"
+    assert world.ask("registry", "POST", path, {**_FORM, "Cookie": cookies}, fields)[0] == 403
+
+
+def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) -> None:
+    cookies, _ = _log_in(world, "viewer")
+    ended: list[grpc.StatusCode] = []
+    began = threading.Event()
+
+    def watch() -> None:
+        with grpc.insecure_channel(world.grpc_address("registry")) as channel:
+            call: Any = channel.unary_stream(f"/{_REGISTRY}/Watch")
+            try:
+                request = registry_pb2.WatchRequest().SerializeToString()
+                for _ in call(request, timeout=120, metadata=world.metadata("viewer")):
+                    began.set()
+            except grpc.RpcError as error:
+                ended.append(error.code())
+
+    def events() -> Iterator[bytes]:
+        message = ingest_pb2.AppendRequest(stream=STREAM)
+        while not stop.wait(0.05):
+            yield message.SerializeToString()
+
+    def send() -> None:
+        with grpc.insecure_channel(world.grpc_address("ingest")) as channel:
+            call: Any = channel.stream_unary("/headrace.IngestService/AppendStream")
+            try:
+                call(events(), timeout=120, metadata=world.metadata("sender"))
+            except grpc.RpcError as error:
+                ended.append(error.code())
+
+    stop = threading.Event()
+    threads = [threading.Thread(target=target, daemon=True) for target in (watch, send)]
+    for thread in threads:
+        thread.start()
+    assert began.wait(60)
+    try:
+        world.write_access("viewer", "sender")
+        assert world.ask("registry", "GET", "/v1/models", world.bearer("viewer"))[0] == 401
+        assert world.ask("registry", "GET", "/", {**_HTML, "Cookie": cookies})[0] == 401
+        until(lambda: not any(thread.is_alive() for thread in threads), "open streams have ended")
+        assert ended == [_WHO, _WHO]
+    finally:
+        stop.set()
+        world.write_access()
+    assert world.ask("registry", "GET", "/v1/models", world.bearer("viewer"))[0] == 200
+
+
+def test_a_file_that_is_wrong_opens_nothing(world: World) -> None:
+    path = access_file(world.launcher.data_dir)
+    try:
+        for content in ("", "principals: [", "principals: [{name: mallory, roles: [root], token_sha256: []}]"):
+            path.write_text(content)
+            assert world.ask("registry", "GET", "/v1/models", {})[0] == 401
+            assert world.ask("registry", "GET", "/v1/models", world.bearer("stranger"))[0] in (401, 403)
+        _, text, _ = world.ask("registry", "GET", "/readyz", {})
+        assert "refused" in json.loads(text)["conditions"]["access"]
+    finally:
+        world.write_access()
+
+
+def test_no_token_is_in_a_log_a_command_line_or_an_answer(world: World) -> None:
+    told = b"".join(path.read_bytes() for path in (world.launcher.data_dir / "logs").glob("*.log"))
+    for process in world.launcher.state().processes:
+        told += Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    for service in ("registry", "ingest", "trainer", "serving"):
+        for path in ("/readyz", "/metrics", "/openapi.json"):
+            told += world.ask(service, "GET", path, world.bearer("operator"))[1]
+    assert not [name for name, token in world.tokens.items() if token.encode() in told]
+
+
+def test_the_platform_goes_on_as_before(world: World) -> None:
+    with world.launcher.client() as client:
+        assert isinstance(client, Client)
+        assert client.whoami()["name"] == "operator"
+        assert client.aliases(MODEL)["production"] == 1

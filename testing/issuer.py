@@ -1,0 +1,80 @@
+"""An OpenID Connect issuer of a test's own: discovery, keys and tokens."""
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+AUDIENCE = "headrace"
+
+
+@dataclass
+class Issuer:
+    """`keys`: private ones by id, as its key set lists them now; `fetched` counts the questions for them."""
+
+    url: str = ""
+    says: str = ""
+    """The issuer that the discovery document names."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    fetched: int = 0
+
+    def new_key(self, key_id: str, *, elliptic: bool = False) -> None:
+        self.keys[key_id] = (
+            ec.generate_private_key(ec.SECP256R1()) if elliptic else rsa.generate_private_key(65537, 2048)
+        )
+
+    def token(self, key_id: str = "a", *, algorithm: str = "RS256", key: Any = None, **claims: Any) -> str:
+        """Signed by that key; claims that are None are left out."""
+        now = int(time.time())
+        whole = {"iss": self.url, "aud": AUDIENCE, "sub": "ada", "iat": now, "exp": now + 600, **claims}
+        payload = {name: value for name, value in whole.items() if value is not None}
+        return jwt.encode(payload, key or self.keys[key_id], algorithm=algorithm, headers={"kid": key_id})
+
+    def public_pem(self, key_id: str) -> bytes:
+        return bytes(self.keys[key_id].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+    def key_set(self) -> dict[str, Any]:
+        self.fetched += 1
+        return {"keys": [{**_public(key), "kid": key_id, "use": "sig"} for key_id, key in self.keys.items()]}
+
+
+def _public(key: Any) -> dict[str, Any]:
+    algorithm = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
+    return dict(json.loads(algorithm.to_jwk(key.public_key())))
+
+
+@contextmanager
+def issuer() -> Iterator[Issuer]:
+    """With an RSA key `a`."""
+    made = Issuer()
+    made.new_key("a")
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            discovery = {"issuer": made.says, "jwks_uri": f"{made.url}/keys"}
+            body = json.dumps(made.key_set() if self.path == "/keys" else discovery).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.url = made.says = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    server.shutdown()
+    server.server_close()
+    thread.join()

@@ -35,7 +35,7 @@ def _children(pid: int) -> list[int]:
 def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_worker_nothing(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    training = "{batch_size: 8, passes: 60, asynchronous: {workers: 2, servers: 2, tolerance: 0.9}}"
+    training = "{batch_size: 8, passes: 30, asynchronous: {workers: 2, servers: 2, tolerance: 0.9}}"
     # Not the area under the curve: of labels that nothing tells apart and twenty held-out events it may well be 0 once.
     written = (
         definition(gate="{metric: log_loss}", training=training)
@@ -65,7 +65,7 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
     assert version.environment["reproducible"] is False
     told = version.environment["training"]["asynchronous"]
     assert (told["workers"], told["lost"]) == (1, ["worker 1: ended by signal 9 (SIGKILL)"])
-    assert version.step == 60 * 24
+    assert version.step == 30 * 24
     assert 0 < told["updates"] == sum(told["batches_by_worker"]) < version.step, "the rest is of the first attempt"
     assert set(told["staleness"]) == {"mean", "max"}
     placed = {path: one["server"] for one in told["placement"] for path in one["variables"]}
@@ -87,7 +87,7 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
 def test_workers_of_another_trainer_compute_a_round_that_outlives_them(
     trainer: TrainerProcess, registry: RegistryClient, events: Events, tmp_path: Path
 ) -> None:
-    training = "{batch_size: 8, passes: 60, asynchronous: {workers: 2, servers: 2}}"
+    training = "{batch_size: 8, passes: 30, asynchronous: {workers: 2, servers: 2}}"
     written = definition(gate="{}", training=training).replace(b"linear", b"dnn").replace(b"features:\n", _FEATURES)
     registry.register_model(MODEL, stream=STREAM, files={"model.yaml": written}, by="test")
     together = {
@@ -115,7 +115,7 @@ def test_workers_of_another_trainer_compute_a_round_that_outlives_them(
         assert (told["workers"], told["workers_elsewhere"], len(told["lost"])) == (1, 0, 1)
         assert told["lost"][0].startswith("worker 1: ")
         assert version.environment["trainers"] == 2
-        assert version.step == 60 * 23
+        assert version.step == 30 * 23
     finally:
         for one in pair:
             if one.process is not None and one.process.poll() is None:

@@ -18,7 +18,7 @@ from common.access.access import Access
 from common.access.guard import NO_GUARD, called
 from common.access.principal import Principal, act_as
 from common.errors import Unauthenticated
-from common.process.http_door import Door, HttpBounds
+from common.process.http_door import Door, HttpBounds, RefusedByDoor
 from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
 from common.process.tracing import TRACEPARENT
 from services.serving.doors.rest_predict import (
@@ -48,6 +48,7 @@ _ORDINARY_WAY = frozenset(
 )  # fmt: skip
 """A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
+_BAD_REQUEST = 400
 TIMEOUT_DIGITS = 9
 """Milliseconds of eleven days."""
 _VERSION_LINE = VERSION_HEADER.encode() + b": %d\r\n"
@@ -130,6 +131,8 @@ class PredictProtocol(BoundedHttpProtocol):
     max_body_bytes: int
     access: Access
     _paths: dict[bytes, ModelPath]
+    _admitted: dict[tuple[bytes, str], tuple[int, Principal]]
+    """Who was let through to a model, with the generation of the access file."""
     _headers_from: object = None
     _headers_text = b""
     extra_headers: Mapping[str, str]
@@ -189,7 +192,8 @@ class PredictProtocol(BoundedHttpProtocol):
         elif name == PREDICTION_KEY:
             self._keys = value or b","
         elif name == b"authorization":
-            self.note_header(name, value)
+            if self._authorization:
+                raise RefusedByDoor(_BAD_REQUEST, "the request has two authorization headers")
             self._authorization = value
 
     def on_headers_complete(self) -> None:
@@ -213,14 +217,23 @@ class PredictProtocol(BoundedHttpProtocol):
 
     def _principal(self, model: str) -> Principal | None:
         """Who asks; None for who may not, who is answered on the ordinary way."""
+        known = self._admitted.get((self._authorization, model))
+        if known is not None and not self.access.has_changed(*known):
+            return known[1]
         authorization = self._authorization.decode("latin-1")
+        generation = self.access.generation
         try:
             if self.access.needs_time(authorization):
                 return None
             principal = self.access.principal_of(authorization)
         except Unauthenticated:
             return None
-        return principal if PREDICTS.admits(principal, called(model)) else None
+        if not PREDICTS.admits(principal, called(model)):
+            return None
+        if len(self._admitted) >= _MAX_CACHED_PATHS:
+            self._admitted.clear()
+        self._admitted[self._authorization, model] = generation, principal
+        return principal
 
     def _plain_prediction(self) -> ModelPath | None:
         if not self._is_plain or not 0 <= self._content_length <= self.max_body_bytes:
@@ -370,5 +383,6 @@ def protocol_for(
         "extra_headers": extra_headers or {},
         "access": access,
         "_paths": {},
+        "_admitted": {},
     }
     return type("BoundPredictProtocol", (PredictProtocol,), bound)

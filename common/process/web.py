@@ -170,16 +170,15 @@ def create_app(
         """200 when the service may be given work, else 503; the body names each condition.
 
         `?exclude=CONDITION`, as often as wanted, leaves conditions out: a balancer leaves out what all replicas share,
-        since it would otherwise take them all away at once and answer in their place.
+        since it would otherwise take them all away at once and answer in their place. `access` is there where identity
+        is on, or something is wrong with it.
         """
+        if guard.is_on or guard.access.remark:
+            service_health.satisfy("access", but=guard.access.remark)
         unknown = set(exclude or ()) - service_health.names()
         if unknown:
             known = ", ".join(sorted(service_health.names()))
             raise InvalidInput(f"cannot exclude {', '.join(sorted(unknown))}: the conditions here are {known}")
-        if remark := guard.access.remark:
-            service_health.satisfy("access", but=remark)
-        elif "access" in service_health.names():
-            service_health.satisfy("access")
         status = 200 if service_health.is_ready(exclude=exclude or ()) else 503
         return JSONResponse({"conditions": dict(service_health.conditions())}, status_code=status)
 

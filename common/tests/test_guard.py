@@ -78,7 +78,7 @@ def test_a_method_in_a_header_is_none(tmp_path: Path) -> None:
 def test_readiness_says_what_is_wrong_with_the_access_file_and_nothing_of_who_is_in_it(tmp_path: Path) -> None:
     access = access_in(tmp_path)
     app = _app(access)
-    assert "access" not in _get(app, "/readyz", "").json()["conditions"]
+    assert _get(app, "/readyz", "").json()["conditions"]["access"] == "ok"
     (tmp_path / "access.yaml").write_text("principals: [{name: mallory}]")
     while "refused" not in access.remark:
         pass
@@ -88,6 +88,12 @@ def test_readiness_says_what_is_wrong_with_the_access_file_and_nothing_of_who_is
     while access.remark:
         pass
     assert _get(app, "/readyz", "").json()["conditions"]["access"] == "ok"
+
+
+def test_without_identity_readiness_is_silent_about_it() -> None:
+    app = create_app("test", Health("core"))
+    assert set(_get(app, "/readyz", "").json()["conditions"]) == {"core"}
+    assert _get(app, "/metrics", "").status_code == 200
 
 
 def test_the_names_of_a_message_are_found_by_path() -> None:

@@ -22,6 +22,7 @@ case "$1" in
   inspect) cat {folder}/inspect.json ;;
   stats) cat {folder}/stats ;;
   logs) echo "the last words" ;;
+  cp) echo "hr_of-$2" >"$3" ;;
   compose) exit 0 ;;
   *) echo "unknown: $1" >&2; exit 1 ;;
 esac
@@ -185,3 +186,18 @@ def test_starting_needs_the_compose_file_and_a_project_that_does_not_run(engine:
 def test_what_is_not_there_cannot_be_stopped(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         ComposeLauncher(tmp_path, project="q").down()
+
+
+def test_the_client_is_shown_the_operators_token_that_the_first_start_has_made(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.holds(PROXY, container("registry"), container("serving"), container("access", Running=False, Pid=0))
+    launcher = ComposeLauncher(project="p")
+    assert launcher.client().token == "hr_of-access1:/tokens/operator/token"
+    assert launcher.client(token="mine").token == "mine"
+    assert all(process.name != "access" for process in launcher.state().processes)
+    monkeypatch.setenv("HEADRACE_TOKEN", "from-the-environment")
+    assert launcher.client().token == "from-the-environment"
+    monkeypatch.delenv("HEADRACE_TOKEN")
+    engine.holds(PROXY, container("registry"), container("serving"))
+    assert ComposeLauncher(project="p").client().token == "", "identity is off"

@@ -1,0 +1,50 @@
+"""TensorBoard's door with identity: a token as bearer, or as a browser's password."""
+
+import base64
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.access.access import Access
+from services.trainer.summaries.board_door import guarded
+from testing.walking import TOKENS, access_in
+
+
+def _board(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    start("200 OK", [])
+    return [b"the board"]
+
+
+def _asked(access: Access, authorization: str = "", path: str = "/") -> tuple[str, bytes]:
+    said: list[str] = []
+    environment = {
+        "HTTP_HOST": "localhost", "REQUEST_METHOD": "GET", "PATH_INFO": path, "HTTP_AUTHORIZATION": authorization,
+    }  # fmt: skip
+    body = b"".join(guarded(_board, "", access)(environment, lambda status, headers: said.append(status)))
+    return said[0], body
+
+
+def _basic(token: str) -> str:
+    return "Basic " + base64.b64encode(f"anybody:{token}".encode()).decode()
+
+
+@pytest.mark.parametrize("form", [lambda token: f"Bearer {token}", _basic])
+def test_who_may_view_is_shown_the_board(tmp_path: Path, form: Callable[[str], str]) -> None:
+    access = access_in(tmp_path)
+    answers = {
+        name: _asked(access, form(TOKENS[name]))[0][:3] for name in ("viewer", "operator", "predictor", "nobody")
+    }
+    assert answers == {"viewer": "200", "operator": "200", "predictor": "403", "nobody": "401"}
+
+
+@pytest.mark.parametrize("authorization", ["", "Basic", "Basic !", "Basic " + base64.b64encode(b"\xff").decode()])
+def test_nothing_else_is_shown_it(tmp_path: Path, authorization: str) -> None:
+    status, body = _asked(access_in(tmp_path), authorization)
+    assert (status[:3], b"board" in body) == ("401", False)
+
+
+def test_a_probe_and_a_platform_without_identity_need_no_token(tmp_path: Path) -> None:
+    assert _asked(access_in(tmp_path), path="/healthz") == ("200 OK", b"ok")
+    assert _asked(Access()) == ("200 OK", b"the board")

@@ -78,10 +78,10 @@ def parse_rollout(section: object) -> Rollout | None:
         return None
     fields = Fields("rollout", section)
     judge = _judge(fields.take("judge"))
-    goes_back = fields.choice("back", ("automatic", "off"), "automatic") == "automatic"
+    goes_back = fields.choice("back", ("automatic", "manual"), "automatic") == "automatic"
     fields.finish()
     if judge.then == "back" and not goes_back:
-        raise InvalidInput("rollout: judge: then: back does not go with back: off")
+        raise InvalidInput("rollout: judge: then: back does not go with back: manual")
     return Rollout(judge, goes_back)
 
 

@@ -1,6 +1,7 @@
 """Live quality is taken once, shown, and takes production back from a version that the judge found worse."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from common.registry.live import Evidence
 from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
 from services.registry.tests.building import SCHEMA, definition, publish
+from services.registry.tests.seeing import seen
 
 _LATE = {
     **SCHEMA,
@@ -118,6 +120,27 @@ def test_the_door_and_prometheus_show_what_is_live(judged: Catalog, browser: htt
     assert live == {("w", "production", "accuracy"): 0.75, ("w", "predecessor", "accuracy"): 0.75}
 
 
+def test_the_pages_show_what_is_live_beside_what_was_held_out_and_why_production_went_back(
+    judged: Catalog, browser: httpx.Client
+) -> None:
+    assert "Live quality" not in browser.get("/models/w").text
+    judge = {
+        **_JUDGE,
+        "margin": 0.02,
+        "alpha": 0.01,
+        "difference": 0.05,
+        "at": 1.0,
+        "curve": [[20, 3.0, 0.1], [30, 200.0, 0.05]],
+    }
+    judged.put_evidence("w", replace(_worse(), versions={3: {"tracks": [_TRACK], "judge": judge}}))
+    model, version = (" ".join(seen(browser.get(path)).text.split()) for path in ("/models/w", "/models/w/versions/3"))
+    assert "against 1: error_rate +0.05 on the same 30 examples, worse; production went back to 2." in model
+    assert "production accuracy 0.75 20 0.8 30" in model
+    assert "Against version 1, live" in version
+    assert "error_rate is +0.05; production went back to 2" in version
+    assert "Against version" not in browser.get("/models/w/versions/2").text
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -128,7 +151,7 @@ def test_the_door_and_prometheus_show_what_is_live(judged: Catalog, browser: htt
         ("rollout: {judge: {metric: mae, bound: 3}}", "metric mae is of regression, count; head y is binary"),
         ("rollout: {judge: {metric: error_rate, then: back}}", "then: back needs max_samples"),
         ("rollout: {judge: {metric: error_rate, slice: x}}", "unknown keys ['slice']"),
-        ("rollout: {judge: {metric: error_rate}, back: no}", "back must be one of automatic, off"),
+        ("rollout: {judge: {metric: error_rate}, back: no}", "back must be one of automatic, manual"),
         ("live: {window: 3}", "unknown keys ['window']"),
     ],
 )

@@ -94,7 +94,7 @@ class _Door:
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url, tag)
-        if _KEY in request.headers:
+        if _KEY in request.headers and request.method == "POST":
             raise invalid("X-Prediction-Key goes with :predict alone")
         body, gone = partial(self._body, request), partial(_until_gone, request)
         asked = Asked(request.method, text, tag, request.headers.get(TRACEPARENT, ""))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -93,7 +93,12 @@ class RequestLog(Collector):
 
     def offer(self, sample: Sample) -> None:
         """Takes a sample if there is room for it. The messages in it must not be changed afterwards."""
-        size = sample.request.ByteSize() * sample.has_inputs + sample.reply.ByteSize()
+        if not sample.has_inputs:
+            kept = queue_pb2.PredictionRequest(
+                signature=sample.request.signature, output_filter=sample.request.output_filter
+            )
+            sample = replace(sample, request=kept)
+        size = sample.request.ByteSize() + sample.reply.ByteSize()
         with self._lock:
             if len(self._samples) >= _LONGEST_BUFFER or self._held_bytes + size > self._buffer_bytes:
                 self._counts[sample.model, DROPPED_FULL] += 1
@@ -193,7 +198,7 @@ def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.Predic
     asked, answered = record.predict_log.request, record.predict_log.response
     asked.model_spec.CopyFrom(spec)
     asked.output_filter.extend(request.output_filter)
-    for tensor in request.inputs if sample.has_inputs else ():
+    for tensor in request.inputs:
         _copy_tensor(tensor, asked.inputs[tensor.name])
     if not reply.error_code:
         answered.model_spec.CopyFrom(spec)

@@ -17,13 +17,14 @@ from common.quality import OUTPUTS
 from common.registry.catalog import PRODUCTION, Model
 from common.registry.client import RegistryClient
 from common.schema import Schema
-from services.trainer import metrics
 from services.trainer.live.watching import Watched, Watching
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _IDLE_SECONDS = 5.0
 _YIELD_SECONDS = 10.0
+_MOST_STEPS = 20
+"""Of one model before the next has its turn."""
 _LATE = '"late_labels"'
 
 
@@ -70,8 +71,10 @@ class LiveWatch:
         if self._clock() < place.until:
             return
         try:
-            while (watching := self._watching(model, schema, place)) and watching.turn(model, self._registry):
-                metrics.LIVE_STEPS.labels(model.name).inc()
+            for _ in range(_MOST_STEPS):
+                watching = self._watching(model, schema, place)
+                if watching is None or not watching.turn(model, self._registry):
+                    return
                 model = self._registry.get_model(model.name)
         except Conflict as error:
             logger.info("another trainer watches", extra={"model": model.name, "reason": error.message})

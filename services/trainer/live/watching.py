@@ -26,6 +26,7 @@ from common.registry.live import Evidence
 from common.schema import PADDING, Schema
 from common.statistics.requests import array_of
 from protos.prediction_log_pb2 import PredictionLog
+from services.trainer import metrics
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Track, losses_of_rows, rule_of
 from services.trainer.live.join import Answer, Entry, Join
 
@@ -77,7 +78,8 @@ class Watching:
         state = stored.state
         self.revision = stored.revision
         self._positions: dict[Place, int] = _places(state.get("positions", {}))
-        self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, state.get("tracks", ()))}
+        of_task = state.get("tracks", ()) if state.get("task") == watched.task else ()
+        self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, of_task)}
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
         self._changed: set[int] = set()
         self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
@@ -91,7 +93,7 @@ class Watching:
         self._join.counts.update(counts)
 
     def turn(self, model: Model, registry: RegistryClient) -> bool:
-        """Reads what is new, at most some hundred records, and hands it in. Whether there was anything.
+        """Reads what is new, at most some hundred records, and hands it in. Whether there is more to read.
 
         Raises:
             Conflict: another trainer has handed in more. Unavailable, DataLoss: of the log or the registry.
@@ -111,7 +113,8 @@ class Watching:
             self._positions[place] = record.offset + 1
         if is_new:
             self._hand_in(registry, pair)
-        return is_new
+            metrics.LIVE_STEPS.labels(self._model).inc()
+        return limits != ends
 
     def _pair(self, model: Model) -> Comparison | None:
         """Of production with its predecessor, where a judge compares them and has not decided."""
@@ -233,6 +236,7 @@ class Watching:
         for _, place, offset in self._read:
             window[place] = min(window.get(place, offset), offset)
         return {
+            "task": self.watched.task,
             "positions": _by_topic(self._positions),
             "window": _by_topic(window),
             "counts": dict(self._join.counts),

@@ -47,6 +47,7 @@ class Registry:
     aliases: dict[str, int]
     stored: Evidence = field(default_factory=lambda: Evidence(0))
     handed_in: list[Evidence] = field(default_factory=list)
+    definition: bytes = DEFINITION
 
     def list_streams(self) -> list[Stream]:
         return [Stream("s", 1, SCHEMA.to_json(), 0.0)]
@@ -58,7 +59,7 @@ class Registry:
         return self.list_models()[0]
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
-        return {"model.yaml": DEFINITION}
+        return {"model.yaml": self.definition}
 
     def get_evidence(self, model: str) -> Evidence:
         return self.stored
@@ -232,6 +233,38 @@ def test_a_version_that_is_no_worse_stays(log: Log) -> None:
         watch.turn()
     assert not [one for one in registry.handed_in if one.back_from]
     assert registry.handed_in[-1].versions[2]["judge"]["samples"] == 400
+
+
+@pytest.mark.parametrize(
+    ("rollout", "goes_back"),
+    [
+        ("{judge: {metric: error_rate, max_samples: 100, then: back}}", [2]),
+        ("{judge: {metric: error_rate, max_samples: 100}}", []),
+        ("{judge: {metric: error_rate, max_samples: 100}, back: manual}", []),
+    ],
+)
+def test_what_is_inconclusive_goes_back_or_stays_as_the_rollout_says(
+    log: Log, rollout: str, goes_back: list[int]
+) -> None:
+    definition = DEFINITION.partition(b"rollout")[0] + f"rollout: {rollout}\n".encode()
+    registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
+    log.predict(range(100), 0.8, 2, "production")
+    log.predict(range(100), 0.9, 1, "predecessor")
+    log.label(range(100), "yes")
+    _watch(registry, log).turn()
+    assert registry.handed_in[-1].versions[2]["judge"]["verdict"] == "inconclusive"
+    assert [one.back_from for one in registry.handed_in if one.back_from] == goes_back
+
+
+def test_where_production_goes_back_by_hand_alone_the_verdict_is_kept(log: Log) -> None:
+    definition = DEFINITION.replace(b"min_samples: 20}}", b"min_samples: 20}, back: manual}")
+    registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
+    log.predict(range(100), 0.1, 2, "production")
+    log.predict(range(100), 0.9, 1, "predecessor")
+    log.label(range(100), "yes")
+    _watch(registry, log).turn()
+    assert registry.handed_in[-1].versions[2]["judge"]["verdict"] == "worse"
+    assert not registry.handed_in[-1].back_from
 
 
 def test_what_cannot_be_used_is_counted(log: Log) -> None:

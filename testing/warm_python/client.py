@@ -62,7 +62,7 @@ def _is_open(descriptor: int) -> bool:
 
 def _imports_for(arguments: list[str]) -> tuple[str, ...]:
     if arguments[:1] == ["-m"]:
-        return _IMPORTS.get(arguments[1], ())
+        return _IMPORTS.get(arguments[2 if arguments[1] == "common.process.lean_imports" else 1], ())
     code = arguments[1] if arguments[:1] == ["-c"] else ""
     if arguments and not arguments[0].startswith("-"):
         with open(arguments[0]) as script:
@@ -101,5 +101,7 @@ def _start_server(
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None
-    if not process.stdout.read(1):
+    is_ready = process.stdout.read(1)
+    process.wait()
+    if not is_ready:
         raise SystemExit(f"the server of warm processes has not started: {path}.log")

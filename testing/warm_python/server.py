@@ -99,10 +99,10 @@ class Server:
     def run(self) -> Caller:
         """Returns in the processes that it forks, with what each is to become."""
         while True:
-            for key, _ in self._selector.select():
-                call: Callable[[], Caller | None] = key.data
-                if caller := call():
-                    return caller
+            key, _ = self._selector.select()[0]  # answering it may close what else can be read
+            call: Callable[[], Caller | None] = key.data
+            if caller := call():
+                return caller
 
     def _when_readable(self, file: int | socket.socket, call: Callable[[], Caller | None]) -> None:
         self._selector.register(file, selectors.EVENT_READ, call)
@@ -177,6 +177,8 @@ def become(option: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # a client's parent may look for all processes below it
     _, _path, _owner, *_modules = sys.argv
     from common.process.lean_imports import without_optional_libraries
 

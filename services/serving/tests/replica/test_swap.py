@@ -16,7 +16,6 @@ from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState
 from testing.redis_server import RedisServer
 
-pytestmark = pytest.mark.usefixtures("warm_python")
 _BURST = 20
 
 

@@ -13,6 +13,7 @@ from examples.weather import replay as weather_replay
 
 
 @pytest.mark.covers("est-boosted-trees", "ex-classic")
+@pytest.mark.usefixtures("warm_python")
 def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
     found = compare.results(["flights", "flights_trees"], 4000, whole=True)
     trees, network = found["flights_trees"], found["flights"]

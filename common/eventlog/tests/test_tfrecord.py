@@ -73,6 +73,7 @@ def test_a_huge_length_is_refused_without_reading_past_the_end() -> None:
 
 @pytest.mark.covers("rec-tfrecord")
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_tensorflow_reads_what_is_framed_and_the_other_way_round(tmp_path: Path) -> None:
     examples = [b"", b"a", bytes(range(256)) * 300]
     ours, theirs = tmp_path / "ours.tfrecord", tmp_path / "theirs.tfrecord"

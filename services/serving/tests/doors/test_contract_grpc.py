@@ -20,7 +20,7 @@ _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress
 
 
 @pytest.fixture(scope="module")
-def stock(contract: ContractServer) -> list[Any]:
+def stock(contract: ContractServer, warm_python: None) -> list[Any]:
     """What contract_client.py got."""
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.support.contract_client", f"127.0.0.1:{contract.grpc_port}"],

@@ -146,6 +146,7 @@ def test_records_go_to_a_topic_of_the_model(redis_url: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_tensorflow_and_tensorflow_servings_own_messages_read_it(redis_url: str, tmp_path: Path) -> None:
     log = logging_to(open_place(f"tfrecord:{tmp_path}"))
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:

@@ -59,6 +59,13 @@ def test_a_version_that_onednn_computes_faster_comes_from_a_zygote_with_it(
     assert plain.leave() == 0
 
 
+@pytest.fixture
+def _warm(warm_python_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zygotes of a test's own start at once."""
+    monkeypatch.setattr(sys, "executable", str(warm_python_path))
+
+
+@pytest.mark.usefixtures("_warm")
 def test_the_operator_decides_about_onednn_where_the_variable_is_set(
     redis_server: RedisServer, saved_models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +79,7 @@ def test_the_operator_decides_about_onednn_where_the_variable_is_set(
         zygote.stop()
 
 
+@pytest.mark.usefixtures("_warm")
 def test_the_zygote_ends_with_the_one_that_has_onednn(redis_server: RedisServer, saved_models: Path) -> None:
     zygote = Zygote()
     try:

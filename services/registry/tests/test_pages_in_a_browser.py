@@ -137,15 +137,17 @@ def test_a_table_is_sorted_and_filtered_and_a_curve_is_drawn(site: Site, catalog
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, browser: Browser, theme: str) -> None:
-    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark" if theme == "dark" else "light")
+def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 740})
     found = {}
     for path in PATHS:
+        page.emulate_media(color_scheme="light")
         page.goto(site.url(path))
         page.wait_for_load_state("load")
         found[path] = faults_of(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        page.emulate_media(color_scheme="dark")
+        found[f"{path}, dark"] = faults_of(page, "color-contrast")
     page.close()
     assert {path: faults for path, faults in found.items() if faults} == {}
 
@@ -180,8 +182,8 @@ def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog
 
 
 def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, catalog: Catalog, page: Page) -> None:
-    for place in range(10):
-        publish(catalog, auc=0.8765 if place == 9 else 0.75)
+    for place in range(4):
+        publish(catalog, auc=0.8765 if place == 3 else 0.75)
     page.goto(site.url("/"))
     reach(page, "link", "Skip to the content")
     reach(page, "link", "Serving")
@@ -193,19 +195,19 @@ def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, cata
     page.keyboard.type("0.8765")
     expect(rows).to_have_count(1)
     page.keyboard.press("Escape")
-    expect(rows).to_have_count(12)
+    expect(rows).to_have_count(6)
     reach(page, "button", "Version")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
     expect(rows.first.locator("td").first).to_have_text("1")
     page.get_by_role("link", name="Its whole history").focus()
-    reach(page, "link", "Promote version 8", key="Shift+Tab")
+    reach(page, "link", "Promote version 3", key="Shift+Tab")
     reach(page, "link", "Roll back", key="Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.get_by_label("Your name")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page).to_have_url(site.url("/models/m"))
-    assert catalog.get_model("m").aliases["production"] == 12
+    assert catalog.get_model("m").aliases["production"] == 6
     reach(page, "link", "Roll back")
     page.keyboard.press("Enter")
     expect(page.get_by_label("Your name")).to_be_focused()
@@ -213,7 +215,7 @@ def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, cata
     reach(page, "button", "Roll back")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
-    assert catalog.get_model("m").aliases["production"] == 11
+    assert catalog.get_model("m").aliases["production"] == 5
 
 
 WRITTEN = """() => {

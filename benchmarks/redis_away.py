@@ -170,10 +170,11 @@ class Asker:
         self._thread.join(4 * _DEADLINE_SECONDS)
 
 
-def _rest(url: str) -> Callable[[], str]:
+def _rest(url: str, token: str) -> Callable[[], str]:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=2 * _DEADLINE_SECONDS)
     headers = {"Content-Type": "application/json", "X-Request-Timeout-Ms": str(int(1000 * _DEADLINE_SECONDS))}
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask() -> str:
         try:
@@ -188,13 +189,14 @@ def _rest(url: str) -> Callable[[], str]:
     return ask
 
 
-def _grpc(target: str) -> Callable[[], str]:
+def _grpc(target: str, token: str) -> Callable[[], str]:
     request = predict_request(_MODEL, np.array([0.5], np.float32).tobytes(), [1])
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = grpc.insecure_channel(target).unary_unary(PREDICT)
+    shown = (("authorization", f"Bearer {token}"),) if token else ()
 
     def ask() -> str:
         try:
-            call(request, timeout=_DEADLINE_SECONDS)
+            call(request, timeout=_DEADLINE_SECONDS, metadata=shown)
         except grpc.RpcError as error:
             status = error.code() if isinstance(error, grpc.Call) else None
             is_ours = status is grpc.StatusCode.UNAVAILABLE and "Redis" in str(error)
@@ -305,7 +307,9 @@ def _measure(launcher: Launcher | ComposeLauncher, options: argparse.Namespace) 
     else:
         redis, replica = LocalRedis(launcher), launcher.state().process("serving-0")
         url, target = launcher.state().addresses.serving[0], f"127.0.0.1:{replica.grpc_port}"
-    askers = {"REST": Asker(_rest(url)), "gRPC": Asker(_grpc(target))}
+    with launcher.client() as client:
+        token = client.token
+    askers = {"REST": Asker(_rest(url, token)), "gRPC": Asker(_grpc(target, token))}
     rows = []
     try:
         for way in ("stopped", "frozen"):

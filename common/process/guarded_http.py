@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
@@ -69,10 +68,10 @@ class GuardedRoutes:
 
 def bearer_of(scope: Scope) -> str:
     """The header Authorization; "" without one. Raises Unauthenticated where there are two."""
-    found = Headers(scope=scope).getlist("authorization")
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(found) > 1:
         raise Unauthenticated("the request has two Authorization headers")
-    return found[0] if found else ""
+    return found[0].decode("latin-1") if found else ""
 
 
 def action_of(route: BaseRoute, method: str) -> str:

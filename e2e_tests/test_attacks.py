@@ -161,7 +161,13 @@ _PREDICT_PATH = f"/v1/models/{MODEL}:predict"
 _OF_STREAM = f"/v1/streams/{STREAM}"
 _BY = json.dumps({"by": "operator", "reason": "r"}).encode()
 _ALIAS = json.dumps({"by": "operator", "version": 1}).encode()
-_SCHEMA = json.dumps({"features": [{"name": "z", "dtype": "float32", "required": False}], "labels": []}).encode()
+_MORE = {"name": "z", "dtype": "float32", "required": False, "default": 0.0}
+_SCHEMA = json.dumps(
+    {
+        "features": [{"name": "a", "dtype": "float32"}, {"name": "b", "dtype": "float32"}, _MORE],
+        "labels": [{"name": "above", "dtype": "int64", "min": 0, "max": 1}],
+    }
+).encode()
 _MODEL_BODY = json.dumps({"stream": STREAM, "files": {}, "by": "operator"}).encode()
 _OVER_HTTP = {
     # who: what                                                 service, method, path, who, headers, body, statuses
@@ -194,7 +200,7 @@ _OVER_HTTP = {
     "an author deletes": ("registry", "DELETE", "/v1/models/mine-1?by=operator", "author", {}, b"", {403}),
     "an author changes another's model": ("registry", "PUT", f"/v1/models/{MODEL}", "author", {}, _MODEL_BODY, {403}),
     "an author trains another's model": ("trainer", "POST", f"/v1/models/{MODEL}:train", "author", {}, _BY, {403}),
-    "an author changes a stream": ("registry", "PUT", _OF_STREAM, "author", {}, _SCHEMA, {403, 409}),
+    "an author changes a stream": ("registry", "PUT", _OF_STREAM, "author", {}, _SCHEMA, {403}),
     "a sender reads events": ("ingest", "GET", f"{_OF_STREAM}/events", "sender", {}, b"", {403}),
     "a pattern and a path": ("serving", "POST", "/v1/models/a%2F..%2Fb:predict", "pattern", {}, _PREDICT, {403}),
     "a pattern and dots": ("serving", "POST", "/v1/models/a/../b:predict", "pattern", {}, _PREDICT, {400, 403}),

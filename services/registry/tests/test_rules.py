@@ -1,9 +1,11 @@
 """Who may call what of the registry: every route and every method, by the credentials that it takes."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 from starlette.types import ASGIApp
 
@@ -15,7 +17,8 @@ from services.registry.catalog import Catalog
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
-from testing.walking import access_in, asked_of_all, call, http_actions, rpc_actions
+from services.registry.tests.building import SCHEMA
+from testing.walking import access_in, asked_of_all, bearer, call, http_actions, rpc_actions
 
 _OPEN = {action for action, rule in RULES.items() if rule.is_open}
 _SESSION = {"GET /login", "POST /login", "POST /logout"}
@@ -74,6 +77,22 @@ def test_a_viewer_changes_nothing(app: ASGIApp) -> None:
     answers = asked_of_all(app, "viewer")
     changing = {action for action in answers if not action.startswith("GET ")}
     assert {action for action in changing if answers[action] != 403} == _SESSION - {"GET /login"}
+
+
+def test_an_author_registers_a_new_stream_and_leaves_anothers_schema_as_it_is(app: ASGIApp) -> None:
+    optional = {"name": "later", "dtype": "float32", "required": False, "default": 0.0}
+    changed = {**SCHEMA, "features": [*SCHEMA["features"], optional]}
+
+    async def put(name: str, stream: str, schema: object) -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            return (await client.put(f"/v1/streams/{stream}", json=schema, headers=bearer(name))).status_code
+
+    for name, stream, schema, status in (
+        ("author", "s", SCHEMA, 200), ("author", "new", SCHEMA, 200), ("author", "s", changed, 403),
+        ("sender", "s", SCHEMA, 403), ("operator", "s", changed, 200), ("author", "s", changed, 200),
+    ):  # fmt: skip
+        assert asyncio.run(put(name, stream, schema)) == status, (name, stream)
 
 
 def test_every_method_asks_for_credentials_and_for_a_role(port: int) -> None:

@@ -19,7 +19,7 @@ from common.suggestions import there_is_no
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, StatusLine, age, print_table, table_of
 from headrace.local.patience import LIMIT_SECONDS, lacks
-from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState
+from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState, token_file
 
 if TYPE_CHECKING:
     from headrace.compose.platform import ComposeLauncher
@@ -333,6 +333,8 @@ def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> N
                 typer.echo(f"  {process.name:<10} {ports}")
         where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
     typer.echo(f"  dashboard  {_dashboard(state)}")
+    if session.kind != COMPOSE and (token := token_file(session.data_dir, "operator")).exists():
+        typer.echo(f"  a token to log in with is in {token}")
     typer.echo(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
 
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from common.access import first_start
 from common.errors import InvalidInput, PermissionDenied, Unauthenticated
 from headrace import Client
 from headrace.client.connection import Door
 from headrace.client.credentials import store, token_for
-from headrace.places import Addresses
+from headrace.local.processes import LocalPlatform
+from headrace.places import Addresses, access_file, token_file
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import Run, run
 
@@ -111,3 +113,15 @@ def test_a_new_token_comes_with_the_lines_that_name_its_principal(home: Path, ru
     assert made["principal"]["roles"] == ["viewer", "predict:a*"]
     assert run("token", "new", "ada", "--roles", "root").exit_code == 3
     assert run("token", "new", "a b", "--roles", "viewer").exit_code == 3
+
+
+def test_each_service_of_a_local_platform_with_identity_has_its_own_token(home: Path) -> None:
+    platform = LocalPlatform(home)
+    assert not [name for name in platform.ingest().environment if "TOKEN" in name or "ACCESS" in name]
+    first_start.make(access_file(home), home / "access")
+    for service, spec in (("registry", platform.registry()), ("ingest", platform.ingest()),
+                          ("trainer", platform.trainers()[0]), ("serving", platform.replica(0))):  # fmt: skip
+        prefix = service.upper()
+        assert spec.environment[f"{prefix}_ACCESS_FILE"] == str(access_file(home))
+        assert spec.environment[f"{prefix}_SERVICE_TOKEN_FILE"] == str(token_file(home, service))
+        assert Path(spec.environment[f"{prefix}_SERVICE_TOKEN_FILE"]).stat().st_mode & 0o777 == 0o600

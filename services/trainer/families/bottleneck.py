@@ -26,6 +26,7 @@ from services.trainer.families.model_fn import ModelFnNetwork
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import UserModule
 from services.trainer.families.wiring import Wiring
+from services.trainer.keras_internals import node_of, nodes_of
 
 COLUMN = "bottleneck"
 _MAX_BYTES = 2 * 1024**3
@@ -205,14 +206,13 @@ def _structure(network: keras.Model) -> Any:
 
 def _output_of(network: keras.Model, name: str, path: str) -> keras.KerasTensor:
     """What the layer of that name returns where the network calls it."""
-    functional = network._functional if isinstance(network, keras.Sequential) else network
-    by_depth = getattr(functional, "_nodes_by_depth", None)
-    if by_depth is None:
+    calls = nodes_of(network)
+    if calls is None:
         raise DefinitionFailedError(
             f"{path}: training.bottleneck is {name}, and a subclassed model cannot be cut; build it with the "
             f"functional API"
         )
-    nodes = [node for nodes in by_depth.values() for node in nodes if not node.is_input]
+    nodes = [node for node in calls if not node.is_input]
     found = [node for node in nodes if node.operation.name == name]
     if len(found) != 1 or len(found[0].outputs) != 1:
         known = ", ".join(sorted({node.operation.name for node in nodes}))
@@ -232,12 +232,11 @@ def _above(tensors: list[keras.KerasTensor], stop: tuple[keras.KerasTensor, ...]
         if id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        operation, index, _ = tensor._keras_history
-        node = operation._inbound_nodes[index]
+        node = node_of(tensor)
         if node.is_input or any(tensor is one for one in stop):
             begins[id(tensor)] = tensor
             continue
-        operations[id(operation)] = operation
+        operations[id(node.operation)] = node.operation
         left += node.input_tensors
     return list(operations.values()), list(begins.values())
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from common.definition.heads import REGRESSORS, Head
 from common.definition.training import Optimizer
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import has_compiled_metrics
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def compiled_of(
     _refuse_untaught(loss, path, heads)
     for one in keras.tree.flatten(loss):
         _refuse_probabilities(one, path, heads)
-    has_metrics = getattr(network, "_compile_metrics", None) is not None
+    has_metrics = has_compiled_metrics(network)
     return Compiled(optimizers, has_loss, has_metrics, has_train_step, computes_loss)
 
 

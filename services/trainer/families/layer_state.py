@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from services.trainer.keras_internals import layers_of, lookup_of
+
 PREFIX = "layers/"
 Arrays = dict[str, NDArray[Any]]
 _Lookup = (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)
@@ -27,7 +29,7 @@ def adaptable(network: keras.Model) -> dict[str, keras.layers.Layer]:
     inner: set[int] = set()
     for layer in _layers(network):
         if isinstance(layer, keras.layers.TextVectorization):
-            inner.add(id(layer._lookup_layer))
+            inner.add(id(lookup_of(layer)))
         if id(layer) not in inner and _adapts(layer):
             found[layer.name if layer.name not in found else f"{layer.name}-{len(found)}"] = layer
     return found
@@ -99,12 +101,12 @@ def _are_equal(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[An
 
 
 def _layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
-    yield from network._flatten_layers(include_self=False)
+    yield from layers_of(network)
 
 
 def _adapts(layer: keras.layers.Layer) -> bool:
     if isinstance(layer, keras.layers.TextVectorization):
-        return layer._lookup_layer.input_vocabulary is None
+        return lookup_of(layer).input_vocabulary is None
     if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
         return layer.input_vocabulary is None
     if isinstance(layer, keras.layers.Normalization):
@@ -118,7 +120,7 @@ def _captured(layer: keras.layers.Layer) -> list[tuple[str, NDArray[Any]]]:
     if not isinstance(layer, _Lookup):
         return []
     words = layer.get_vocabulary(include_special_tokens=False)
-    lookup = layer._lookup_layer if isinstance(layer, keras.layers.TextVectorization) else layer
+    lookup = lookup_of(layer) if isinstance(layer, keras.layers.TextVectorization) else layer
     if not words:
         return []
     if isinstance(layer, keras.layers.IntegerLookup):

@@ -33,6 +33,7 @@ from services.trainer.families.port import Columns, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.parsing import DTYPES
+from services.trainer.keras_internals import name_variable
 
 ModelFunction = Callable[..., Any]
 _ARGUMENTS = ("features", "labels", "mode", "params", "weights")
@@ -150,7 +151,7 @@ class ModelFnNetwork(keras.Model):
                 one = keras.Variable(
                     found.numpy(), dtype=found.dtype.name, trainable=found.trainable, autocast=False, name="variable"
                 )
-            one._path = path
+            name_variable(one, path)
             self.kept = [*self.kept, one]
 
     def call(self, inputs: Columns, training: bool | None = None) -> dict[str, tf.Tensor]:

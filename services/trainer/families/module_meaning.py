@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from common.definition.identity import SPARE, Axis, Run, VariableMeaning
+from services.trainer.keras_internals import kernel_of, nodes_of, table_of
 
 _KEEPS_COLUMNS = frozenset(
     {"Activation", "Cast", "Dropout", "GaussianDropout", "GaussianNoise", "Identity", "LeakyReLU", "ReLU", "Rescaling"}
@@ -26,12 +27,10 @@ def meaning_of(
     network: keras.Model, columns: Mapping[str, Axis] | None = None, rows: Mapping[str, Axis] | None = None
 ) -> dict[str, VariableMeaning]:
     """By path of the variable. `columns` and `rows`: of features of the section, as identity.section_of says them."""
-    if isinstance(network, keras.Sequential):
-        network = getattr(network, "_functional", None)
-    if not hasattr(network, "_nodes_by_depth"):
+    nodes = nodes_of(network)
+    if nodes is None:
         return {}
     axes, calls = dict[int, Axis](), dict[int, int]()
-    nodes = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]]
     for node in nodes:
         calls[id(node.operation)] = calls.get(id(node.operation), 0) + 1
     found = dict[str, VariableMeaning]()
@@ -88,7 +87,7 @@ def _variables(layer: Any, axis: Axis, rows: Mapping[str, Axis]) -> Iterator[tup
     is_kernel = isinstance(layer, keras.layers.Dense)
     found = list[tuple[Any, tuple[Axis, ...]]]()
     if is_kernel:
-        found.append((layer._kernel, (axis, (Run(("units", layer.name, str(layer.units)), layer.units),))))
+        found.append((kernel_of(layer), (axis, (Run(("units", layer.name, str(layer.units)), layer.units),))))
     elif isinstance(layer, _PER_COLUMN):
         found += [(variable, (axis,)) for variable in layer.variables]
     elif isinstance(layer, keras.layers.Embedding) and len(axis) == 1 and axis[0].label[0] == _INPUT:
@@ -96,7 +95,7 @@ def _variables(layer: Any, axis: Axis, rows: Mapping[str, Axis]) -> Iterator[tup
         ids = rows.get(name) or (Run(("id", name), layer.input_dim),)
         spare = layer.input_dim - _width(ids)
         ids = (*ids, Run(SPARE, spare)) if spare > 0 else ids
-        found.append((layer._embeddings, (ids, (numbers,))))
+        found.append((table_of(layer), (ids, (numbers,))))
     for variable, axes in found:
         meaning = VariableMeaning(axes, is_kernel=is_kernel)
         if meaning.shape == tuple(variable.shape):

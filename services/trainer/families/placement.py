@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import layers_of
 
 _HOST = "CPU:0"
 _SILENT = ("Const", "NoOp", "ReadVariableOp", "_Recv", "_Send", "_HostRecv", "_HostSend", "_Arg", "_Retval")
@@ -38,7 +39,7 @@ class Placement:
         Raises:
             DefinitionFailedError: a pattern means no layer, or the device is not there and it must not fall back.
         """
-        layers = [*network._flatten_layers(include_self=False)] if devices else []
+        layers = layers_of(network) if devices else []
         here = {_short(device.name) for device in tf.config.list_logical_devices()} if devices else set()
         for pattern, device in devices.items():
             meant = [layer for layer in layers if fnmatchcase(layer.name, pattern)]

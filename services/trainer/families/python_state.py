@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from services.trainer.keras_internals import layers_of
+
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
 _MOST_VALUES = 20_000
 _SHOWN_CHARS = 80
@@ -59,7 +61,7 @@ class _Walk:
     def all(self, modules: Mapping[str, types.ModuleType], network: keras.Model | None) -> Iterator[tuple[str, str]]:
         for name, module in modules.items():
             yield from self._members(name, vars(module))
-        for layer in network._flatten_layers() if network is not None else ():
+        for layer in layers_of(network, include_self=True) if network is not None else ():
             yield from self._visit(layer.name, layer)
 
     def _is_own(self, module: object) -> bool:

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import is_training, kernel_of, layers_of, taking_state
 
 _LAYERS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
 _MOMENTUM = 0.99
@@ -26,14 +27,13 @@ def make_aware(network: keras.Model, place: str) -> None:
     Raises:
         DefinitionFailedError: there is none.
     """
-    layers = [layer for layer in network._flatten_layers(include_self=False) if isinstance(layer, _LAYERS)]
+    layers = [layer for layer in layers_of(network) if isinstance(layer, _LAYERS)]
     if not layers:
         raise DefinitionFailedError(f"{place}: training.quantize_aware is true, and no layer is dense or a convolution")
     for layer in layers:
-        layer._tracker.unlock()  # a built layer takes no more state
-        seen = layer.add_weight(name=_STATE, shape=(3,), initializer="zeros", trainable=False, dtype="float32")
+        with taking_state(layer):
+            seen = layer.add_weight(name=_STATE, shape=(3,), initializer="zeros", trainable=False, dtype="float32")
         seen.assign([-1.0, 1.0, 0.0])
-        layer._tracker.lock()
         _wrap(layer, seen)
 
 
@@ -43,10 +43,10 @@ def _wrap(layer: keras.layers.Layer, seen: keras.Variable) -> None:
 
     @wraps(call)
     def quantized(inputs: tf.Tensor, *args: Any, **named: Any) -> Any:
-        if layer._get_call_context().training:
+        if is_training(layer):
             seen.assign(_moved(seen.value, inputs))
         given = tf.quantization.fake_quant_with_min_max_vars(inputs, seen.value[0], seen.value[1])
-        kernel = layer._kernel if hasattr(layer, "_kernel") else layer.kernel
+        kernel = kernel_of(layer)
         greatest = tf.maximum(tf.reduce_max(tf.abs(kernel.value)), 1e-8)
         rounded = tf.quantization.fake_quant_with_min_max_vars(kernel.value, -greatest, greatest, narrow_range=True)
         with keras.StatelessScope(state_mapping=[(kernel, rounded)]):

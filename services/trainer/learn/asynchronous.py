@@ -20,6 +20,7 @@ from common.definition.training import Training as TrainingSection
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.keras_internals import excludes_from_decay, layers_of, rate_of, weights_of
 from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply, merged
 from services.trainer.learn.optimizers import inner_of, make_optimizer, slots_by_path
@@ -31,7 +32,7 @@ from services.trainer.shards.bits import keyed
 def running_of(model: BuiltModel) -> tuple[keras.Variable, ...]:
     """What the network changes beside weights; frozen weights do not move."""
     network = model.network
-    weights = {id(one) for layer in network._flatten_layers() for one in layer._trainable_variables}
+    weights = {id(one) for layer in layers_of(network, include_self=True) for one in weights_of(layer)}
     moving = [one for one in network.non_trainable_variables if id(one) not in weights]
     return tuple({id(one): one for one in (*moving, model.seed_state)}.values())
 
@@ -182,7 +183,7 @@ def _told_apart(model: BuiltModel) -> tuple[dict[str, keras.Variable], dict[str,
 def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: int) -> None:
     """Raises DefinitionFailedError: what belongs to steps that follow each other, or that a server cannot have."""
     by_user = model.compiled_by_user
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = rate_of(optimizer)
     is_own = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and not _is_keras(rate)
     faults = {
         "the module's own train_step takes the steps": by_user.has_train_step,
@@ -194,7 +195,7 @@ def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: i
         or bool(optimizer.gradient_accumulation_steps),
         "a server does not have the code of the module's optimizer or schedule": bool(by_user.optimizers)
         and (is_own or not _is_keras(optimizer)),
-        "exclude_from_weight_decay is not carried to servers": hasattr(optimizer, "_exclude_from_weight_decay"),
+        "exclude_from_weight_decay is not carried to servers": excludes_from_decay(optimizer),
         "global_clipnorm needs the gradients of all variables, and each of several servers has some": servers > 1
         and bool(getattr(optimizer, "global_clipnorm", None)),
     }

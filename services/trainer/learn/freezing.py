@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from common.definition.training import is_meant
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import decay_by, decays, layers_of, place_of, taught_by
 
 
 def freeze(network: keras.Model, patterns: Sequence[str]) -> None:
@@ -21,7 +22,7 @@ def freeze(network: keras.Model, patterns: Sequence[str]) -> None:
     _check(patterns, network.variables, "frozen")
     for variable in _meant(network.variables, patterns):
         variable.trainable = False
-    for layer in network._flatten_layers(include_self=False):
+    for layer in layers_of(network):
         own = layer.variables
         if patterns and own and len(_meant(own, patterns)) == len(own):
             layer.trainable = False
@@ -50,7 +51,7 @@ def scale_rates(optimizer: keras.optimizers.Optimizer, factors: Mapping[str, flo
     update = inner.update_step
 
     def update_scaled(gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        path = inner._trainable_variables[inner._get_variable_index(variable)].path
+        path = taught_by(inner)[place_of(inner, variable)].path
         factor = factors.get(path)
         update(gradient, variable, learning_rate if factor is None else learning_rate * factor)
 
@@ -58,12 +59,12 @@ def scale_rates(optimizer: keras.optimizers.Optimizer, factors: Mapping[str, flo
         if inner.weight_decay is None:
             return
         for variable in variables:
-            if inner._use_weight_decay(variable):
+            if decays(inner, variable):
                 share = inner.weight_decay * tf.cast(inner.learning_rate, tf.float32) * factors.get(variable.path, 1.0)
                 variable.value.assign_sub(variable.value * tf.cast(share, variable.dtype))
 
     inner.update_step = update_scaled
-    inner._apply_weight_decay = decay
+    decay_by(inner, decay)
 
 
 def _meant(variables: Iterable[keras.Variable], patterns: Sequence[str]) -> list[keras.Variable]:

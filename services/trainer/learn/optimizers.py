@@ -10,6 +10,7 @@ import tensorflow as tf
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
 from common.definition.learning_rate import LearningRate
 from common.definition.training import Training
+from services.trainer.keras_internals import clip_by, own_variables, taught_by
 
 
 def make_optimizer(training: Training) -> keras.optimizers.Optimizer:
@@ -22,7 +23,7 @@ def make_optimizer(training: Training) -> keras.optimizers.Optimizer:
     optimizer = kind(learning_rate=_Schedule(spec.learning_rate), name=spec.name, **options)
     if spec.clip_average_norm is not None:
         limit = spec.clip_average_norm
-        optimizer._clip_gradients = lambda gradients: [clipped_by_average(one, limit) for one in gradients]
+        clip_by(optimizer, lambda gradients: [clipped_by_average(one, limit) for one in gradients])
     if training.mixed_precision == "float16":
         return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale")
     return optimizer
@@ -53,12 +54,12 @@ def slots_by_path(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Vari
     """
     inner = inner_of(optimizer)
     if inner is not optimizer:
-        return {slot.path: slot for slot in optimizer._variables} | slots_by_path(inner)
+        return {slot.path: slot for slot in own_variables(optimizer)} | slots_by_path(inner)
     by_attribute = {
         id(slot): f"{optimizer.name}/{owner.path.replace('/', '_')}_{attribute.strip('_')}"
         for attribute, slots in vars(optimizer).items()
-        if isinstance(slots, list) and len(slots) == len(optimizer._trainable_variables)
-        for owner, slot in zip(optimizer._trainable_variables, slots, strict=True)
+        if isinstance(slots, list) and len(slots) == len(taught_by(optimizer))
+        for owner, slot in zip(taught_by(optimizer), slots, strict=True)
         if isinstance(slot, keras.Variable)
     }
     shared = {path for path, count in Counter(slot.path for slot in optimizer.variables).items() if count > 1}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.port import TrainingSet
+from services.trainer.keras_internals import layers_of
 
 _OPERATION = re.compile(r'(?:graph|eagerly-executing) op "(\w+)"')
 _PLACE = re.compile(rf"{PACKAGE_PREFIX}[^/]*/(\S+) \(L(\d+)\) (\S+)")
@@ -63,7 +64,7 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
     except tf.errors.InvalidArgumentError as error:
         message = str(error.message)
         found, places = _OPERATION.search(message), _PLACE.findall(message)
-        layer = _layer_of(message, {layer.name for layer in model.network._flatten_layers(include_self=False)})
+        layer = _layer_of(message, {layer.name for layer in layers_of(model.network)})
         place = "{}, line {}, in {}".format(*places[-1]) if places else ""
         name = found.group(1) if found else "one that TensorFlow does not name"
         said = f"; the first operation that was not finite is {name}{f' ({place})' if place else ''}"

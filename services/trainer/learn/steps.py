@@ -21,6 +21,7 @@ from services.trainer.families.hooks import HookFailedError
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.keras_internals import layers_of
 from services.trainer.learn.asynchronous import ServedSteps, running_of
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
@@ -232,7 +233,10 @@ class Steps:
             why = "the module's own train_step takes the steps"
         elif self._by_user.has_loss:
             why = "a compiled loss is divided by the number of rows"
-        elif any(isinstance(one, keras.layers.BatchNormalization) for one in self._model.network._flatten_layers()):
+        elif any(
+            isinstance(one, keras.layers.BatchNormalization)
+            for one in layers_of(self._model.network, include_self=True)
+        ):
             why = "batch normalisation counts every row"
         if why:
             raise DefinitionFailedError(f"{path}: training.fixed_batch is true, and {why}")

@@ -23,6 +23,7 @@ from services.trainer.families.hooks import Saved
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import averages_of, calls_of, momentums_of, rate_of, taught_by
 from services.trainer.learn import checkpoint, culprits, origin
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
@@ -161,7 +162,7 @@ class Training:
     def continue_from(self, step: int) -> None:
         """Sets the global step: it goes on even where another optimizer starts with empty slots."""
         if self.step != step:  # gradients that wait to be applied keep their place between two steps
-            self.optimizer._iterations.assign(step * self._batches_per_step)
+            calls_of(self.optimizer).assign(step * self._batches_per_step)
 
     @property
     def _batches_per_step(self) -> int:
@@ -170,7 +171,7 @@ class Training:
     def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
         """Of the losses of the last batches: the steps, and the mean loss of the batches that each step rests on."""
         # An optimizer that has a turn now and then (a GAN's) has counted fewer steps than there were batches.
-        first = max(0, int(self.optimizer._iterations) - len(losses))
+        first = max(0, int(calls_of(self.optimizer)) - len(losses))
         steps, firsts, counts = np.unique(
             np.arange(first, first + len(losses)) // self._batches_per_step, return_index=True, return_counts=True
         )
@@ -180,7 +181,7 @@ class Training:
 
     def rates(self, steps: NDArray[np.int64]) -> list[float]:
         """The learning rate at each of the steps."""
-        rate = getattr(self.optimizer, "_learning_rate", None)
+        rate = rate_of(self.optimizer)
         if not len(steps):
             return []
         if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -209,9 +210,7 @@ class Training:
             (variable, average)
             for optimizer in map(inner_of, self._optimizers)
             if getattr(optimizer, "use_ema", False)
-            for variable, average in zip(
-                optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
-            )
+            for variable, average in zip(taught_by(optimizer), averages_of(optimizer), strict=True)
         ]
         return {paths[id(variable)]: paths[id(average)] for variable, average in pairs}
 
@@ -221,7 +220,7 @@ class Training:
         copies = {average: path for path, average in self.averages().items()}
         for optimizer in map(inner_of, self._optimizers):
             if isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW):
-                pairs = zip(optimizer._momentums, optimizer._trainable_variables, strict=True)
+                pairs = zip(momentums_of(optimizer), taught_by(optimizer), strict=True)
                 copies |= {paths[id(slot)]: paths[id(variable)] for slot, variable in pairs}
         for slot in copies.keys() & set(new):
             self.variables[slot].assign(self.variables[copies[slot]])
@@ -308,7 +307,7 @@ class Training:
         steps = None if pace is None else pace.steps_left(self.step)
         if steps is None:
             return last
-        waiting = int(self.optimizer._iterations) % self._batches_per_step
+        waiting = int(calls_of(self.optimizer)) % self._batches_per_step
         return min(last, batch + max(1, steps * self._batches_per_step - waiting))
 
     def _keep(self, parts: list[Losses]) -> Losses:

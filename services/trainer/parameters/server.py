@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from services.trainer.keras_internals import name_variable
 from services.trainer.parameters import wire
 
 _BY_ROW = ("SGD", "Adagrad")
@@ -75,7 +76,7 @@ class ParameterServer:
         for name, value in arrays.items():
             path = name.partition(":")[2]
             variable = keras.Variable(value, dtype=tf.as_dtype(value.dtype).name, name="variable")
-            variable._path = path  # slots are named after it
+            name_variable(variable, path)
             (self._running if path in asked["running"] else self._taught)[path] = variable
         optimizer, self._slots = self._make_optimizer(asked["optimizer"], [*self._taught.values()], asked["factors"])
         self._optimizer = optimizer

@@ -17,6 +17,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from common.definition.row_labels import labels_of
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Model
+from services.trainer.keras_internals import layers_of, table_of
 from services.trainer.learn.checkpoint import Checkpoint
 
 _MOST_BYTES = 16 * 1024 * 1024
@@ -72,9 +73,9 @@ def _tables(model: Model, final: Checkpoint) -> Iterator[tuple[str, NDArray[Any]
 
 def _embeddings(model: Model) -> Iterator[keras.Variable]:
     if isinstance(model, BuiltModel):
-        for layer in model.network._flatten_layers():
+        for layer in layers_of(model.network, include_self=True):
             if isinstance(layer, keras.layers.Embedding) and layer.built:
-                yield layer._embeddings
+                yield table_of(layer)
 
 
 def _is_table(meaning: Mapping[str, Any] | None) -> bool:

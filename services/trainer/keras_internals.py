@@ -1,0 +1,135 @@
+"""What Headrace needs of Keras and Keras does not promise: every private attribute is read and written here.
+
+tests/test_keras_internals.py holds each against what Keras does in public: an upgrade says which one has changed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+Variables = list[keras.Variable]
+
+
+# variables
+
+
+def name_variable(variable: keras.Variable, path: str) -> None:
+    """Sets `variable.path`, after which an optimizer names its slots."""
+    variable._path = path
+
+
+# layers and networks
+
+
+def layers_of(network: keras.Model, *, include_self: bool = False) -> list[keras.layers.Layer]:
+    """Those in it at any depth, each once."""
+    return list(network._flatten_layers(include_self=include_self))
+
+
+def weights_of(layer: keras.layers.Layer) -> Variables:
+    """The layer's own that gradients are for, also where it is frozen."""
+    return list(layer._trainable_variables)
+
+
+def kernel_of(layer: keras.layers.Layer) -> keras.Variable:
+    """The variable itself: `kernel` of a layer with LoRA is a sum."""
+    return layer._kernel if hasattr(layer, "_kernel") else layer.kernel
+
+
+def table_of(layer: keras.layers.Embedding) -> keras.Variable:
+    return layer._embeddings
+
+
+def lookup_of(layer: keras.layers.TextVectorization) -> keras.layers.Layer:
+    """The StringLookup that holds its words."""
+    return layer._lookup_layer
+
+
+def is_training(layer: keras.layers.Layer) -> bool:
+    """Inside a call: whether it trains."""
+    return bool(layer._get_call_context().training)
+
+
+@contextmanager
+def taking_state(layer: keras.layers.Layer) -> Iterator[None]:
+    """Inside, a built layer takes `add_weight`."""
+    layer._tracker.unlock()
+    try:
+        yield
+    finally:
+        layer._tracker.lock()
+
+
+def nodes_of(network: keras.Model) -> list[Any] | None:
+    """The calls of a functional or sequential network, from its inputs on; None for another one."""
+    functional = getattr(network, "_functional", None) if isinstance(network, keras.Sequential) else network
+    by_depth = getattr(functional, "_nodes_by_depth", None)
+    return None if by_depth is None else [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+
+
+def node_of(tensor: keras.KerasTensor) -> Any:
+    """The call that gave it."""
+    operation, index, _ = tensor._keras_history
+    return operation._inbound_nodes[index]
+
+
+def has_compiled_metrics(network: keras.Model) -> bool:
+    return getattr(network, "_compile_metrics", None) is not None
+
+
+# optimizers
+
+
+def calls_of(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """int: how often it was given gradients; `iterations` counts only those that it applied."""
+    return optimizer._iterations
+
+
+def taught_by(optimizer: keras.optimizers.Optimizer) -> Variables:
+    """In the order of its slots."""
+    return list(optimizer._trainable_variables)
+
+
+def place_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
+    """Of the variable in `taught_by`."""
+    return int(optimizer._get_variable_index(variable))
+
+
+def own_variables(optimizer: keras.optimizers.Optimizer) -> Variables:
+    """Without those of an optimizer inside it."""
+    return list(optimizer._variables)
+
+
+def averages_of(optimizer: keras.optimizers.Optimizer) -> Variables:
+    """The moving averages (use_ema), in the order of `taught_by`."""
+    return list(optimizer._model_variables_moving_average)
+
+
+def momentums_of(optimizer: keras.optimizers.ScheduleFreeAdamW) -> Variables:
+    return list(optimizer._momentums)
+
+
+def rate_of(optimizer: keras.optimizers.Optimizer) -> object:
+    """The learning rate as it was given: a schedule stays one."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Whether its weight decay is of this variable."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def excludes_from_decay(optimizer: keras.optimizers.Optimizer) -> bool:
+    return hasattr(optimizer, "_exclude_from_weight_decay")
+
+
+def decay_by(optimizer: keras.optimizers.Optimizer, decay: Callable[[Iterable[keras.Variable]], None]) -> None:
+    """Has it decay weights so."""
+    optimizer._apply_weight_decay = decay
+
+
+def clip_by(optimizer: keras.optimizers.Optimizer, clip: Callable[[Sequence[Any]], list[Any]]) -> None:
+    """Has it clip gradients so, in place of its own way."""
+    optimizer._clip_gradients = clip

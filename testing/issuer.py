@@ -26,6 +26,8 @@ class Issuer:
     """The issuer that the discovery document names."""
     keys: dict[str, Any] = field(default_factory=dict)
     fetched: int = 0
+    answers: threading.Event = field(default_factory=threading.Event)
+    """Answers are held back while it is cleared."""
 
     def new_key(self, key_id: str, *, elliptic: bool = False) -> None:
         self.keys[key_id] = (
@@ -57,9 +59,11 @@ def issuer() -> Iterator[Issuer]:
     """With an RSA key `a`."""
     made = Issuer()
     made.new_key("a")
+    made.answers.set()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            made.answers.wait(2.0)
             discovery = {"issuer": made.says, "jwks_uri": f"{made.url}/keys"}
             body = json.dumps(made.key_set() if self.path == "/keys" else discovery).encode()
             self.send_response(200)

@@ -7,6 +7,7 @@ asymmetric ones only: with HMAC a public key would pass for a secret (RFC 8725, 
 
 import ipaddress
 import json
+import threading
 import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ _TIMEOUT_SECONDS = 3.0
 _KEPT_SECONDS, _COOLDOWN_SECONDS = 300.0, 1.0
 _MOST_DOCUMENT_BYTES = 1 << 20
 _MOST_TOKEN_BYTES = 8192
+_MOST_FETCHING = 4
+"""Threads that wait for an issuer; made-up tokens would otherwise have all of a service's wait for a slow one."""
 
 
 class OidcRule(BaseModel):
@@ -74,21 +77,32 @@ class Oidc:
         del jwt
         self.config = config
         self._client: Any = None
+        self._discovering = threading.Lock()
+        self._fetching = threading.BoundedSemaphore(_MOST_FETCHING)
 
     def wants_keys(self, token: str) -> bool:
         """Whether `fetch_keys` has to be called, which waits for the issuer, before `principal_of` can answer."""
         return self._key_of(_key_id(token)) is None
 
     def fetch_keys(self, token: str) -> None:
-        """Raises Unavailable: the issuer does not answer, or not as an issuer does."""
+        """Raises Unavailable: the issuer does not answer, or not as an issuer does, or enough threads wait for it."""
+        if not self._fetching.acquire(blocking=False):
+            raise Unavailable(f"the keys of {self.config.issuer} are being fetched; try again")
+        try:
+            self._fetch_keys(token)
+        finally:
+            self._fetching.release()
+
+    def _fetch_keys(self, token: str) -> None:
         import jwt
 
         try:
-            if self._client is None:
-                self._client = jwt.PyJWKClient(
-                    self._discovered(), timeout=_TIMEOUT_SECONDS, lifespan=_KEPT_SECONDS,
-                    cooldown_duration=_COOLDOWN_SECONDS,
-                )  # fmt: skip
+            with self._discovering:
+                if self._client is None:
+                    self._client = jwt.PyJWKClient(
+                        self._discovered(), timeout=_TIMEOUT_SECONDS, lifespan=_KEPT_SECONDS,
+                        cooldown_duration=_COOLDOWN_SECONDS,
+                    )  # fmt: skip
             self._client.get_signing_key(_key_id(token))
         except jwt.PyJWKClientConnectionError as error:
             raise Unavailable(f"the keys of {self.config.issuer} cannot be fetched") from error

@@ -5,6 +5,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,19 @@ def test_an_issuer_that_is_away_or_another_is_said_to_be(tmp_path: Path, made: I
 
 
 _ROOT = {"claim": "g", "value": "v", "roles": ["root"]}
+
+
+def test_made_up_tokens_hold_few_threads_while_the_issuer_is_slow(tmp_path: Path, made: Issuer) -> None:
+    access = _access(tmp_path, made)
+    token = made.token()
+    made.answers.clear()
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(access.identify, f"Bearer {token}") for _ in range(12)]
+        refused = [one for one in asked if isinstance(one.exception() if one.done() else None, Unavailable)]
+        while len(refused) < 8:
+            refused = [one for one in asked if one.done() and isinstance(one.exception(), Unavailable)]
+        made.answers.set()
+    assert [one.result().name for one in asked if one not in refused] == ["ada"] * 4
 
 
 @pytest.mark.parametrize(

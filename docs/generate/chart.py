@@ -35,7 +35,7 @@ def _rows(schema: Mapping[str, Any], name: str, value: Any, *, is_alone: bool) -
 def _described(schema: Mapping[str, Any], name: str, described: Mapping[str, Any], value: Any) -> Iterator[str]:
     """Raises KeyError where a value has no description, or a description no value."""
     meant = schema["definitions"][described["$ref"].rpartition("/")[2]] if "$ref" in described else described
-    if "properties" not in meant or "requests" in meant["properties"]:
+    if not value or "properties" not in meant or "requests" in value:
         shown = value if isinstance(value, str) else json.dumps(value)
         yield f"`{name}` (default {f'`{shown}`' if shown else 'empty'}): {described['description']}"
         return

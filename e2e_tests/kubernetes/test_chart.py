@@ -102,6 +102,7 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("redis", "bundled"), False),
         (("trainer", "settings"), {"NICE": 5}),
         (("access", "principals"), [{"name": "shop", "roles": ["operator"], "token_sha256": ["hr_a-token"]}]),
+        (("access", "oidc"), {"issuer": "https://id.example.org"}),
         (("replicaCount",), 3),
     ],
     ids=str,

@@ -55,13 +55,13 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	git diff --exit-code -- protos docs/reference docs/internals/coverage.md common/definition/keras_names.json
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
-# start by file, in the order of conftest.py; they wait more than they compute: there is room for a third on two cores.
+# start by file, in the order of conftest.py. With three on two cores, a quarter of the cores' time was idle.
 # End to end each of two has a platform of its own.
 test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder or test; runs in CI)
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder; units=$$?; \
+	$(BIN)/pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder; units=$$?; \
 	  $(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile && exit $$units
 endif
 

@@ -23,7 +23,7 @@ from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
 
 COUNT = int(os.environ.get("HEADRACE_RANDOM_DEFINITIONS", "0"))
-_IN_SUITE = 3
+_IN_SUITE = 2
 _EVENTS = 90
 MODULE = """
 def build_model(schema, parameters):

@@ -209,24 +209,6 @@ def test_a_range_without_a_usable_example_is_refused(platform: Platform) -> None
         platform.train(platform.lease(definition()))
 
 
-@pytest.mark.covers("loop-seed")
-def test_two_processes_arrive_at_the_same_weights(tmp_path: Path) -> None:
-    script = (
-        "import sys, pathlib\n"
-        "from services.trainer.tests.support.small_rounds import Platform, definition, events\n"
-        "platform = Platform(pathlib.Path(sys.argv[1]), exports=False)\n"
-        "platform.append(events(100))\n"
-        "platform.train(platform.lease(definition()))\n"
-        "print(platform.registry.versions[0].weights_digest)\n"
-    )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / name)], stdout=subprocess.PIPE, text=True)
-        for name in ("one", "two")
-    ]
-    digests = [process.communicate(timeout=280)[0] for process in processes]
-    assert digests[0] == digests[1] != ""
-
-
 def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
     """The zygote forks after the import."""
     script = (

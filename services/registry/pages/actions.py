@@ -16,6 +16,7 @@ from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
 Fields = Mapping[str, str]
+TRIES = rule("predict:{model}")
 _AUTHOR, _OPERATOR, _SENDER = rule("author:{model}"), rule("operator"), rule("ingest:{stream}")
 _PROFILED = {"first_step": 10, "steps": 10}
 
@@ -78,6 +79,11 @@ def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
         )
     form.do(reading, place, {**fields, "by": author_of(fields.get("by", "")), "reason": fields.get("reason", "")})
     return f"{_home(form, place)}?done={form.name}"
+
+
+def may_try(names: Mapping[str, str]) -> bool:
+    """Whether the current principal may ask the model for a prediction."""
+    return TRIES.admits(current(), values_of(names))
 
 
 def may(name: str, names: Mapping[str, str]) -> bool:

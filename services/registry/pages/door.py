@@ -16,7 +16,6 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from common.access.access import Access
-from common.access.guard import rule, values_of
 from common.access.principal import Principal, current
 from common.errors import HeadraceError, NotFound, Unauthenticated
 from common.process.strict_requests import refuse_unknown_query
@@ -81,7 +80,6 @@ class Page:
     """Query parameters."""
 
 
-TRIES = rule("predict:{model}")
 PAGES = (
     Page("/", "overview.html", overview.page),
     Page("/models/{model}", "model.html", model.page, frozenset({"before", "done"})),
@@ -106,8 +104,6 @@ class Pages:
         self._sessions, self._logins = Sessions(secret), Logins(access, secret)
         self.identify = self._logins.identify
         self._environment = make_environment()
-        self._environment.globals["may"] = actions.may
-        self._environment.globals["may_try"] = lambda names: TRIES.admits(current(), values_of(names))
         self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")
         self._streams: dict[object, None] = {}
         """Streams of changes that are open, the oldest first."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from common.access.guard import ANYBODY, OPEN, Rule, rule
 from services.registry.pages import actions, documents, history
-from services.registry.pages.door import PAGES, STATIC_FILES, TRIES
+from services.registry.pages.door import PAGES, STATIC_FILES
 
 _VIEWS = rule("viewer")
 
@@ -18,7 +18,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     for form in actions.FORMS:
         yield f"GET {form.path}", form.rule
         yield f"POST {form.path}", form.rule
-    yield "POST /models/{model}/versions/{version}/try", TRIES
+    yield "POST /models/{model}/versions/{version}/try", actions.TRIES
     yield from (("GET /login", OPEN), ("POST /login", OPEN), ("POST /logout", OPEN))
     yield "GET /models/{model}/versions/{version}/since", rule("viewer", "author:{model}")
     yield from ((f"GET /history.{kind}", _VIEWS) for kind in history.EXPORTS)

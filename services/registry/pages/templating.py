@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from common.counted import counted
 from common.registry.round_words import stage_of
+from services.registry.pages import actions
 
 _FOLDER = Path(__file__).parent / "templates"
 _LIVE = "live_"
@@ -40,7 +41,7 @@ def make_environment() -> Environment:
         "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
         "change": change, "latency": latency, "counted": counted, "stage": stage_of,
     }  # fmt: skip
-    environment.globals["verdicts"] = VERDICTS
+    environment.globals |= {"verdicts": VERDICTS, "may": actions.may, "may_try": actions.may_try}
     # Macros of a template's top are out of reach when one of its blocks is rendered alone.
     environment.globals["ui"] = environment.get_template("parts.html").module
     return environment

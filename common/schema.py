@@ -400,16 +400,16 @@ class Schema:
             if not self.labels:
                 raise InvalidInput("late_labels: the schema has no labels that could come late")
 
-    def of_late_labels(self) -> "Schema":
-        """Of the messages that bring labels: the key, and the labels; a single label is required.
+    def of_late_labels(self, stream: str) -> "Schema":
+        """Of the messages that bring labels to the stream: the key, and the labels; a single label is required.
 
         Raises:
             Conflict: labels come with their events.
         """
         if self.late_labels is None:
             raise Conflict(
-                "it takes no labels without their events; stream.yaml has them come later: late_labels: {key: FEATURE, "
-                "wait_seconds: N}"
+                f"stream {stream} takes labels with their events; late_labels: {{key: FEATURE, wait_seconds: N}} in "
+                "stream.yaml has them come later"
             )
         labels = (replace(self.labels[0], required=True),) if len(self.labels) == 1 else self.labels
         return Schema((self.feature(self.late_labels.key),), labels, key=self.late_labels.key)

@@ -134,7 +134,7 @@ class Ingesting:
         return self.append_body(stream, body, "application/json", idempotency_key=idempotency_key, into="labels")
 
     def _label_rows(self, stream: str, frame: "DataFrame") -> list[Event]:
-        schema = Schema.from_json(self.stream(stream).schema_json).of_late_labels()
+        schema = Schema.from_json(self.stream(stream).schema_json).of_late_labels(stream)
         return [*events_of_frame(frame, {item.name: item for item in schema.columns})]
 
     def append_body(

@@ -111,7 +111,7 @@ def labels(
     with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
         progress_of = UploadState.read(state, stream, key=resume or secrets.token_hex(8))
         files = progress_of.files(place, None)
-        schema = _schema_of(client, stream).of_late_labels()
+        schema = _schema_of(client, stream).of_late_labels(stream)
         with closing(batches_of_all(files, schema)) as found, _Progress(place.name, 0, quiet=True) as progress:
             totals = _append(client, stream, found, progress_of, "reject", progress, into="labels")
     document = {**totals, "files": len(files), "resume_key": progress_of.key}

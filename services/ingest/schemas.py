@@ -39,10 +39,7 @@ def stream_of(name: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _labels_of(stream: Stream) -> Stream:
     """Raises Conflict: the stream's labels come with its events."""
-    try:
-        schema = Schema.from_json(stream.schema_json).of_late_labels()
-    except Conflict as error:
-        raise Conflict(f"stream {stream.name}: {error.message}") from error
+    schema = Schema.from_json(stream.schema_json).of_late_labels(stream.name)
     return replace(stream, name=labels_name(stream.name), schema_json=schema.to_json())
 
 

@@ -22,7 +22,7 @@ from services.ingest.intake.accept import Intake
 from services.ingest.tests.conftest import SCHEMA, World
 
 LATE: dict[str, Any] = SCHEMA | {"late_labels": {"key": "id", "wait_seconds": 60}}
-LABELS = Schema.from_mapping(LATE).of_late_labels()
+LABELS = Schema.from_mapping(LATE).of_late_labels("later")
 _URL = "/v1/streams/later/labels"
 _TIMEOUT_SECONDS = 60.0
 
@@ -84,7 +84,7 @@ def test_an_idempotency_key_takes_labels_once_and_is_not_that_of_events(later: W
         (_URL, {"events": []}, 400, 'an object with one member, {"labels": [...]}'),
         (f"{_URL}?on_invalid=deadletter", {"labels": []}, 400, "on_invalid"),
         ("/v1/streams/nowhere/labels", {"labels": []}, 404, "nowhere"),
-        ("/v1/streams/flights/labels", {"labels": []}, 409, "stream flights: it takes no labels without their events"),
+        ("/v1/streams/flights/labels", {"labels": []}, 409, "stream flights takes labels with their events"),
         ("/v1/streams/later:labels/events", {"events": []}, 404, "there is no stream 'later:labels'"),
     ],
 )

@@ -70,7 +70,7 @@ class Watching:
         self._model, self._log = model, log
         self.watched = watched
         self._topics = (predictions_topic(model), labels_topic(watched.definition.stream))
-        self._codec = ExampleCodec(watched.schema.of_late_labels())
+        self._codec = ExampleCodec(watched.schema.of_late_labels(watched.definition.stream))
         self._label = watched.schema.feature(watched.definition.label)
         self._join = Join(watched.task, watched.schema.late_labels.wait_seconds)
         self._read: deque[tuple[float, Place, int]] = deque()

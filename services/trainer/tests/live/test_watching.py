@@ -86,7 +86,7 @@ class Log:
         self.log = SegmentLog(directory)
         self.log.create_topic("predictions.m", partition_count=1)
         self.log.create_topic("labels.s", partition_count=2)
-        self._codec = ExampleCodec(SCHEMA.of_late_labels())
+        self._codec = ExampleCodec(SCHEMA.of_late_labels("s"))
         self._appended = 0
 
     def predict(self, keys: Sequence[int], chance: float, version: int, alias: str, *, at: float = NOW) -> None:

@@ -1,15 +1,13 @@
 """Advice: every command and flag of ours that a message, a page or a help text names is there."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from headrace.cli import app
-from headrace.tests.test_documents import fault
+from headrace.tests.test_documents import command_line, fault
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("common", "services", "headrace")
@@ -27,8 +25,13 @@ def _paths(ending: str) -> Iterator[Path]:
         yield from (path for path in sorted((_ROOT / room).rglob(f"*.{ending}")) if "tests" not in path.parts)
 
 
-def sentences() -> Iterator[tuple[str, str]]:
+@functools.cache
+def sentences() -> tuple[tuple[str, str], ...]:
     """(place, text) of every string of the product but for docstrings; X stands for what is filled in."""
+    return tuple(_sentences())
+
+
+def _sentences() -> Iterator[tuple[str, str]]:
     for path in _paths("py"):
         tree = ast.parse(path.read_text())
         own = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -56,7 +59,7 @@ def options(command: Any) -> Iterator[str]:
 
 def commands() -> dict[str, Any]:
     """By name."""
-    found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+    found: dict[str, Any] = command_line().commands
     return found
 
 
@@ -74,8 +77,8 @@ def test_every_command_that_a_message_names_without_quoting_it_is_there() -> Non
 
 def test_every_flag_that_a_message_names_is_one_of_a_command() -> None:
     """Or of the program that the file itself is, as `python -m services.registry.backup`."""
-    told = list(sentences())
-    known = {"--help", *options(typer.main.get_command(app))}
+    told = sentences()
+    known = {"--help", *options(command_line())}
     own = {(place.partition(":")[0], text) for place, text in told}
     named = [(place, flag) for place, text in told if " " in text.strip() for flag in _FLAG.findall(text)]
     wrong = [(place, flag) for place, flag in named if flag not in known | _NO_FLAGS]
@@ -95,4 +98,4 @@ def test_a_flag_that_a_message_names_with_its_command_is_one_of_that_command() -
 def test_advice_that_cannot_be_followed_is_found() -> None:
     assert fault("headrace train m --again")
     assert fault("headrace retrain m")
-    assert "--again" not in set(options(typer.main.get_command(app)))
+    assert "--again" not in set(options(command_line()))

@@ -1,6 +1,7 @@
 """Documents: indexes name every page, commands are the command line's, YAML of short answers is valid."""
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -40,9 +41,14 @@ def commands() -> Iterator[tuple[str, str]]:
             yield str(page.relative_to(_ROOT)), found[1]
 
 
+@functools.cache
+def command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 def fault(line: str) -> str:
     """What of the line the command line does not know; empty where it knows everything."""
-    command: Any = typer.main.get_command(app)
+    command: Any = command_line()
     words = shlex.split(line, comments=True)[1:]
     options: dict[str, Any] = {"--help": None, "--json": None}
     while words and words[0] not in _ENDS:

@@ -197,7 +197,7 @@ def test_trainer_processes_that_race_make_one_chain_of_versions(
 ) -> None:
     client = connect()
     register_all(client)
-    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("forkserver")) as pool:
         running = [pool.submit(train_until, registry.address, str(tmp_path), 12) for _ in range(3)]
         made = [version for trainer in running for version in trainer.result(timeout=90)]
     versions: list[Version] = client.list_versions("m")

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH110, PTH118, PTH120, PTH123, PTH208  # pathlib takes as long to import as all the rest
+# ruff: noqa: PTH109, PTH110, PTH112, PTH118, PTH120, PTH123, PTH208  # pathlib takes as long to import as all the rest
 """What stands for the interpreter: asks a server for a process, or becomes the interpreter. It imports little, since it
 starts for every process."""
 
@@ -78,6 +78,7 @@ def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ..
     decides = {
         name: value for name, value in environment.items() if name.startswith(_DECIDES) and name not in _READ_LATER
     }
+    decides["."] = os.getcwd() if os.path.isdir("services") else ""  # of the trees of code that there may be
     path = f"{folder}/{zlib.crc32(repr((modules, sorted(decides.items()))).encode())}"
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

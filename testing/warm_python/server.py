@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.pop(0)  # this folder
+sys.path[0] = str(Path.cwd())  # not this folder
 
 _MOST_FILES = 250
 _ABOVE_ALL_FILES = 512
@@ -164,15 +164,15 @@ def become(option: str, *arguments: str) -> None:
     """What the interpreter does with these arguments, as `__main__`."""
     if option == "-m":
         module, *rest = arguments
-        sys.argv, sys.path = [module, *rest], [str(Path.cwd()), *sys.path]
+        sys.argv, sys.path[0] = [module, *rest], str(Path.cwd())
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     elif option == "-c":
         code, *rest = arguments
-        sys.argv, sys.path = ["-c", *rest], ["", *sys.path]
+        sys.argv, sys.path[0] = ["-c", *rest], ""
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(code, "<string>", "exec"), main.__dict__)
     else:
-        sys.argv, sys.path = [option, *arguments], [str(Path(option).absolute().parent), *sys.path]
+        sys.argv, sys.path[0] = [option, *arguments], str(Path(option).absolute().parent)
         runpy.run_path(option, run_name="__main__")
 
 

@@ -1,1 +1,1 @@
-"""The Helm chart: what it renders, which needs no cluster, and the platform on a real node (`make kubernetes`)."""
+"""The Helm chart: its values, and what Helm renders of them; needs no cluster."""

@@ -71,9 +71,14 @@ class CommitFile:
 
     def __init__(self, directory: Path, *, lock_timeout_seconds: float = 30.0) -> None:
         self._lock_timeout_seconds = lock_timeout_seconds
-        self._committed = os.open(directory / "committed", os.O_RDWR | os.O_CREAT, 0o644)
-        self._turn = os.open(directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
         self._path = directory / "committed"
+        self.is_writable = True
+        try:
+            self._committed = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._turn = os.open(directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
+        except PermissionError:  # a process that may read only
+            self.is_writable = False
+            self._committed, self._turn = (os.open(directory / name, os.O_RDONLY) for name in ("committed", "turn"))
 
     def close(self) -> None:
         """A call that comes too late gets EBADF, not somebody else's file."""

@@ -200,7 +200,8 @@ class _Partition:
         self.writer = SegmentWriter(directory, self.commit_file, settings)
         self.reader = SegmentReader(directory, number)
         try:
-            self.writer.open()
+            if self.commit_file.is_writable:
+                self.writer.open()
         except BaseException:
             self.commit_file.close()
             raise

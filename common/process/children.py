@@ -28,9 +28,16 @@ def readable(descriptors: Iterable[int], timeout_seconds: float | None) -> list[
 
 
 def start_zygote(
-    module: str, *arguments: str, environment: Mapping[str, str], packets: bool = False, leads_session: bool = False
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    inherited: Mapping[str, str] | None = None,
+    packets: bool = False,
+    leads_session: bool = False,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts `python -m MODULE FD PARENT_PID ARGUMENTS`; returns our end of the socket pair whose other end is FD.
+
+    `inherited`: what it is given beside `environment`; None: this process's own.
 
     Call it in a thread that lives as long as this process: the zygote dies with that thread (die_with_parent).
     """
@@ -39,7 +46,7 @@ def start_zygote(
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *arguments],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **environment},
+            env={**(os.environ if inherited is None else inherited), **environment},
             stdin=subprocess.DEVNULL,
             start_new_session=leads_session,
         )

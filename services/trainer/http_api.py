@@ -160,11 +160,13 @@ def create_http_app(
         `attempt`: the round that it is busy with; `set_aside`: others whose processes live beside it. `activity` of
         each: moves; starved: it wants a core and gets next to none (`cpu_seconds` of `wall_seconds`,
         `starved_seconds` of them without one); stalled: it neither reports anything nor wants a core.
+        `sandbox`: what of a round's process is not confined on this machine, a sentence each.
         `signing_key_id`: of the key that signs this trainer's versions; empty: they are not signed.
         """
         return {
             "trainer": rounds.holder,
             "signing_key_id": rounds.signing_key_id,
+            "sandbox": {"mode": settings.sandbox, "not_confined": rounds.not_confined},
             **_rounds_as_json(rounds.running),
             "helping": None if rounds.helping is None else rounds.helping.shown(),
             "rebuild": _running_job(rebuilds.job),

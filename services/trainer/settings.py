@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from common.definition.identity import MAX_PARAMETERS
@@ -35,6 +35,25 @@ class TrainerSettings(ServiceSettings):
     signing_key_file: Path | None = None
     """Ed25519 private key (PEM, of `headrace keys new`) that signs every version of this trainer; empty: none is
     signed. Rounds' processes never see it."""
+
+    sandbox: Literal["auto", "require", "off"] = "off"
+    """What the process of a round, in which authors' code runs, is confined to: its own folders, its stream's events,
+    the registry and the log. off: it may do what the trainer may. auto: as far as this machine can; /readyz and
+    /v1/status say what stays open. require: the trainer starts only where all of it is confined."""
+    sandbox_read: str = ""
+    """Further files and folders that rounds may read, separated by colons: what a module looks up beside its events."""
+    sandbox_environment: str = ""
+    """Names of further environment variables that rounds are given, separated by commas; others are left out, but for
+    those of the interpreter, TensorFlow and its libraries."""
+    sandbox_ports: str = ""
+    """Further TCP ports that rounds may connect to, separated by commas: those of Kafka's brokers where they are not
+    the ones that EVENT_LOG names."""
+    sandbox_processes: int = Field(default=0, ge=0)
+    """Most processes and threads of a round; 0: 4,096 and 64 for each core. Only where the trainer runs as root."""
+    sandbox_memory_mib: int = Field(default=0, ge=0)
+    """Most memory that each process of a round may have for its data (RLIMIT_DATA); 0: any."""
+    sandbox_file_mib: int = Field(default=16_384, ge=0)
+    """Largest file that a round may write; 0: any."""
 
     poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""
@@ -132,6 +151,15 @@ class TrainerSettings(ServiceSettings):
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:
         return {"TRAINER_ROUND_SET_ASIDE_SECONDS": "TRAINER_ROUND_STALL_SECONDS"}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = sorted(name for name in self.model_fields_set if name.startswith("sandbox_"))
+        if given and self.sandbox == "off":
+            raise ValueError(f"{', '.join(given)} would be ignored: sandbox is off")
+        if not all(word.strip().isdigit() for word in self.sandbox_ports.split(",") if word.strip()):
+            raise ValueError(f"sandbox_ports must be numbers, separated by commas, got {self.sandbox_ports!r}")
+        return self
 
     def usable_rounds_at_once(self) -> int:
         """Two at least: a module that hangs must not hold up all other models."""

@@ -139,8 +139,7 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
     ) -> Response:
         """Every call that has changed something or was refused, as JSON lines, the oldest first: `{sequence, at, by,
         action, result: done | denied, ..., previous, digest}`. `after`: entries behind that sequence number.
-        `headrace audit verify` checks the chain of digests; the guide, *Signed versions and the audit log*, says what
-        is in it."""
+        `headrace audit verify` checks the chain of digests; the guide says what is in it."""
         return StreamingResponse(catalog.audit.lines(after, limit), media_type="application/jsonl")
 
     @app.get("/v1/audit/head", tags=["history"])

@@ -30,8 +30,12 @@ class Assignments:
     def forget(self, lease: Lease) -> None:
         """The round has ended."""
         self._workers_left.pop(lease.round.round_id, None)
-        shutil.rmtree(self.rounds_dir / lease.round.round_id, ignore_errors=True)
+        shutil.rmtree(self.work_dir(lease), ignore_errors=True)
         _keep_newest(self.cache_dir / lease.round.plan.model, _KEPT_VERSIONS)
+
+    def work_dir(self, lease: Lease, suffix: str = "") -> Path:
+        """Below a folder of the model's, which is all that a process of its rounds may write to."""
+        return self.rounds_dir / lease.round.plan.model / (lease.round.round_id + suffix)
 
     def remove_old(self) -> None:
         """What earlier runs of this trainer have left."""
@@ -39,7 +43,7 @@ class Assignments:
         shutil.rmtree(self._settings.data_dir / "rebuilds", ignore_errors=True)
 
     def of(self, lease: Lease, *, suffix: str = "") -> RoundAssignment:
-        work_dir = self.rounds_dir / (lease.round.round_id + suffix)
+        work_dir = self.work_dir(lease, suffix)
         work_dir.mkdir(parents=True, exist_ok=True)
         self.cache_dir.mkdir(parents=True, exist_ok=True)
         configuration = lease.round.plan.configuration
@@ -74,7 +78,7 @@ def _remove_old(rounds_dir: Path) -> None:
     """Of rounds that other trainers have finished; today's may still be taken up again."""
     if not rounds_dir.is_dir():
         return
-    for work_dir in rounds_dir.iterdir():
+    for work_dir in rounds_dir.glob("*/*"):
         if time.time() - work_dir.stat().st_mtime > _MAX_AGE_SECONDS:
             shutil.rmtree(work_dir, ignore_errors=True)
 

@@ -33,9 +33,11 @@ from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.running import RunningRound, in_front
+from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.control.signing import VersionSigner
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import LIVE_EVENTS
+from services.trainer.sandbox import confine
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -89,7 +91,10 @@ class RoundLoop:
             scheduling=settings.scheduling,
             log_format=settings.log_format,
             log_level=settings.log_level,
+            environment=environment_of(settings),
+            confined=confining(settings, registry),
         )
+        self.not_confined = check_machine(settings.sandbox, confine.not_confined())
         self._processes = Processes(settings, self._zygote)
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
@@ -144,9 +149,10 @@ class RoundLoop:
         Raises:
             NotFound: this trainer does not run that round.
         """
-        if not any(one.lease.round.round_id == round_id for one in self.running):
+        lease = next((one.lease for one in self.running if one.lease.round.round_id == round_id), None)
+        if lease is None:
             raise NotFound(f"this trainer does not run round {round_id}")
-        path = self._assignments.rounds_dir / round_id / LIVE_EVENTS
+        path = self._assignments.work_dir(lease) / LIVE_EVENTS
         return path.read_bytes() if path.is_file() else b""
 
     def zygote_status(self) -> dict[str, Any]:
@@ -215,11 +221,16 @@ class RoundLoop:
         ready = self._zygote.wait_until_ready(0.2)
         self._processes.tend()
         if ready:
-            self._health.satisfy("zygote")
+            self._health.satisfy("zygote", but=self._not_confined())
         else:
             self._health.fail("zygote", "importing TensorFlow")
         metrics.ZYGOTE_STARTS.inc(self._zygote.start_count - starts)
         return ready
+
+    def _not_confined(self) -> str:
+        """For /readyz; "" where rounds are confined as far as they can be anywhere, or are not to be."""
+        is_asked = self._settings.sandbox != "off"
+        return f"rounds are not confined in {'; '.join(self.not_confined)}" if is_asked and self.not_confined else ""
 
     def _lease(self) -> Lease | None:
         models: Sequence[str] = ()

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -63,12 +63,23 @@ class ZygoteClient:
 
     Args:
         round_function: "module:function", a RunRound.
+        environment: of the zygote and its children; None: this process's own.
+        confined: gives each assignment the rules of its sandbox.
     """
 
     def __init__(
-        self, round_function: str, *, nice: int, scheduling: Scheduling, log_format: str, log_level: str
+        self,
+        round_function: str,
+        *,
+        nice: int,
+        scheduling: Scheduling,
+        log_format: str,
+        log_level: str,
+        environment: Mapping[str, str] | None = None,
+        confined: Callable[[RoundAssignment], RoundAssignment] = lambda assignment: assignment,
     ) -> None:
         self._arguments = (round_function, str(nice), scheduling, log_format, log_level)
+        self._environment, self._confined = environment, confined
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._children: dict[int, RoundChild] = {}
@@ -85,7 +96,7 @@ class ZygoteClient:
         """Starts the process, or starts it again after it died; it is ready some seconds later (`wait`)."""
         self._process, ours = start_zygote(
             "services.trainer.rounds.zygote", *self._arguments,
-            environment=ENVIRONMENT, packets=True, leads_session=True,
+            environment=ENVIRONMENT, inherited=self._environment, packets=True, leads_session=True,
         )  # fmt: skip
         ours.setblocking(False)
         self._socket = ours
@@ -106,6 +117,7 @@ class ZygoteClient:
         """
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
+        assignment = self._confined(assignment)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:

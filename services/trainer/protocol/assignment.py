@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.definition.identity import MAX_PARAMETERS
 from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
+from services.trainer.sandbox.rules import SandboxRules
 
 LIVE_EVENTS = "live/events.out.tfevents.live"
 """Below a round's folder: its curve as it grows, for TensorBoard."""
@@ -72,6 +73,8 @@ class RoundAssignment:
     """With the token that the registry is shown; "" where it asks for none."""
     is_signed: bool = False
     """Control signs the version; no part of the plan."""
+    sandbox: SandboxRules = field(default_factory=SandboxRules)
+    """What its process may reach; no part of the plan."""
     process_dir: str = ""
     """Absolute, where it is not `work_dir`: of the process, gone with it: the definition's files, temporary files."""
     rebuild_of: int = 0
@@ -128,8 +131,15 @@ class RoundAssignment:
     def from_json(cls, text: str) -> "RoundAssignment":
         fields = json.loads(text)
         told: dict[str, Any] = {"lease": _lease(fields["lease"])}
+        told["sandbox"] = _sandbox(fields["sandbox"])
         told["candidate"] = tuple(FileEntry(**entry) for entry in fields["candidate"])
         return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
+
+
+def _sandbox(fields: Mapping[str, Any]) -> SandboxRules:
+    ports = fields["ports"]
+    told = {name: tuple(fields[name]) for name in ("read", "write")}
+    return SandboxRules(**{**fields, **told, "ports": None if ports is None else tuple(ports)})
 
 
 def _lease(fields: Mapping[str, Any]) -> Lease:

@@ -70,7 +70,7 @@ class Export:
         """
         current = state.state_of(self.model)
         key = self._key(current) if self.sample else ""
-        programs = Programs(Path(self.assignment.cache_dir) / _PROGRAMS)
+        programs = Programs(Path(self.assignment.cache_dir) / self.assignment.plan.model / _PROGRAMS)
         program = programs.find(key) if key else None
         if program is not None:
             try:

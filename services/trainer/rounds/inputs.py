@@ -182,8 +182,9 @@ def stored_version(
 
 
 def version_dir(assignment: RoundAssignment, model: str, number: int) -> Path:
-    """Where the files of a version are on this trainer, if they are."""
-    return Path(assignment.cache_dir) / model / str(number)
+    """Where the files of a version are on this trainer, if they are; those of another model are the round's alone."""
+    is_own = model == assignment.plan.model
+    return Path(assignment.cache_dir if is_own else f"{assignment.work_dir}/sources") / model / str(number)
 
 
 def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:

@@ -120,7 +120,7 @@ def build(
     is_first = inputs.module is not None and not before and team.is_chief and not assignment.rebuild_of
     model, module = _model(inputs, statistics, assignment, registry, is_first=is_first)
     for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
-        one.directory = Path(assignment.cache_dir) / _FEATURES
+        one.directory = Path(assignment.cache_dir) / assignment.plan.model / _FEATURES
     model.fit(before, lambda: blocks(model))
     training = adapters.trainable_of(model, seed=assignment.plan.seed, team=team)
     is_alike = inputs.parent is not None and inputs.parent.key == key_of(assignment.plan)

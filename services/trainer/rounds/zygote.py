@@ -37,6 +37,8 @@ from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, Raised, RunRound, ToSign, Waits, encode_message
+from services.trainer.sandbox import confine
+from services.trainer.sandbox.rules import OFF
 
 logger = logging.getLogger(__name__)
 
@@ -133,9 +135,13 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
         assignment = RoundAssignment.from_json(assignment_path.read_text())
         work_dir = Path(assignment.work_dir)
         try:
+            if not has_begun:
+                confine.enter(assignment.sandbox)
             lock = _own(work_dir)
             if not has_begun:
                 _keep_temporary_files(Path(assignment.process_dir or work_dir) / "tmp")
+                if assignment.sandbox.mode != OFF:
+                    os.environ["HOME"] = os.environ["TMPDIR"]  # the only place where libraries can keep something
                 has_begun = True
             end_report = crash_report.leave(work_dir)
             found = following(assignment, report, stop_requested)

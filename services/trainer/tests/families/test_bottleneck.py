@@ -54,7 +54,7 @@ def test_a_second_round_over_the_same_events_reads_what_the_base_returned(tmp_pa
         np.testing.assert_allclose(np.float64(array), np.float64(plain[path]), rtol=1e-4, atol=1e-5, err_msg=path)
 
     # With one block damaged on disk and the other one gone: the same bits.
-    kept = shutil.copytree(tmp_path / "cache" / ".bottleneck", tmp_path / "rebuild-cache" / ".bottleneck")
+    kept = shutil.copytree(tmp_path / "cache/model/.bottleneck", tmp_path / "rebuild-cache/model/.bottleneck")
     damaged, lost = sorted(kept.iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-30])
     lost.unlink()

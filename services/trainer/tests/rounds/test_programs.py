@@ -135,7 +135,7 @@ def told_of(platform: Platform) -> list[dict[str, Any]]:
 def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections: dict[str, Any]) -> None:
     """Whether the program was kept, or is exported again: not one byte of any file is another."""
     platform = trained(tmp_path, sections, rounds=3)
-    shutil.rmtree(tmp_path / "cache" / ".programs")
+    shutil.rmtree(tmp_path / "cache" / "model" / ".programs")
     train(platform, sections, parent_version=2)
     told = [(one["exported"], one["tried"]) for one in told_of(platform)]
     assert told == [(True, True), (False, True), (False, False), (True, True)]
@@ -199,7 +199,7 @@ def test_a_program_whose_code_draws_constants_in_each_round_is_exported_for_each
 
 def test_a_kept_program_that_was_damaged_is_exported_again(tmp_path: Path) -> None:
     platform = trained(tmp_path, DEFINITIONS["model_fn"], rounds=2)
-    (kept,) = (tmp_path / "cache" / ".programs").iterdir()
+    (kept,) = (tmp_path / "cache" / "model" / ".programs").iterdir()
     path = kept / "files" / "saved_model" / "saved_model.pb"
     path.write_bytes(path.read_bytes()[:-1])
     platform.append(drifting_events(240, seed=2))

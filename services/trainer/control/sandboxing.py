@@ -1,0 +1,122 @@
+"""What a round may reach: its own folders, its stream's part of the log, the registry, and what the settings add."""
+
+import ipaddress
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from common.errors import HeadraceError, InvalidInput, Unavailable
+from common.eventlog.open import open_event_log
+from common.eventlog.topics import deadletter_topic, examples_topic
+from common.registry.client import RegistryClient
+from common.schema import Schema
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.sandbox.rules import OFF, REQUIRE, SandboxRules, scrubbed
+from services.trainer.settings import TrainerSettings
+
+_SEGMENTS, _KAFKA = "segments:", "kafka:"
+_OPEN_FILES = 16_384
+_PROCESSES, _PROCESSES_A_CORE = 4096, 64
+"""Threads count, and TensorFlow's collective operations take hundreds."""
+Confining = Callable[[RoundAssignment], RoundAssignment]
+"""Gives an assignment its rules. Raises Unavailable: the registry, which knows the stream, is away."""
+
+
+def check_machine(mode: str, found: Sequence[str]) -> Sequence[str]:
+    """What stays open under the mode, a sentence each; `found`: what this machine cannot confine.
+
+    Raises:
+        InvalidInput: all is required to be closed.
+    """
+    if mode == OFF:
+        return ["everything: TRAINER_SANDBOX is off"]
+    if found and mode == REQUIRE:
+        raise InvalidInput(f"TRAINER_SANDBOX is require, and this machine cannot confine {'; '.join(found)}")
+    return found
+
+
+def environment_of(settings: TrainerSettings) -> dict[str, str]:
+    """What the processes of rounds are given of this one's."""
+    if settings.sandbox == OFF:
+        return dict(os.environ)
+    return scrubbed(os.environ, frozenset(_words(settings.sandbox_environment)))
+
+
+def confining(settings: TrainerSettings, registry: RegistryClient) -> Confining:
+    if settings.sandbox == OFF:
+        return lambda assignment: assignment
+    base = SandboxRules(
+        mode=settings.sandbox,
+        read=(*_words(settings.sandbox_read, ":"), *_files(settings.service_token_file)),
+        processes=settings.sandbox_processes or _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1),
+        memory_mib=settings.sandbox_memory_mib,
+        file_mib=settings.sandbox_file_mib,
+        open_files=_OPEN_FILES,
+    )
+
+    def confined(assignment: RoundAssignment) -> RoundAssignment:
+        try:
+            return replace(assignment, sandbox=_with_log(base, assignment, settings, registry))
+        except Unavailable:
+            raise
+        except HeadraceError as error:
+            raise Unavailable(f"what the round may reach is not known: {error.message}") from error
+
+    return confined
+
+
+def _with_log(
+    base: SandboxRules, assignment: RoundAssignment, settings: TrainerSettings, registry: RegistryClient
+) -> SandboxRules:
+    plan, work_dir = assignment.plan, Path(assignment.work_dir)
+    cache_dir = Path(assignment.cache_dir) / plan.model
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    write = [str(work_dir.parent if assignment.may_stay else work_dir), str(cache_dir)]
+    servers, read = [assignment.registry_address], list(base.read)
+    stream = registry.get_stream(plan.stream, schema_version=plan.schema_version)
+    source = Schema.from_json(stream.schema_json).source
+    if assignment.event_log.startswith(_SEGMENTS):
+        folder = Path(assignment.event_log.removeprefix(_SEGMENTS).partition("?")[0])
+        read += [str(folder / examples_topic(stream.log_name))]
+        write += [_dead_letters(assignment.event_log, folder, stream.log_name)]
+    else:
+        servers += assignment.event_log.removeprefix(_KAFKA).split(",")
+    if source:
+        servers += [*source.servers.split(","), urlsplit(str(source.options.get("schema_registry", ""))).netloc]
+    servers = [server.strip() for server in servers if server.strip()]
+    alone = assignment.workers == 1 and not assignment.addresses and not assignment.is_asynchronous
+    ports = {int(server.rpartition(":")[2]) for server in servers} | set(map(int, _words(settings.sandbox_ports)))
+    return replace(
+        base, write=tuple(write), read=tuple(read), ports=tuple(sorted(ports)) if alone else None,
+        resolves_names=not all(map(_is_address, servers)),
+    )  # fmt: skip
+
+
+def _dead_letters(event_log: str, folder: Path, log_name: str) -> str:
+    """The topic's folder, which a confined process could not make."""
+    topic = deadletter_topic(log_name)
+    if not (folder / topic).is_dir():
+        log = open_event_log(event_log)
+        try:
+            log.create_topic(topic, partition_count=1)
+        finally:
+            log.close()
+    return str(folder / topic)
+
+
+def _is_address(server: str) -> bool:
+    try:
+        ipaddress.ip_address(server.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _words(text: str, separator: str = ",") -> Sequence[str]:
+    return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def _files(*paths: Path | None) -> Sequence[str]:
+    return [str(path) for path in paths if path is not None]

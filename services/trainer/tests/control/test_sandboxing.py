@@ -1,0 +1,137 @@
+"""What a round may reach follows from its plan, its stream and the settings."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from common.errors import InvalidInput, NotFound, Unavailable
+from common.registry.catalog import Stream
+from services.trainer.control.sandboxing import check_machine, confining, environment_of
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.sandbox.rules import SandboxRules
+from services.trainer.settings import TrainerSettings
+
+SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
+SOURCE = {"kafka": {"topic": "orders", "format": "json", "servers": "kafka-1:9192,kafka-2:9292"}}
+
+
+class Registry:
+    """Knows one stream, the second of its name."""
+
+    def __init__(self, schema: Mapping[str, Any] = SCHEMA) -> None:
+        self._schema = schema
+
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        if name != "flights":
+            raise NotFound(f"there is no stream {name}")
+        return Stream(name, 2, json.dumps(self._schema), 0.0, log_number=2)
+
+
+def settings_of(folder: Path, **more: Any) -> TrainerSettings:
+    return TrainerSettings(data_dir=folder, event_log="segments:/nowhere", **{"sandbox": "auto", **more})
+
+
+def rules(settings: TrainerSettings, assignment: RoundAssignment, registry: Registry | None = None) -> SandboxRules:
+    return confining(settings, registry or Registry())(assignment).sandbox  # type: ignore[arg-type]  # the one call that is made
+
+
+@pytest.fixture
+def of_segments(assignment: RoundAssignment, tmp_path: Path) -> RoundAssignment:
+    return replace(assignment, event_log=f"segments:{tmp_path}/log?segment_bytes=1000")
+
+
+def test_a_round_reads_its_streams_events_and_writes_its_models_folders(
+    of_segments: RoundAssignment, tmp_path: Path
+) -> None:
+    found = rules(settings_of(tmp_path), of_segments)
+    assert found.read == (f"{tmp_path}/log/examples.2.flights",)
+    assert found.write == (f"{tmp_path}/work", f"{tmp_path}/cache/late", f"{tmp_path}/log/deadletter.2.flights")
+    assert (tmp_path / "log/deadletter.2.flights/topic.json").is_file()
+    assert (found.ports, found.resolves_names) == ((1,), False)
+
+
+def test_a_process_that_may_stay_writes_to_the_folder_of_all_its_models_rounds(
+    of_segments: RoundAssignment, tmp_path: Path
+) -> None:
+    found = rules(settings_of(tmp_path), replace(of_segments, may_stay=True))
+    assert found.write[0] == str(tmp_path)
+
+
+def test_kafkas_and_the_sources_ports_may_be_connected_to(assignment: RoundAssignment, tmp_path: Path) -> None:
+    of_kafka = replace(assignment, event_log="kafka:broker:9092,other:9093", registry_address="registry:8700")
+    found = rules(settings_of(tmp_path, sandbox_ports="9999"), of_kafka, Registry(SCHEMA | {"source": SOURCE}))
+    assert found.ports == (8700, 9092, 9093, 9192, 9292, 9999)
+    assert found.resolves_names
+    assert found.read == ()
+
+
+@pytest.mark.parametrize("together", [{"workers": 2}, {"addresses": ("a:1", "b:2")}])
+def test_processes_that_compute_a_round_together_reach_each_other(
+    of_segments: RoundAssignment, tmp_path: Path, together: Mapping[str, Any]
+) -> None:
+    assert rules(settings_of(tmp_path), replace(of_segments, **together)).ports is None
+
+
+def test_what_the_settings_name_is_added(of_segments: RoundAssignment, tmp_path: Path) -> None:
+    chosen = settings_of(
+        tmp_path, sandbox_read="/data/words:/data/more", sandbox_processes=7, sandbox_memory_mib=8, sandbox_file_mib=9
+    )
+    found = rules(chosen, of_segments)
+    assert found.read[:2] == ("/data/words", "/data/more")
+    assert (found.processes, found.memory_mib, found.file_mib) == (7, 8, 9)
+
+
+def test_an_assignment_keeps_its_rules_on_its_way(of_segments: RoundAssignment, tmp_path: Path) -> None:
+    confined = confining(settings_of(tmp_path), Registry())(of_segments)  # type: ignore[arg-type]  # the one call that is made
+    assert RoundAssignment.from_json(confined.to_json()) == confined
+    together = replace(confined, sandbox=replace(confined.sandbox, ports=None))
+    assert RoundAssignment.from_json(together.to_json()) == together
+
+
+def test_off_changes_nothing(of_segments: RoundAssignment, tmp_path: Path) -> None:
+    assert rules(settings_of(tmp_path, sandbox="off"), of_segments) == SandboxRules()
+
+
+def test_a_stream_that_is_not_known_gives_the_round_back(of_segments: RoundAssignment, tmp_path: Path) -> None:
+    strange = replace(of_segments.plan, stream="elsewhere")
+    lease = replace(of_segments.lease, round=replace(of_segments.round, plan=strange))
+    with pytest.raises(Unavailable, match="there is no stream elsewhere"):
+        rules(settings_of(tmp_path), replace(of_segments, lease=lease))
+
+
+def test_secrets_of_the_environment_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    monkeypatch.setenv("TRAINER_ANY_TOKEN", "planted")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    monkeypatch.setenv("MODULES_OWN", "given")
+    found = environment_of(settings_of(tmp_path, sandbox_environment="MODULES_OWN"))
+    assert "planted" not in found.values()
+    assert (found["TF_CPP_MIN_LOG_LEVEL"], found["MODULES_OWN"], "PATH" in found) == ("2", "given", True)
+    assert environment_of(settings_of(tmp_path, sandbox="off"))["AWS_SECRET_ACCESS_KEY"] == "planted"
+
+
+def test_a_machine_that_lacks_something_is_told_or_refused() -> None:
+    lacks = ["files: the kernel has no Landlock"]
+    assert check_machine("auto", lacks) == lacks
+    assert check_machine("off", []) == ["everything: TRAINER_SANDBOX is off"]
+    assert check_machine("require", []) == []
+    with pytest.raises(InvalidInput, match="cannot confine files: the kernel has no Landlock"):
+        check_machine("require", lacks)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sandbox": "off", "sandbox_read": "/data"}, "would be ignored: sandbox is off"),
+        ({"sandbox_ports": "kafka"}, "must be numbers"),
+        ({"sandbox": "perhaps"}, "'auto', 'require' or 'off'"),
+    ],
+)
+def test_settings_that_could_not_be_kept_are_refused(tmp_path: Path, given: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        settings_of(tmp_path, **given)

@@ -1,0 +1,253 @@
+"""What an author's code may try once a round runs it. Each attempt raises where it does not get what it is after."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Report
+
+SECRET = "THE_KEY_OF_THE_STORE"
+FORKS, FILES, FILE_BYTES, DATA_BYTES = 40, 300, 3 << 20, 6 << 30
+"""More than the limits of the sandbox that the tests make."""
+_PTRACE_SEIZE, _PTRACE_DETACH, _CLONE_NEWUSER = 0x4206, 17, 0x10000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Attributes:
+    own: the round's own folder. registry, other_model, events, elsewhere: folders that are not its own.
+    closed_port: somebody listens there, and the sandbox does not name it. unix_socket: the same.
+    """
+
+    own: Path
+    registry: Path
+    other_model: Path
+    events: Path
+    elsewhere: Path
+    closed_port: int
+    unix_socket: str
+
+
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
+    """Makes the attempt that the plan names; the version says whether it was successful."""
+    told = dict(assignment.plan.configuration)
+    attempt = ATTEMPTS[told["attempt"]]
+    folders = {name: Path(told[name]) for name in ("registry", "other_model", "events", "elsewhere")}
+    ground = Ground(Path(assignment.work_dir), **folders, closed_port=told["closed_port"], unix_socket=told["unix"])
+    try:
+        attempt(ground)
+    except (OSError, MemoryError, KeyError, ValueError, subprocess.SubprocessError) as error:
+        report(Done(0, f"{type(error).__name__}: {error}"))
+    else:
+        report(Done(1, "it got out"))
+
+
+def _called(result: int) -> None:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def read_the_registrys_database(ground: Ground) -> None:
+    (ground.registry / "catalog.sqlite").read_bytes()
+
+
+def list_the_registrys_files(ground: Ground) -> None:
+    list(ground.registry.iterdir())
+
+
+def write_its_own_metrics_into_the_registry(ground: Ground) -> None:
+    with (ground.registry / "catalog.sqlite").open("ab") as file:
+        file.write(b"auc: 1.0")
+
+
+def cut_the_registrys_database_short(ground: Ground) -> None:
+    os.truncate(ground.registry / "catalog.sqlite", 0)
+
+
+def remove_the_registrys_database(ground: Ground) -> None:
+    (ground.registry / "removable").unlink()
+
+
+def change_the_mode_of_the_registrys_database(ground: Ground) -> None:
+    (ground.registry / "catalog.sqlite").chmod(0o666)
+
+
+def read_another_models_weights(ground: Ground) -> None:
+    (ground.other_model / "weights.npz").read_bytes()
+
+
+def change_another_rounds_assignment(ground: Ground) -> None:
+    (ground.other_model / "assignment.json").write_text("{}")
+
+
+def add_events_to_its_stream(ground: Ground) -> None:
+    with (ground.events / "records").open("ab") as file:
+        file.write(b"an event that nobody has sent")
+
+
+def write_elsewhere(ground: Ground) -> None:
+    (ground.elsewhere / "left_behind").write_text("x")
+
+
+def link_out_of_its_folder(ground: Ground) -> None:
+    (ground.own / "link").symlink_to(ground.registry / "catalog.sqlite")
+
+
+def link_a_file_into_its_folder(ground: Ground) -> None:
+    os.link(ground.registry / "catalog.sqlite", ground.own / "hard")
+
+
+def move_a_file_into_its_folder(ground: Ground) -> None:
+    (ground.registry / "movable").rename(ground.own / "moved")
+
+
+def make_a_named_pipe(ground: Ground) -> None:
+    os.mkfifo(ground.own / "pipe")
+
+
+def run_a_program_of_its_own(ground: Ground) -> None:
+    program = ground.own / "program"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    subprocess.run([str(program)], check=True)
+
+
+def read_a_secret_of_the_environment(ground: Ground) -> None:
+    os.environ[SECRET]
+
+
+def read_the_environment_that_it_began_with(ground: Ground) -> None:
+    Path("/proc/self/environ").read_bytes().index(SECRET.encode())
+
+
+def read_the_environment_of_the_process_above(ground: Ground) -> None:
+    Path(f"/proc/{os.getppid()}/environ").read_bytes()
+
+
+def read_the_memory_of_the_process_above(ground: Ground) -> None:
+    os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
+
+
+def trace_the_process_above(ground: Ground) -> None:
+    _called(_libc.ptrace(_PTRACE_SEIZE, os.getppid(), None, None))
+    _libc.ptrace(_PTRACE_DETACH, os.getppid(), None, None)
+
+
+def copy_the_memory_of_the_process_above(ground: Ground) -> None:
+    class Part(ctypes.Structure):
+        _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+    buffer = ctypes.create_string_buffer(8)
+    here, there = (
+        Part(ctypes.addressof(buffer), 8),
+        Part(id(None), 8),
+    )  # a fork: None is at the same place
+    _called(_libc.process_vm_readv(os.getppid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
+
+
+def signal_the_process_above(ground: Ground) -> None:
+    """0 is no signal, and asks for the same right as SIGKILL."""
+    os.kill(os.getppid(), 0)
+
+
+def slow_the_process_above_down(ground: Ground) -> None:
+    os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))
+
+
+def become_root(ground: Ground) -> None:
+    os.setuid(0)
+
+
+def leave_by_another_root(ground: Ground) -> None:
+    os.chroot("/")
+
+
+def make_a_user_namespace(ground: Ground) -> None:
+    """In a child: a process of several users' threads may make none."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if _libc.unshare(_CLONE_NEWUSER) == 0 else 1)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise PermissionError("no namespace")
+
+
+def connect_to_a_service_of_the_machine(ground: Ground) -> None:
+    socket.create_connection(("127.0.0.1", ground.closed_port), timeout=60).close()
+
+
+def listen_for_others(ground: Ground) -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+
+
+def send_a_datagram(ground: Ground) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as out:
+        out.sendto(b"weights", ("127.0.0.1", 9))
+
+
+def talk_to_a_daemon_over_a_unix_socket(ground: Ground) -> None:
+    with socket.socket(socket.AF_UNIX) as out:
+        out.connect(ground.unix_socket)
+
+
+def read_packets_of_the_network(ground: Ground) -> None:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+
+
+def write_a_huge_file(ground: Ground) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with (ground.own / "huge").open("wb") as file:
+        file.truncate(FILE_BYTES)
+
+
+def take_all_memory(ground: Ground) -> None:
+    np.empty(DATA_BYTES, np.uint8)  # nothing of it is touched
+
+
+def open_files_without_end(ground: Ground) -> None:
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(FILES)]
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+def fork_without_end(ground: Ground) -> None:
+    pids = list[int]()
+    try:
+        for _ in range(FORKS):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(600)
+                os._exit(0)
+            pids.append(pid)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
+    found.__name__: found
+    for found in (
+        read_the_registrys_database, list_the_registrys_files, write_its_own_metrics_into_the_registry,
+        cut_the_registrys_database_short, remove_the_registrys_database, change_the_mode_of_the_registrys_database,
+        read_another_models_weights, change_another_rounds_assignment, add_events_to_its_stream, write_elsewhere,
+        link_out_of_its_folder, link_a_file_into_its_folder, move_a_file_into_its_folder, make_a_named_pipe,
+        run_a_program_of_its_own, read_a_secret_of_the_environment, read_the_environment_that_it_began_with,
+        read_the_environment_of_the_process_above, read_the_memory_of_the_process_above, trace_the_process_above,
+        copy_the_memory_of_the_process_above, signal_the_process_above, slow_the_process_above_down, become_root,
+        leave_by_another_root, make_a_user_namespace, connect_to_a_service_of_the_machine, listen_for_others,
+        send_a_datagram, talk_to_a_daemon_over_a_unix_socket, read_packets_of_the_network, write_a_huge_file,
+        take_all_memory, open_files_without_end, fork_without_end,
+    )
+}  # fmt: skip

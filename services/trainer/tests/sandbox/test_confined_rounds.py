@@ -33,10 +33,11 @@ def build_model(schema, parameters):
     if tried != ["PermissionError", "PermissionError"]:
         raise ValueError(f"the sandbox is open: {tried}")
     inputs = keras.Input((1,), name="distance")
-    return keras.Model({"distance": inputs}, keras.layers.Dense(1, activation="sigmoid")(inputs))
+    return keras.Model({"distance": inputs}, keras.layers.Dense(1)(inputs))
 
 def loss(labels, outputs):
-    return keras.ops.mean(keras.losses.binary_crossentropy(keras.ops.reshape(labels, (-1, 1)), outputs))
+    labels = keras.ops.cast(keras.ops.reshape(labels, keras.ops.shape(outputs)), "float32")
+    return keras.ops.binary_crossentropy(labels, outputs, from_logits=True)
 """
 
 

@@ -34,6 +34,8 @@ push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote
 pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | unarchive {model}
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
 whoami | token new ada --roles viewer | logout
+audit head | audit export {new}/audit.jsonl | audit verify {new}/audit.jsonl
+keys new {new}/key.pem | keys show {new}/key.pem.pub
 """
 REFUSED = """
 up --detach | up --detach --replicas 2 | logs nobody | ingest {csv} --stream nobody | train nobody
@@ -55,6 +57,8 @@ tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model e
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
 labels {stream} {csv} | labels nobody {csv} | login | token new ada --roles root
+verify {model} --keys {new}/key.pem.pub | verify {model} --keys {csv} | keys show {csv} | audit verify {csv}
+model freeze nobody --to {new}/frozen
 """
 """Those that stand here alone do their work in headrace/tests/ (fit, lr-find, profile, tflite, optimize, tap,
 engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""

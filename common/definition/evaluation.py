@@ -23,7 +23,6 @@ from common.counted import counted
 from common.definition.fields import Fields
 from common.definition.metrics import Metric, read_metrics
 from common.errors import InvalidInput
-from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.suggestions import did_you_mean
 
@@ -126,6 +125,8 @@ class Evaluation:
 
     def encoded(self, schema: Schema) -> list[bytes]:
         """The examples as tf.train.Examples. Raises InvalidInput: one does not fit the schema; which."""
+        from common.examples.codec import ExampleCodec  # protobuf, which the client does without
+
         codec, found = ExampleCodec(schema), list[bytes]()
         for number, line in enumerate(self.examples, 1):
             try:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from headrace.commands.session import Session, age, print_line, print_table
 
 _DIGITS = 4
@@ -49,7 +50,7 @@ def judged(version: Mapping[str, Any]) -> Iterator[str]:
     outcome += f"; production stays: {judge['stays']}" if "stays" in judge else ""
     yield (
         f"version {version['version']} against {judge['against']}: {judge['metric']} {judge['difference']:+.4g} on the "
-        f"same {judge['samples']} examples, margin {judge['margin']:g}, e-value {judge['e_value']:.3g} of "
+        f"same {counted(judge['samples'], 'example')}, margin {judge['margin']:g}, e-value {judge['e_value']:.3g} of "
         f"{1 / judge['alpha']:g}: {_WORDS[judge['verdict']]}{outcome}"
     )
 

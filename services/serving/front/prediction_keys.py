@@ -6,6 +6,7 @@ gRPC the same text is the metadata x-prediction-key.
 
 from urllib.parse import unquote
 
+from common.counted import counted
 from services.serving.rest_json.values import invalid
 
 PREDICTION_KEY = b"x-prediction-key"
@@ -16,7 +17,7 @@ def keys_of(given: bytes, rows: int) -> tuple[str, ...]:
     """Raises RequestFailed: there are more or fewer keys than rows, or a key is empty or too long."""
     keys = tuple(unquote(key.strip()) for key in given.decode("latin-1").split(","))
     if len(keys) != rows:
-        raise invalid(f"X-Prediction-Key has {len(keys)} keys, and the request has {rows} rows; give each row a key")
+        raise invalid(f"X-Prediction-Key names {len(keys)} of {counted(rows, 'row')}; give each row a key")
     if not all(0 < len(key) <= MAX_KEY_CHARACTERS for key in keys):
         raise invalid(f"X-Prediction-Key has a key that is empty or longer than {MAX_KEY_CHARACTERS} characters")
     return keys

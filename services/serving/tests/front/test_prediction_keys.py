@@ -133,7 +133,7 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
         for size in (1, 2):
             request.inputs["x"].tensor_shape.dim.add(size=size)
         call(request, metadata=[("x-prediction-key", "a")])
-        with pytest.raises(grpc.RpcError, match="2 keys, and the request has 1 rows"):
+        with pytest.raises(grpc.RpcError, match="names 2 of 1 row"):
             call(request, metadata=[("x-prediction-key", "a,b")])
     (record,) = _records(log, tmp_path)
     assert (list(record.prediction_keys), record.alias) == (["a"], "production")
@@ -142,7 +142,7 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "keys", "sentence"),
     [
-        (_PATH, "a", "1 keys, and the request has 2 rows"),
+        (_PATH, "a", "names 1 of 2 rows"),
         (_PATH, "a,", "a key that is empty"),
         (_PATH, "", "a key that is empty"),
         (_PATH, f"a,{'b' * 257}", "longer than 256 characters"),

@@ -21,7 +21,7 @@ from e2e_tests.faults.run import FaultRun, Options
 from e2e_tests.faults.table import Judged, summary
 from e2e_tests.faults.test_checker import sound
 from e2e_tests.faults.violation import Violation
-from headrace import Addresses
+from headrace import Addresses, Client
 
 pytestmark = pytest.mark.local_only
 
@@ -32,9 +32,9 @@ class SignallingInjector:
     """Does nothing, but at one strike SIGTERM comes. Nobody ever connects to its platform."""
 
     def __init__(self, *, at_strike: int) -> None:
+        addresses = Addresses(registry=_NOWHERE, ingest=_NOWHERE, trainer=_NOWHERE, serving=(_NOWHERE,))
         self.platform: Any = SimpleNamespace(
-            addresses=Addresses(registry=_NOWHERE, ingest=_NOWHERE, trainer=_NOWHERE, serving=(_NOWHERE,)),
-            grpc_port=lambda name: 9,
+            addresses=addresses, grpc_port=lambda name: 9, client=lambda: Client(addresses, token="")
         )
         self.strike_count = 0
         self._at_strike = at_strike

@@ -3,13 +3,31 @@
 tests/test_keras_internals.py holds each against what Keras does in public: an upgrade says which one has changed.
 """
 
+import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.utils.rng_utils import GLOBAL_RANDOM_SEED
 
 Variables = list[keras.Variable]
+
+
+# names and generators
+
+
+def start_from_seed(seed: int) -> None:
+    """`keras.utils.clear_session` and `set_random_seed`, but for what both do to TensorFlow: its kernels stay, and its
+    generator is not seeded."""
+    global_state.GLOBAL_STATE_TRACKER = threading.local()
+    global_state.GLOBAL_SETTINGS_TRACKER = threading.local()
+    global_state.set_global_attribute(GLOBAL_RANDOM_SEED, seed)
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 # variables

@@ -41,7 +41,7 @@ def build(
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.
     """
-    seed_state = determinism.start_from_seed(seed)
+    seed_state = determinism.start_from_seed(seed, keeps_kernels=module is None)
     with _computing_in(definition.training.mixed_precision):
         if module is None:
             built = _build_estimator(definition, schema, statistics, seed_state, tables)

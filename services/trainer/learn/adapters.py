@@ -56,7 +56,8 @@ def build(
     tables = batch_tables(definition) if contributes else {}
     parameters = definition.estimator_parameters
     if parameters and parameters.towers:
-        return build_retrieval(definition, schema, statistics, determinism.start_from_seed(seed), tables)
+        seed_state = determinism.start_from_seed(seed, keeps_kernels=True)
+        return build_retrieval(definition, schema, statistics, seed_state, tables)
     return build_network(definition, schema, statistics, module, seed=seed, tables=tables)
 
 

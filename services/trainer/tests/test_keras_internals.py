@@ -152,3 +152,22 @@ def test_rates_decay_and_clipping() -> None:
     internals.clip_by(clipped, lambda gradients: [gradient / 4.0 for gradient in gradients])
     applied(clipped, variables)
     np.testing.assert_allclose(variables[0].numpy(), [0.75, 0.75])
+
+
+def _draws() -> list[Any]:
+    vector = keras.layers.Dense(2)
+    vector.build((None, 3))
+    return [vector.kernel.numpy().tolist(), keras.random.uniform(()).numpy(), np.random.rand(), vector.name]
+
+
+def test_the_beginning_from_a_seed_is_that_of_keras_but_kernels_go_on() -> None:
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(7)
+    expected = _draws()
+    drawing = tf.function(lambda: tf.random.uniform([], seed=1))  # its kernel counts what it has drawn
+    drawn = [float(drawing()), float(drawing())]
+    internals.start_from_seed(7)
+    assert _draws() == expected
+    assert float(drawing()) not in drawn
+    keras.utils.set_random_seed(7)
+    assert float(drawing()) == drawn[0]

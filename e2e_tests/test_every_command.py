@@ -33,7 +33,7 @@ records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-0
 push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
 pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | unarchive {model}
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
-whoami | token new ada --roles viewer | logout
+whoami | token new ada --roles viewer | logout | certs {new}/tls
 audit head | audit export {new}/audit.jsonl | audit verify {new}/audit.jsonl
 keys new {new}/key.pem | keys show {new}/key.pem.pub
 """
@@ -56,7 +56,7 @@ stats nobody | trace nobody | trace {model}@99 | profile {model}
 tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model engines nobody
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
-labels {stream} {csv} | labels nobody {csv} | login | token new ada --roles root
+labels {stream} {csv} | labels nobody {csv} | login | certs {csv} | token new ada --roles root
 verify {model} --keys {new}/key.pem.pub | verify {model} --keys {csv} | keys show {csv} | audit verify {csv}
 model freeze nobody --to {new}/frozen
 """

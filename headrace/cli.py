@@ -254,6 +254,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "login": access.login,
         "logout": access.logout,
         "whoami": access.whoami,
+        "certs": access.certs,
     },
 }
 """In the order in which `headrace --help` shows them."""

@@ -23,6 +23,9 @@ _SETTLED_NANOSECONDS = 50_000_000
 """A file system may give two changes that are closer together the same time."""
 _MOST_KNOWN = 4096
 _SCHEME = "bearer"
+Credentials = str | tuple[str, ...]
+"""The value of the header Authorization, "" without one; or the names in the client's certificate (client_names.py),
+which TLS has verified."""
 _ANONYMOUS_REMARK = (
     "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"
 )
@@ -30,11 +33,11 @@ _ANONYMOUS_REMARK = (
 
 @dataclass(frozen=True)
 class _State:
-    """One content of the file, with what was found by it: `known` by the header's value."""
+    """One content of the file, with what was found by it: `known` by the credentials."""
 
     file: AccessFile
     oidc: Oidc | None = None
-    known: dict[str, Principal] = field(default_factory=dict)
+    known: dict[Credentials, Principal] = field(default_factory=dict)
 
 
 class Access:
@@ -79,11 +82,8 @@ class Access:
         self._refresh()
         return self._fault or self._remark
 
-    def principal_of(self, authorization: str) -> Principal:
+    def principal_of(self, authorization: Credentials) -> Principal:
         """Whose credentials these are. Never waits: where `needs_time` says so, `prepare` comes first.
-
-        Args:
-            authorization: the header's value; "" where a request has none.
 
         Raises:
             Unauthenticated: nobody's, or none.
@@ -100,21 +100,21 @@ class Access:
             state.known[authorization] = found
         return found
 
-    def needs_time(self, authorization: str) -> bool:
+    def needs_time(self, authorization: Credentials) -> bool:
         """Whether keys of an issuer have to be fetched first."""
         oidc = self._state.oidc
-        if oidc is None or authorization in self._state.known:
+        if oidc is None or not isinstance(authorization, str) or authorization in self._state.known:
             return False
         token = _token_of(authorization)
         return is_jwt(token) and oidc.wants_keys(token)
 
-    def prepare(self, authorization: str) -> None:
+    def prepare(self, authorization: Credentials) -> None:
         """Fetches them; not in an event loop. Raises Unavailable."""
         oidc = self._state.oidc
-        if oidc is not None and self.needs_time(authorization):
+        if oidc is not None and isinstance(authorization, str) and self.needs_time(authorization):
             oidc.fetch_keys(_token_of(authorization))
 
-    def identify(self, authorization: str) -> Principal:
+    def identify(self, authorization: Credentials) -> Principal:
         """prepare and principal_of. Raises Unauthenticated, Unavailable."""
         self.prepare(authorization)
         return self.principal_of(authorization)
@@ -191,7 +191,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _looked_up(state: _State, authorization: str) -> Principal:
+def _looked_up(state: _State, authorization: Credentials) -> Principal:
+    if not isinstance(authorization, str):
+        return _holder_of(state.file, authorization)
     token = _token_of(authorization)
     if state.oidc is None or not is_jwt(token):
         return _owner_of(state.file, digest_of(token))
@@ -199,6 +201,15 @@ def _looked_up(state: _State, authorization: str) -> Principal:
     if any(found.name == named.name for named in state.file.principals.values()):
         raise Unauthenticated("the token has the name of a principal of the access file")
     return found
+
+
+def _holder_of(file: AccessFile, names: tuple[str, ...]) -> Principal:
+    """Whose certificate has these names. Raises Unauthenticated: nobody's, or those of several."""
+    found = {file.certificates[name].name: file.certificates[name] for name in names if name in file.certificates}
+    if len(found) != 1:
+        several = f"several principals: {', '.join(sorted(found))}" if found else "nobody"
+        raise Unauthenticated(f"no token, and the access file says that the client's certificate is of {several}")
+    return next(iter(found.values()))
 
 
 def _token_of(authorization: str) -> str:

@@ -4,6 +4,7 @@
       - name: alice
         roles: [operator]
         token_sha256: ["64 hexadecimal digits", ...]
+        certificates: [CN=alice, "URI:spiffe://example.org/alice"]   # names that a client's certificate may have
 
     oidc: {issuer: https://id.example.org, audience: headrace, roles_claim: headrace_roles}
 
@@ -12,7 +13,7 @@ A token is 256 random bits; two of one principal let it be replaced without a ga
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,13 +24,15 @@ from common.errors import InvalidInput
 from common.strict_yaml import read_yaml
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME_IN_CERTIFICATE = re.compile(r"(CN=|DNS:|URI:)\S.{0,255}")
 
 
 @dataclass(frozen=True)
 class AccessFile:
-    """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits."""
+    """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits; `certificates`: by a name in one."""
 
     principals: Mapping[str, Principal]
+    certificates: Mapping[str, Principal] = field(default_factory=dict)
     oidc: OidcConfig | None = None
 
 
@@ -37,7 +40,8 @@ class _Named(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     name: str
     roles: list[str] = Field(min_length=1)
-    token_sha256: list[str] = Field(min_length=1)
+    token_sha256: list[str] = []
+    certificates: list[str] = []
 
 
 class _File(BaseModel):
@@ -58,13 +62,20 @@ def read_access(content: bytes, what: str) -> AccessFile:
         raise InvalidInput(f"{what}: {'; '.join(map(_fault, error.errors()))}") from error
     _refuse_twice(what, "the name", (named.name for named in file.principals))
     _refuse_twice(what, "a token of", (digest for named in file.principals for digest in named.token_sha256), file)
+    _refuse_twice(what, "the certificate", (name for named in file.principals for name in named.certificates))
     found: dict[str, Principal] = {}
+    certificates: dict[str, Principal] = {}
     for named in file.principals:
         if not all(map(_DIGEST.fullmatch, named.token_sha256)):
             raise InvalidInput(f"{what}: a token_sha256 of {named.name} is not 64 lower-case hexadecimal digits")
+        if wrong := [name for name in named.certificates if not _NAME_IN_CERTIFICATE.fullmatch(name)]:
+            raise InvalidInput(f"{what}: {wrong[0][:100]!r} is no name in a certificate; expected CN=, DNS: or URI:")
+        if not (named.token_sha256 or named.certificates):
+            raise InvalidInput(f"{what}: {named.name} has neither token_sha256 nor certificates")
         principal = Principal(check_name(named.name), check_roles(named.roles))
+        certificates |= dict.fromkeys(named.certificates, principal)
         found |= dict.fromkeys(named.token_sha256, principal)
-    return AccessFile(found, file.oidc)
+    return AccessFile(found, certificates, file.oidc)
 
 
 def _fault(fault: Any) -> str:

@@ -8,9 +8,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from common.access.access import Credentials
 from common.access.guard import Guard, values_of
 from common.access.principal import Principal
 from common.errors import HeadraceError, Unauthenticated
+from common.process.http_protocol import CERTIFICATE
 
 Identify = Callable[[Scope], Principal]
 """Whose request it is. Raises Unauthenticated."""
@@ -41,9 +43,9 @@ class GuardedRoutes:
 
     async def _prepare(self, scope: Scope) -> None:
         """Raises Unavailable: an issuer's keys cannot be fetched; Unauthenticated."""
-        bearer = bearer_of(scope)
-        if bearer and self._guard.access.needs_time(bearer):
-            await run_in_threadpool(self._guard.access.prepare, bearer)
+        shown = credentials_of(scope)
+        if shown and self._guard.access.needs_time(shown):
+            await run_in_threadpool(self._guard.access.prepare, shown)
 
     def _let_in(self, scope: Scope) -> None:
         """Raises Unauthenticated, PermissionDenied."""
@@ -63,7 +65,7 @@ class GuardedRoutes:
         return None, {}
 
     def _by_header(self, scope: Scope) -> Principal:
-        return self._guard.access.principal_of(bearer_of(scope))
+        return self._guard.access.principal_of(credentials_of(scope))
 
 
 def bearer_of(scope: Scope) -> str:
@@ -72,6 +74,11 @@ def bearer_of(scope: Scope) -> str:
     if len(found) > 1:
         raise Unauthenticated("the request has two Authorization headers")
     return found[0].decode("latin-1") if found else ""
+
+
+def credentials_of(scope: Scope) -> Credentials:
+    """The header Authorization; without one the names in the client's certificate, if it has shown one."""
+    return bearer_of(scope) or scope.get(CERTIFICATE) or ""
 
 
 def action_of(route: BaseRoute, method: str) -> str:

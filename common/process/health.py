@@ -20,6 +20,7 @@ class Health:
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = dict.fromkeys(conditions, "starting")
         self._buts: dict[str, str] = {}
+        self._asks: dict[str, Callable[[], str]] = {}
         self._stopping = False
         self._listeners: list[Callable[[bool], None]] = []
 
@@ -36,6 +37,11 @@ class Health:
     def fail(self, condition: str, reason: str) -> None:
         """Marks a condition as not holding; `reason` is shown by /readyz."""
         self._set(condition, reason)
+
+    def ask(self, condition: str, but: Callable[[], str]) -> None:
+        """Has each look at a condition that holds ask what is to be said of it."""
+        with self._lock:
+            self._asks[condition] = but
 
     def stop(self) -> None:
         """From now on not ready: no new work, what runs is finished."""
@@ -57,7 +63,8 @@ class Health:
     def conditions(self) -> Mapping[str, str]:
         """{condition: "ok", "ok, but ..." or the reason why it does not hold}."""
         with self._lock:
-            buts = {name: f"ok, but {but}" for name, but in self._buts.items() if but}
+            found = self._buts | {name: ask() for name, ask in self._asks.items()}
+            buts = {name: f"ok, but {but}" for name, but in found.items() if but}
             shown = {name: reason or buts.get(name, "ok") for name, reason in self._reasons.items()}
             return shown | ({"stopping": "draining"} if self._stopping else {})
 

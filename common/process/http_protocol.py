@@ -11,6 +11,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from common.access.client_names import names_of_socket
 from common.process.http_door import REFUSED, REQUEST_TIMEOUT, Door, HttpBounds, RefusedByDoor
 
 MAX_URL_BYTES = 8 * 1024
@@ -22,6 +23,8 @@ _PART_BYTES = 4 * 1024
 """Parsed in one go, where it is not all one body."""
 _MOST_WAITING = 16
 """Requests of a connection behind the one at work; what comes after them is left unparsed, and then unread."""
+CERTIFICATE = "headrace.certificate"
+"""Of an ASGI scope: the names in the client's certificate."""
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -62,6 +65,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.address = ""
+        self.certificate: tuple[str, ...] = ()
+        """Names in the client's."""
         self.held_bytes = 0
         self.heard_at = 0.0
         self.stage = NONE
@@ -94,6 +99,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport)
         self.address = self.client[0] if self.client else ""
+        self.certificate = names_of_socket(transport.get_extra_info("ssl_object"))
         self.heard_at = self._open_since = self.loop.time()
         if not self.door.admit(self):
             self._is_refused = True
@@ -284,6 +290,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[CERTIFICATE] = self.certificate  # type: ignore[literal-required]  # a key of our own
         self.begin_message()
 
     def begin_message(self) -> None:

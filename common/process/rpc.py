@@ -1,6 +1,7 @@
 """gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -12,6 +13,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from common.access.access import Credentials
+from common.access.client_names import names_of_call
 from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, bearer_of, fields_of
 from common.access.principal import Principal
 from common.errors import (
@@ -29,6 +32,7 @@ from common.errors import (
 from common.process.health import Health
 from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import WaitBounds, Waits
+from common.process.tls import Tls
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
 logger = logging.getLogger(__name__)
@@ -190,24 +194,28 @@ class Visit:
     def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
         self._guard, self._action, self._metadata = guard, method.removeprefix("/"), metadata
         self._principal: Principal | None = None
+        self._shown: Credentials = ""
         self._generation = -1
         self._newest: Any = None
         """The message that was checked last."""
 
+    def look(self, context: Any) -> None:
+        """Reads what the call shows: a token, or else its connection's certificate. Raises Unauthenticated."""
+        self._shown = bearer_of(self._metadata) or names_of_call(context.auth_context()) or ""
+
     def prepare(self) -> None:
         """Fetches what `begin` needs; not in an event loop. Raises Unavailable, Unauthenticated."""
         if self.needs_time():
-            self._guard.access.prepare(bearer_of(self._metadata))
+            self._guard.access.prepare(self._shown)
 
     def needs_time(self) -> bool:
-        bearer = bearer_of(self._metadata)
-        return bool(bearer) and self._guard.access.needs_time(bearer)
+        return bool(self._shown) and self._guard.access.needs_time(self._shown)
 
     def begin(self) -> None:
         """Before anything is read. Raises Unauthenticated, PermissionDenied."""
         access = self._guard.access
         self._generation = access.generation
-        self._principal = self._guard.let_in(self._action, lambda: access.principal_of(bearer_of(self._metadata)))
+        self._principal = self._guard.let_in(self._action, lambda: access.principal_of(self._shown))
 
     def checked(self, message: Any) -> Any:
         """The message. Raises PermissionDenied where it names what is not the caller's."""
@@ -258,12 +266,14 @@ def _on_parsed(handler: Any, method: str, waits: Waits, visit: Visit | None) -> 
 
     def on_stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         if visit:
+            visit.look(context)
             visit.prepare()
             visit.begin()
         return behaviour(map(parse, _messages(waits, requests, context)), context)
 
     def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         if visit:
+            visit.look(context)
             visit.prepare()
             visit.begin()
         serialized = next(_messages(waits, requests, context), None)
@@ -365,6 +375,7 @@ def start_server(
     max_workers: int = 32,
     tracing: Tracing = OFF,
     guard: Guard = NO_GUARD,
+    tls: Tls | None = None,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
 
@@ -373,6 +384,7 @@ def start_server(
         service_names: fully qualified names, for health and reflection.
         max_workers: threads of calls that are being answered; those that wait for their client have further ones.
         guard: who may make which call.
+        tls: None: plain text.
 
     Raises:
         Unavailable: the address cannot be bound.
@@ -389,7 +401,7 @@ def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_secure_port(address, tls.server_credentials()) if tls else server.add_insecure_port(address)
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {address}: {error}") from error
     server.start()
@@ -439,12 +451,60 @@ class _CallDetails(NamedTuple):
     compression: Any = None
 
 
-def open_channel(address: str, *, traceparent: str = "", authorization: Authorization | None = None) -> grpc.Channel:
+def open_channel(
+    address: str, *, traceparent: str = "", authorization: Authorization | None = None, tls: Tls | None = None
+) -> grpc.Channel:
     """Args:
     traceparent: of the span on whose behalf all calls are made.
     authorization: the header's value, asked for with each call.
+    tls: None: plain text.
     """
-    channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    channel = (
+        grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
+        if tls
+        else grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    )
     if not traceparent and authorization is None:
         return channel
     return grpc.intercept_channel(channel, _WithMetadata(traceparent, authorization))
+
+
+class RenewedChannel:
+    """A channel that is opened anew once the files of its certificates have changed. Calls that have begun stay with
+    the channel before it, which ends with the last of them."""
+
+    def __init__(self, connect: Callable[[], grpc.Channel], tls: Tls | None) -> None:
+        self._connect, self._tls = connect, tls
+        self._lock = threading.Lock()
+        self._taken, self._channel = self._generation(), connect()
+
+    def stub(self, kind: Callable[[grpc.Channel], Any]) -> Any:
+        """A stub of the newest channel, whichever that is at a call."""
+        return _RenewedStub(self, kind)
+
+    def newest(self) -> grpc.Channel:
+        if self._tls is None:
+            return self._channel
+        self._tls.refresh()
+        with self._lock:
+            if self._taken != self._tls.generation:
+                self._taken, self._channel = self._generation(), self._connect()
+            return self._channel
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _generation(self) -> int:
+        return self._tls.generation if self._tls else 0
+
+
+class _RenewedStub:
+    def __init__(self, channel: RenewedChannel, kind: Callable[[grpc.Channel], Any]) -> None:
+        self._channel, self._kind = channel, kind
+        self._of: grpc.Channel | None = None
+
+    def __getattr__(self, method: str) -> Any:
+        newest = self._channel.newest()
+        if newest is not self._of:
+            self._of, self._stub = newest, self._kind(newest)
+        return getattr(self._stub, method)

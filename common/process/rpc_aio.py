@@ -30,6 +30,7 @@ from common.process.rpc import (
 )
 from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import Wait, WaitBounds, Waits
+from common.process.tls import Tls
 from common.process.tracing import Span, Tracing
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def _on_parsed(
         return bytes(serialized)
 
     async def answer(context: Any) -> Any:
-        await _begin(visit)
+        await _begin(visit, context)
         if handler.request_streaming:
             async with aclosing(messages(context)) as arriving:
                 return await behaviour(arriving, context)
@@ -120,7 +121,7 @@ def _on_parsed(
                 return await asked
 
     async def answers(context: Any) -> AsyncIterator[Any]:
-        await _begin(visit)
+        await _begin(visit, context)
         async with aclosing(messages(context)) as arriving:
             request = arriving if handler.request_streaming else parse(await only(context))
             async for found in behaviour(request, context):
@@ -131,9 +132,10 @@ def _on_parsed(
     return answers if is_generator else answer
 
 
-async def _begin(visit: Visit | None) -> None:
+async def _begin(visit: Visit | None, context: Any) -> None:
     if visit is None:
         return
+    visit.look(context)
     if visit.needs_time():
         await asyncio.to_thread(visit.prepare)
     visit.begin()
@@ -253,7 +255,7 @@ async def start_aio_server(
     *,
     service_names: tuple[str, ...],
     service_health: Health,
-    credentials: grpc.ServerCredentials | None = None,
+    tls: Tls | None = None,
     socket_path: str = "",
     options: Sequence[tuple[str, str | int]] = (),
     max_concurrent_calls: int = _MAX_CALLS,
@@ -268,7 +270,7 @@ async def start_aio_server(
     Args:
         address: "host:port"; port 0 takes a free one.
         service_names: fully qualified names, for health and reflection.
-        credentials: of TLS; None: plain text.
+        tls: None: plain text.
         socket_path: a Unix socket to listen on as well, in plain text.
         options: of the gRPC server, over those that every service has.
         max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
@@ -289,10 +291,7 @@ async def start_aio_server(
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
+        port = server.add_secure_port(address, tls.server_credentials()) if tls else server.add_insecure_port(address)
         if socket_path:
             server.add_insecure_port(f"unix:{socket_path}")
     except RuntimeError as error:

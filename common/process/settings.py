@@ -14,8 +14,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from common.access.access import Access, open_access
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
+from common.process.health import Health
+from common.process.tls import ClientCertificates, Tls, TlsFiles
 
-_OF_ALL_SERVICES = ("ACCESS_FILE", "ALLOW_ANONYMOUS", "SERVICE_TOKEN_FILE")
+_OF_ALL_SERVICES = (
+    "ACCESS_FILE", "ALLOW_ANONYMOUS", "SERVICE_TOKEN_FILE", "TLS_CA_FILE", "TLS_CERTIFICATE_FILE",
+    "TLS_CLIENT_CERTIFICATES", "TLS_KEY_FILE",
+)  # fmt: skip
 """Taken without a prefix, too."""
 
 
@@ -41,6 +46,18 @@ class ServiceSettings(BaseSettings):
     service_token_file: Path | None = None
     """The file with the token that this service shows to the others; read again when it changes. SERVICE_TOKEN_FILE,
     without a prefix, counts for every service."""
+
+    tls_certificate_file: Path | None = None
+    """PEM: the certificate of this service's doors, and those between it and its authority. With it HTTP and gRPC speak
+    TLS only (docs/guide/access.md); read again when it changes. Each TLS setting counts for every service without the
+    prefix."""
+    tls_key_file: Path | None = None
+    """PEM: the certificate's key, without a passphrase."""
+    tls_ca_file: Path | None = None
+    """PEM: the authorities of the other services' certificates and of clients'. Empty: the machine's."""
+    tls_client_certificates: ClientCertificates = "none"
+    """`accepted`: HTTP takes the certificate of a client that has one, and other clients by token. `required`: HTTP and
+    gRPC refuse connections without one. The access file says which principal a certificate stands for."""
 
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:
@@ -84,3 +101,25 @@ class ServiceSettings(BaseSettings):
         """
         prefix = str(self.model_config.get("env_prefix", ""))
         return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)
+
+    def tls_files(self) -> TlsFiles | None:
+        """None where doors speak plain text. Raises InvalidInput: settings are missing."""
+        prefix = str(self.model_config.get("env_prefix", ""))
+        certificate, key, authorities = self.tls_certificate_file, self.tls_key_file, self.tls_ca_file
+        if certificate is None or key is None:
+            if certificate or key or authorities or self.tls_client_certificates != "none":
+                raise InvalidInput(
+                    f"{prefix}TLS_CERTIFICATE_FILE and {prefix}TLS_KEY_FILE belong together; TLS needs both"
+                )
+            return None
+        if authorities is None and self.tls_client_certificates != "none":
+            raise InvalidInput(f"{prefix}TLS_CLIENT_CERTIFICATES needs {prefix}TLS_CA_FILE to verify them with")
+        return TlsFiles(str(certificate), str(key), str(authorities or ""), self.tls_client_certificates)
+
+    def open_tls(self, health: Health) -> Tls | None:
+        """For doors, whose /readyz then tells of the certificate, and for calls of others. Raises InvalidInput."""
+        files = self.tls_files()
+        tls = Tls.of(files) if files is not None else None
+        if tls is not None:
+            tls.show_in(health)
+        return tls

@@ -5,9 +5,17 @@ from contextlib import suppress
 
 import uvicorn
 
+from common.process.tls import Tls
+
 
 class Server(uvicorn.Server):
     """As uvicorn's; `should_exit` may be set from any thread."""
+
+    def __init__(self, config: uvicorn.Config, tls: Tls | None = None) -> None:
+        super().__init__(config)
+        if tls is not None:
+            config.load()
+            config.ssl = tls.server_context()
 
     _loop: asyncio.AbstractEventLoop | None = None
     _exit = False

@@ -38,6 +38,7 @@ from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_what_is_ignored
 from common.process.suggested import near_keys, near_path
+from common.process.tls import Tls
 from common.process.traced_http import TracedRequests, add_traces_door
 from common.process.tracing import OFF, Tracing
 from common.process.uvicorn_server import Server
@@ -306,7 +307,11 @@ class WebServer:
     """uvicorn in a thread of its own, for services whose core uses plain threads."""
 
     def __init__(
-        self, app: FastAPI | Callable[..., Awaitable[None]], sock: socket.socket, bounds: HttpBounds | None = None
+        self,
+        app: FastAPI | Callable[..., Awaitable[None]],
+        sock: socket.socket,
+        bounds: HttpBounds | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
@@ -316,7 +321,7 @@ class WebServer:
         config = uvicorn.Config(
             app, http=protocol_of(bounds), ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=10
         )
-        self._server = Server(config)
+        self._server = Server(config, tls)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": listeners(sock)}, name="http", daemon=True
         )

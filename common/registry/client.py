@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 from common.errors import Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
-from common.process.rpc import Authorization, errors_from_status, open_channel
+from common.process.rpc import Authorization, RenewedChannel, errors_from_status, open_channel
+from common.process.tls import Tls
 from common.registry import team_wire, wire
 from common.registry.catalog import (
     MOST_LISTED,
@@ -55,6 +56,7 @@ class RegistryClient:
         timeout_seconds: float = 10.0,
         traceparent: str = "",
         authorization: Authorization | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Connects in the background, at the first call.
 
@@ -62,12 +64,15 @@ class RegistryClient:
             address: "host:port".
             traceparent: of the span that all calls belong to.
             authorization: the header's value, asked for with each call; None where nobody asks for credentials.
+            tls: None: plain text. What its files hold now counts for calls from now on.
         """
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._channel = open_channel(address, traceparent=traceparent, authorization=authorization)
-        self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
+        self._channel = RenewedChannel(
+            lambda: open_channel(address, traceparent=traceparent, authorization=authorization, tls=tls), tls
+        )
+        self._stub = self._channel.stub(registry_pb2_grpc.RegistryServiceStub)
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:

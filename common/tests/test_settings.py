@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from common.errors import InvalidInput
+from common.process.health import Health
 from common.process.settings import ServiceSettings
 
 
@@ -31,7 +32,8 @@ def test_a_misspelt_variable_stops_the_start_and_the_known_ones_are_named(monkey
     assert caught.value.message == (
         "unknown setting TESTSERVICE_PROT; _Settings knows TESTSERVICE_ACCESS_FILE, "
         "TESTSERVICE_ALLOWED_HOSTS, TESTSERVICE_ALLOW_ANONYMOUS, TESTSERVICE_NAME, TESTSERVICE_PORT, "
-        "TESTSERVICE_SERVICE_TOKEN_FILE, TESTSERVICE_TRACE_SAMPLE"
+        "TESTSERVICE_SERVICE_TOKEN_FILE, TESTSERVICE_TLS_CA_FILE, TESTSERVICE_TLS_CERTIFICATE_FILE, "
+        "TESTSERVICE_TLS_CLIENT_CERTIFICATES, TESTSERVICE_TLS_KEY_FILE, TESTSERVICE_TRACE_SAMPLE"
     )
 
 
@@ -86,3 +88,20 @@ def test_identity_and_its_opposite_exclude_each_other(monkeypatch: pytest.Monkey
     monkeypatch.setenv("ACCESS_FILE", str(tmp_path / "access.yaml"))
     with pytest.raises(InvalidInput, match="take one away"):
         _Settings.from_environment().open_access("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"TLS_CERTIFICATE_FILE": "a.pem"}, "belong together"), ({"TLS_KEY_FILE": "a.pem"}, "belong together"),
+        ({"TLS_CA_FILE": "a.pem"}, "belong together"), ({"TLS_CLIENT_CERTIFICATES": "accepted"}, "belong together"),
+        ({"TLS_CERTIFICATE_FILE": "a", "TLS_KEY_FILE": "b", "TLS_CLIENT_CERTIFICATES": "required"}, "TLS_CA_FILE"),
+        ({"TLS_CERTIFICATE_FILE": "/none", "TLS_KEY_FILE": "/none"}, "/none cannot be read"),
+        ({"TLS_CLIENT_CERTIFICATES": "some"}, "TLS_CLIENT_CERTIFICATES"),
+    ],
+)  # fmt: skip
+def test_half_of_tls_stops_the_start(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match=message):
+        _Settings.from_environment().open_tls(Health())

@@ -1,6 +1,8 @@
-"""login, logout, whoami, token new: whose token the platform is shown, and new ones."""
+"""login, logout, whoami, token new, certs: whose token the platform is shown, new ones, and certificates for TLS."""
 
+import socket
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +10,7 @@ import typer
 from headrace.client.credentials import checked, store
 from headrace.client.platform import Client
 from headrace.commands.session import Session
+from headrace.places import SERVICES
 
 app = typer.Typer(help="Make tokens for the access file.", no_args_is_help=True)
 
@@ -58,6 +61,34 @@ def token_new(
     lines = lines_of(name, roles, digest)
     document = {"token": token, "principal": {"name": name, "roles": roles, "token_sha256": [digest]}}
     session.show(document, lambda: typer.echo(f"{token}\n\n{lines}", nl=False))
+
+
+def certs(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Of the authority and its certificates.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="None: the four services.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="A further name or address of the machine; repeatable.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="Until a new certificate ends.")] = 365,
+) -> None:
+    """Issue certificates for TLS from a certificate authority of your own, which is made where there is none.
+
+    Each NAME gets DIR/NAME/certificate.pem and key.pem, unless its certificate has more than a third of --days left.
+    """
+    from common.access.authority import LOCAL_HOSTS, days_left, issue_missing
+
+    session: Session = context.obj
+    wanted = names or list(SERVICES)
+    issued = issue_missing(directory, wanted, hosts=[*LOCAL_HOSTS, socket.gethostname(), *(host or [])], days=days)
+    found = {name: {"days_left": days_left(directory / name), "issued": directory / name in issued} for name in wanted}
+
+    def print_lines() -> None:
+        for name, state in found.items():
+            word = "issued" if state["issued"] else "kept"
+            typer.echo(f"{directory / name}: {word}, ends in {state['days_left']:.0f} days")
+
+    session.show(found, print_lines)
 
 
 def _doors(client: Client) -> list[str]:

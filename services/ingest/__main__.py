@@ -26,6 +26,7 @@ from common.process.memory import keep_giving_back
 from common.process.retry import Backoff, Pauses
 from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
+from common.process.tls import Tls
 from common.process.tracing import Tracing, open_tracing
 from common.process.uvicorn_server import Server
 from common.process.web import bind, bounds_of, listeners
@@ -79,9 +80,11 @@ async def _serve(
 ) -> None:
     service_health = Health("registry", "log")
     guard = Guard(settings.open_access(settings.host), RULES)
+    tls = settings.open_tls(service_health)
     registry = RegistryClient(
-        settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, authorization=settings.authorization()
-    )
+        settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, authorization=settings.authorization(),
+        tls=tls,
+    )  # fmt: skip
     intake = Intake(
         settings,
         Schemas(registry),
@@ -100,11 +103,12 @@ async def _serve(
         service_health=service_health,
         max_messages_bytes=max(settings.max_in_flight_bytes, MAX_MESSAGE_BYTES),
         guard=guard,
+        tls=tls,
     )
     bounds = bounds_of(
         sock, service="ingest", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2
     )
-    web = _WebInLoop(create_ingest_app(intake, service_health, tracing, guard), protocol_of(bounds))
+    web = _WebInLoop(create_ingest_app(intake, service_health, tracing, guard), protocol_of(bounds), tls)
     serving = asyncio.create_task(web.serve(sockets=listeners(sock)))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()
@@ -181,7 +185,7 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
 class _WebInLoop(Server):
     """uvicorn in the loop that runs already, which has its own signal handlers."""
 
-    def __init__(self, app: object, protocol: type[asyncio.Protocol]) -> None:
+    def __init__(self, app: object, protocol: type[asyncio.Protocol], tls: Tls | None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]  # uvicorn's ASGI alias is narrower than FastAPI's type
@@ -192,7 +196,8 @@ class _WebInLoop(Server):
                 ws="none",
                 lifespan="off",
                 timeout_graceful_shutdown=int(_DRAIN_SECONDS),
-            )
+            ),
+            tls,
         )
 
     @contextlib.contextmanager

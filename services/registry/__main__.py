@@ -70,6 +70,7 @@ def main() -> int:
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
     access = settings.open_access(settings.host)
+    tls = settings.open_tls(service_health)
     tracing = open_tracing("registry", settings.trace_sample)
     shelf = claim(settings.data_dir, settings.blobs)
     catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
@@ -80,7 +81,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     bounds = bounds_of(
         sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
-    neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization())
+    neighbours = Neighbours(
+        settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
+    )
     secret = read_secret(settings.data_dir / "pages.secret")
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
     webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)
@@ -88,7 +91,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing,
         guard=guard,
     )  # fmt: skip
-    web = WebServer(app, sock, bounds)
+    web = WebServer(app, sock, bounds, tls)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(catalog), server),
@@ -97,6 +100,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         max_workers=settings.max_watchers + _CALLS,
         tracing=tracing,
         guard=guard,
+        tls=tls,
     )
     web.start()
     webhooks.start()

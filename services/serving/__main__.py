@@ -33,6 +33,7 @@ from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.rpc_aio import start_aio_server
+from common.process.tls import Tls
 from common.process.tracing import Tracing, open_tracing
 from common.process.uvicorn_server import Server
 from common.process.web import bind, bounds_of, listeners
@@ -60,7 +61,7 @@ from services.serving.options.flags import read_flags, usage
 from services.serving.options.option_sources import replica_options
 from services.serving.options.platform_names import platform_names
 from services.serving.options.settings import ServingSettings
-from services.serving.options.tls import TlsConfig, read_tls_config
+from services.serving.options.tls import read_tls_config
 from services.serving.replica import manager_process
 from services.serving.replica.manager_process import ManagerProcess
 from services.serving.replica.sources.configured_models import check_first_labels, starting_config
@@ -98,7 +99,10 @@ class Start:
 
     settings: ServingSettings
     guard: Guard
-    tls: TlsConfig | None = None
+    tls: Tls | None = None
+    """Of the doors."""
+    calls_tls: Tls | None = None
+    """Of calls to the registry."""
     monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
     state: ReplicaState | None = None
     """Where folders are served: what is said before the manager has spoken."""
@@ -141,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read_start() -> Start:
     """Raises InvalidInput for whatever would not work later."""
     settings = ServingSettings.from_environment()
-    tls = read_tls_config(Path(settings.ssl_config_file)) if settings.ssl_config_file else None
+    calls, doors = _read_tls(settings)
     monitoring = MonitoringConfig()
     if settings.monitoring_config_file:
         if not settings.enable_rest:
@@ -151,7 +155,7 @@ def _read_start() -> Start:
     replica_options(settings)
     guard = Guard(settings.open_access(settings.host), serving_rules(monitoring.path))
     if not settings.is_standalone():
-        return Start(settings, guard, tls, monitoring)
+        return Start(settings, guard, doors, calls, monitoring)
     config = starting_config(settings, platforms=platform_names())
     check_first_labels(config, allow_unavailable=settings.allow_version_labels_for_unavailable_models)
     if settings.queue_namespace is None:
@@ -160,7 +164,16 @@ def _read_start() -> Start:
         os.environ["SERVING_QUEUE_NAMESPACE"] = namespace
     models = {model.name: dict(model.version_labels) for model in config.model_config_list.config}
     state = ReplicaState("", {}, models, (), default_alias=NEWEST_ALIAS, config=ConfigState({}))
-    return Start(settings, guard, tls, monitoring, state)
+    return Start(settings, guard, doors, calls, monitoring, state)
+
+
+def _read_tls(settings: ServingSettings) -> tuple[Tls | None, Tls | None]:
+    """For calls to the registry, and for the doors. Raises InvalidInput."""
+    files, path = settings.tls_files(), settings.ssl_config_file
+    if files and path:
+        raise InvalidInput("SERVING_SSL_CONFIG_FILE and SERVING_TLS_CERTIFICATE_FILE are set; take one away")
+    calls = Tls.of(files) if files else None
+    return calls, Tls(lambda: read_tls_config(Path(path)), (path,)) if path else calls
 
 
 def _grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
@@ -192,6 +205,8 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     health = Health(front_core.CONDITION, manager_process.CONDITION)
+    if start.tls is not None:
+        start.tls.show_in(health)
     front = _make_front(start, health)
     asynchronous = AsyncPredictions(settings.redis_url, queue_limit=settings.queue_limit, limits=async_limits(settings))
     REGISTRY.register(asynchronous)
@@ -277,8 +292,9 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
     if settings.is_standalone():
         return lambda: None
     registry = RegistryClient(
-        settings.registry_address, timeout_seconds=_REPORT_TIMEOUT_SECONDS, authorization=settings.authorization()
-    )
+        settings.registry_address, timeout_seconds=_REPORT_TIMEOUT_SECONDS, authorization=settings.authorization(),
+        tls=start.calls_tls,
+    )  # fmt: skip
     stop = Stop()
     address = f"{settings.host}:{sock.getsockname()[1]}" if sock is not None else ""
     make = ReplicaReports(
@@ -311,7 +327,7 @@ async def _start_grpc(
         ),
         service_names=grpc_api.SERVICE_NAMES,
         service_health=health,
-        credentials=start.tls.grpc_credentials() if start.tls is not None else None,
+        tls=start.tls,
         socket_path=settings.grpc_socket_path,
         options=_grpc_options(settings),
         max_messages_bytes=_BODIES * settings.max_body_bytes,
@@ -374,10 +390,7 @@ def _web_server(
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
     )
-    if start.tls is not None and settings.rest_tls:
-        config.load()
-        config.ssl = start.tls.ssl_context()
-    return _WebServer(config)
+    return _WebServer(config, start.tls if settings.rest_tls else None)
 
 
 async def _drain(front: Front, doors: list[asyncio.Task[None]], drain_seconds: float) -> None:

@@ -66,9 +66,10 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     signer = read_signer(settings.signing_key_file) if settings.signing_key_file else None
     own_data_dir(settings.data_dir)
     log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
+    tls = settings.open_tls(health)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
     registry = RegistryClient(
-        settings.registry_address, timeout_seconds=call_seconds, authorization=settings.authorization()
+        settings.registry_address, timeout_seconds=call_seconds, authorization=settings.authorization(), tls=tls
     )
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
     holder, place = holder_id(settings.data_dir, settings.id), place_of(settings)
@@ -103,7 +104,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
     app = create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing, guard)
-    web = WebServer(app, sock, bounds)
+    web = WebServer(app, sock, bounds, tls)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,
@@ -111,6 +112,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         service_health=health,
         max_workers=4,
         guard=guard,
+        tls=tls,
     )
     web.start()
     started_at = time.time()

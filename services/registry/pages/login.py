@@ -20,7 +20,7 @@ from common.access.access import Access
 from common.access.principal import Principal
 from common.access.tokens import digest_of
 from common.errors import Unauthenticated
-from common.process.guarded_http import bearer_of
+from common.process.guarded_http import bearer_of, credentials_of
 
 LOGIN_COOKIE = "headrace_login"
 SECONDS = 12 * 3600
@@ -46,11 +46,11 @@ class Logins:
         return f"{encoded}.{self._signature(encoded)}"
 
     def identify(self, scope: Scope) -> Principal:
-        """Whose request it is: by its bearer token, else by its cookie. Raises Unauthenticated."""
-        bearer = bearer_of(scope)
+        """Whose request it is: by its bearer token, its cookie, or else its certificate. Raises Unauthenticated."""
+        shown = credentials_of(scope)
         cookie = cookie_parser(Headers(scope=scope).get("cookie", "")).get(LOGIN_COOKIE, "")
-        if bearer or not cookie or (scope["path"].startswith(_API) and scope["method"] not in _READING):
-            return self._access.principal_of(bearer)
+        if bearer_of(scope) or not cookie or (scope["path"].startswith(_API) and scope["method"] not in _READING):
+            return self._access.principal_of(shown)
         return self._principal_of(cookie)
 
     def is_page(self, request: Request) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.process.tls import Tls
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_ANSWER_BYTES = 1024 * 1024
@@ -33,6 +34,8 @@ class Neighbours:
     serving: str = ""
     authorization: Callable[[], str] | None = None
     """What they are shown; None where they ask for nothing."""
+    tls: Tls | None = None
+    """What https:// is verified by; None: the machine's authorities."""
 
     def train(self, model: str, *, by: str, reason: str) -> Any:
         return self._ask("trainer", "POST", f"/v1/models/{segment(model)}:train", {"by": by, "reason": reason})
@@ -67,7 +70,7 @@ class Neighbours:
         address = urlsplit(getattr(self, service))
         if not address.hostname:
             raise Unavailable(f"the registry does not know where {service} is: REGISTRY_{service.upper()}_URL is empty")
-        connection = http.client.HTTPConnection(address.hostname, address.port or 80, timeout=_TIMEOUT_SECONDS)
+        connection = self._connection(address)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         headers |= {"Authorization": self.authorization()} if self.authorization else {}
         try:
@@ -87,6 +90,13 @@ class Neighbours:
         if _OK <= answer.status < _MULTIPLE_CHOICES:
             return document
         raise _ERRORS.get(answer.status, Unavailable)(f"{service} says: {_message(document)}")
+
+    def _connection(self, address: SplitResult) -> http.client.HTTPConnection:
+        host = address.hostname or ""
+        if address.scheme != "https":
+            return http.client.HTTPConnection(host, address.port, timeout=_TIMEOUT_SECONDS)
+        context = self.tls.client_context() if self.tls else None
+        return http.client.HTTPSConnection(host, address.port, timeout=_TIMEOUT_SECONDS, context=context)
 
 
 def _message(document: Any) -> str:

@@ -19,7 +19,7 @@ from common.access.guard import NO_GUARD, called
 from common.access.principal import Principal, act_as
 from common.errors import Unauthenticated
 from common.process.http_door import Door, HttpBounds, RefusedByDoor
-from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
+from common.process.http_protocol import BODY, CERTIFICATE, HEAD, NONE, BoundedHttpProtocol
 from common.process.tracing import TRACEPARENT
 from services.serving.doors.rest_predict import (
     INTERNAL_ERROR,
@@ -131,7 +131,7 @@ class PredictProtocol(BoundedHttpProtocol):
     max_body_bytes: int
     access: Access
     _paths: dict[bytes, ModelPath]
-    _admitted: dict[tuple[bytes, str], tuple[int, Principal]]
+    _admitted: dict[tuple[bytes | tuple[str, ...], str], tuple[int, Principal]]
     """Who was let through to a model, with the generation of the access file."""
     _headers_from: object = None
     _headers_text = b""
@@ -217,22 +217,23 @@ class PredictProtocol(BoundedHttpProtocol):
 
     def _principal(self, model: str) -> Principal | None:
         """Who asks; None for who may not, who is answered on the ordinary way."""
-        known = self._admitted.get((self._authorization, model))
+        shown = self._authorization or self.certificate
+        known = self._admitted.get((shown, model))
         if known is not None and not self.access.has_changed(*known):
             return known[1]
-        authorization = self._authorization.decode("latin-1")
+        credentials = shown.decode("latin-1") if isinstance(shown, bytes) else shown
         generation = self.access.generation
         try:
-            if self.access.needs_time(authorization):
+            if self.access.needs_time(credentials):
                 return None
-            principal = self.access.principal_of(authorization)
+            principal = self.access.principal_of(credentials)
         except Unauthenticated:
             return None
         if not PREDICTS.admits(principal, called(model)):
             return None
         if len(self._admitted) >= _MAX_CACHED_PATHS:
             self._admitted.clear()
-        self._admitted[self._authorization, model] = generation, principal
+        self._admitted[shown, model] = generation, principal
         return principal
 
     def _plain_prediction(self) -> ModelPath | None:
@@ -258,6 +259,7 @@ class PredictProtocol(BoundedHttpProtocol):
         HttpToolsProtocol.on_message_begin(self)
         self.url, self.expect_100_continue = url, expect
         self.scope[URL_KEY] = url  # type: ignore[literal-required]  # a key of our own
+        self.scope[CERTIFICATE] = self.certificate  # type: ignore[literal-required]  # as above
         self.headers.extend(headers)
 
     def on_body(self, body: bytes) -> None:

@@ -25,6 +25,7 @@ from common.process.logs import configure_logs
 from common.process.memory import private_bytes
 from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
+from common.process.tls import Tls
 from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import check_folder
 from common.saved_model.program import program_of
@@ -222,6 +223,7 @@ class Manager:
             pace=Pace(self._download_rate),
             verify_signature=verify_signature,
             authorization=settings.authorization(),
+            tls=Tls.of(files) if (files := settings.tls_files()) else None,
             post=self._post,
             on_wanted=self._replica.on_wanted,
         )

@@ -49,7 +49,7 @@ def confining(settings: TrainerSettings, registry: RegistryClient) -> Confining:
         return lambda assignment: assignment
     base = SandboxRules(
         mode=settings.sandbox,
-        read=(*_words(settings.sandbox_read, ":"), *_files(settings.service_token_file)),
+        read=(*_words(settings.sandbox_read, ":"), *_files(settings.service_token_file, *_tls(settings))),
         processes=settings.sandbox_processes or _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1),
         memory_mib=settings.sandbox_memory_mib,
         file_mib=settings.sandbox_file_mib,
@@ -116,6 +116,10 @@ def _is_address(server: str) -> bool:
 
 def _words(text: str, separator: str = ",") -> Sequence[str]:
     return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def _tls(settings: TrainerSettings) -> Sequence[Path | None]:
+    return settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file
 
 
 def _files(*paths: Path | None) -> Sequence[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.definition.identity import MAX_PARAMETERS
+from common.process.tls import TlsFiles
 from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
 from services.trainer.sandbox.rules import SandboxRules
 
@@ -71,6 +72,8 @@ class RoundAssignment:
     """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
     service_token_file: str = ""
     """With the token that the registry is shown; "" where it asks for none."""
+    tls: TlsFiles | None = None
+    """By which the registry is called; None: in plain text."""
     is_signed: bool = False
     """Control signs the version; no part of the plan."""
     sandbox: SandboxRules = field(default_factory=SandboxRules)
@@ -132,6 +135,7 @@ class RoundAssignment:
         fields = json.loads(text)
         told: dict[str, Any] = {"lease": _lease(fields["lease"])}
         told["sandbox"] = _sandbox(fields["sandbox"])
+        told["tls"] = TlsFiles(**fields["tls"]) if fields["tls"] else None
         told["candidate"] = tuple(FileEntry(**entry) for entry in fields["candidate"])
         return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
 

@@ -13,6 +13,7 @@ from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.topics import examples_topic
+from common.process.tls import Tls
 from common.registry.catalog import RoundPlan, Version, VersionStatus
 from common.registry.client import RegistryClient
 from common.schema import Schema
@@ -91,7 +92,7 @@ def registry_of(assignment: RoundAssignment, *, traceparent: str = "") -> Regist
     token = TokenFile(Path(assignment.service_token_file)) if assignment.service_token_file else None
     return RegistryClient(
         assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent,
-        authorization=token.authorization if token else None,
+        authorization=token.authorization if token else None, tls=Tls.of(assignment.tls) if assignment.tls else None,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from common.errors import Unavailable
 from common.process.pace import Pace
 from common.process.rpc import Authorization
+from common.process.tls import Tls
 from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch
 from services.serving.replica.sources.signed_json import read_signed, write_signed
@@ -46,8 +47,9 @@ class RegistrySource:
         post: Callable[[Callable[[], None]], None],
         on_wanted: Callable[[Wanted], None],
         authorization: Authorization | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._client = RegistryClient(address, authorization=authorization)
+        self._client = RegistryClient(address, authorization=authorization, tls=tls)
         self._files = VersionFiles(data_dir, self._client, pace=pace, verify_signature=verify_signature)
         self._kept_versions = kept_versions
         self._served_models = served_models

@@ -3,19 +3,13 @@
 import os
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import grpc
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
+from common.access.authority import issue_missing
 from common.errors import InvalidInput
 from protos import tfserving_pb2
 from services.serving.front.monitoring import read_monitoring_config
@@ -36,48 +30,23 @@ class Certificates:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        authority, authority_name = ec.generate_private_key(ec.SECP256R1()), _name("test authority")
-        self._write("ca", authority, _signed(authority, authority_name, authority, authority_name))
-        for name in ("server", "client"):
-            key = ec.generate_private_key(ec.SECP256R1())
-            self._write(name, key, _signed(authority, authority_name, key, _name(name)))
-
-    def _write(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        (self._directory / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, form, encryption))
-        (self._directory / f"{name}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+        issue_missing(directory, ["server", "client"], hosts=["127.0.0.1"], days=1)
 
     def pem(self, name: str) -> bytes:
         return (self._directory / name).read_bytes()
 
     def write_config(self, path: Path, *, client_verify: bool) -> Path:
-        fields = {name: self.pem(file).decode() for name, file in
-                  (("server_key", "server.key"), ("server_cert", "server.crt"), ("custom_ca", "ca.crt"))}  # fmt: skip
+        files = {"server_key": "server/key.pem", "server_cert": "server/certificate.pem", "custom_ca": "ca.pem"}
+        fields = {name: self.pem(file).decode() for name, file in files.items()}
         lines = ['{}: "{}"'.format(name, text.replace("\n", "\\n")) for name, text in fields.items()]
         path.write_text("\n".join([*lines, f"client_verify: {str(client_verify).lower()}"]))
         return path
 
     def context(self, *, has_client: bool) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.pem("ca.crt").decode())
+        context = ssl.create_default_context(cadata=self.pem("ca.pem").decode())
         if has_client:
-            context.load_cert_chain(self._directory / "client.crt", self._directory / "client.key")
+            context.load_cert_chain(self._directory / "client/certificate.pem", self._directory / "client/key.pem")
         return context
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _signed(
-    authority: ec.EllipticCurvePrivateKey, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, name: x509.Name
-) -> x509.Certificate:
-    """Valid for a day before and after now; for 127.0.0.1, or as an authority where it is the issuer's own."""
-    now, day = datetime.now(UTC), timedelta(days=1)
-    begun = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
-    begun = begun.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
-    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
-    begun = begun.add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
-    return (begun if name == issuer else begun.add_extension(address, critical=False)).sign(authority, hashes.SHA256())
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +149,7 @@ def test_grpc_speaks_tls_and_asks_for_the_clients_certificate(
     secure: StandaloneServer, certificates: Certificates
 ) -> None:
     mutual = grpc.ssl_channel_credentials(
-        certificates.pem("ca.crt"), certificates.pem("client.key"), certificates.pem("client.crt")
+        certificates.pem("ca.pem"), certificates.pem("client/key.pem"), certificates.pem("client/certificate.pem")
     )
     with grpc.secure_channel(secure.grpc_address, mutual) as channel:
         assert status_over(channel).model_version_status[0].version == 3
@@ -188,7 +157,7 @@ def test_grpc_speaks_tls_and_asks_for_the_clients_certificate(
             status_over(channel, padding="x" * 200_000)
         assert isinstance(too_large.value, grpc.Call)
         assert too_large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    one_sided = grpc.ssl_channel_credentials(certificates.pem("ca.crt"))
+    one_sided = grpc.ssl_channel_credentials(certificates.pem("ca.pem"))
     with grpc.secure_channel(secure.grpc_address, one_sided) as channel, pytest.raises(grpc.RpcError):
         status_over(channel)
 
@@ -257,7 +226,7 @@ def test_rest_may_stay_without_tls(redis_beside: RedisServer, certificates: Cert
     try:
         wait_until(lambda: server.answers("/healthz"), "plain REST")
         assert server.answers(_METRICS, 404), "metrics are there only when they are asked for"
-        credentials = grpc.ssl_channel_credentials(certificates.pem("ca.crt"))
+        credentials = grpc.ssl_channel_credentials(certificates.pem("ca.pem"))
         with grpc.secure_channel(server.grpc_address, credentials) as channel:
             wait_until(lambda: bool(_versions(channel)), "gRPC with TLS")
     finally:

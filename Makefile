@@ -86,7 +86,7 @@ clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Containers. WITH=gpu or WITH=cluster takes that compose file as well as those that .env names.
-.PHONY: base-images images up down test-containers
+.PHONY: base-images images up down kubernetes test-containers
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES := $(or $(shell sed -n 's/^COMPOSE_FILE=//p' .env 2>/dev/null),docker-compose.yml)
 COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml) $(COMPOSE)
@@ -105,6 +105,9 @@ up:  ## the platform in containers (WITH=gpu|cluster, SCALE="--scale serving=3")
 down:  ## ends it; its data stays in the volumes
 	$(COMPOSE) rm --stop --force -v
 	$(COMPOSE) down
+
+kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this builds and starts (minutes the first time); needs the images, Go and root
+	$(BIN)/python -m e2e_tests.kubernetes
 
 test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)
 	$(BIN)/pytest e2e_tests --mode=compose

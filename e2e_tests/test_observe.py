@@ -17,10 +17,11 @@ import yaml
 
 from e2e_tests.conftest import MakePupil
 from e2e_tests.driver import Platform
+from e2e_tests.kubernetes.chart import manifests
 from e2e_tests.waiting import until
 
 OBSERVE = Path(__file__).parents[1] / "docker" / "observe"
-NOT_SHOWN_HERE = re.compile(r"refused|deadletter|code!=|slice!=|outcome=~|rejected|live_metric|labels_accepted")
+NOT_SHOWN_HERE = re.compile(r"refused|deadletter|code!=|slice!=|outcome=~|rejected|live_metric|labels_accepted|> 0")
 """Queries for what a platform does not have that is well and whose stream has no late labels (test_rollout.py has)."""
 pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
 
@@ -74,6 +75,13 @@ def faults_of_metrics(url: str) -> str:
     return (told.stdout + told.stderr).decode() or ("" if told.returncode == 0 else f"status {told.returncode}")
 
 
+def scaling_queries() -> Iterator[str]:
+    """By which the Helm chart adds replicas; no pod's namespace is on the metrics here."""
+    for item in manifests("production"):
+        if item["kind"] == "ScaledObject":
+            yield from (one["metadata"]["query"].replace('{namespace="data"}', "") for one in item["spec"]["triggers"])
+
+
 def is_there(url: str) -> bool:
     try:
         return len(asked(url, "query", query="up == 1")["result"]) >= 4
@@ -83,7 +91,7 @@ def is_there(url: str) -> bool:
 
 @pytest.mark.covers("srv-monitoring")
 @pytest.mark.needs("prometheus", "promtool")
-def test_every_query_of_the_dashboards_and_rules_answers(
+def test_every_query_of_dashboards_rules_and_autoscaling_answers(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     pupil = make_pupil(platform.client())
@@ -99,6 +107,7 @@ def test_every_query_of_the_dashboards_and_rules_answers(
         for panel in json.loads(path.read_text())["panels"]
         for target in panel["targets"]
     }
+    queries |= set(scaling_queries())
     with prometheus_on(platform, tmp_path) as url:
         until(lambda: is_there(url), "every service is scraped")
         expected = {query for query in queries if not NOT_SHOWN_HERE.search(query)}

@@ -15,6 +15,7 @@ from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import read_history
 from e2e_tests.faults.injection import Injector, LocalInjector
 from e2e_tests.faults.run import FaultRun, Options, progress_bar
+from e2e_tests.faults.stream import ROUND_EVENTS
 from e2e_tests.faults.table import Judged, markdown, show
 
 BUILD_DIR = Path("build/faults")
@@ -50,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--overlap", type=float, default=0.0, metavar="SHARE", help="of the strikes that hit two targets at once (0)"
     )
+    parser.add_argument(
+        "--round-events", type=int, default=ROUND_EVENTS, help=f"waiting events that start a round ({ROUND_EVENTS})"
+    )
     parser.add_argument("--trainers", type=int, default=1, help="several compute every round together (1)")
     parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
@@ -80,6 +84,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         overlap=arguments.overlap,
         at_most_seconds=arguments.at_most_seconds,
         trainers=arguments.trainers,
+        round_events=arguments.round_events,
     )
 
 

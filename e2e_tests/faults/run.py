@@ -37,7 +37,7 @@ from e2e_tests.faults.history import (
 )
 from e2e_tests.faults.injection import Card, Injector, deal, logs_of, overlap
 from e2e_tests.faults.load import GrpcAsker, Operator, Rates, RestAsker, Sender, Successes
-from e2e_tests.faults.stream import MODEL, apply
+from e2e_tests.faults.stream import MODEL, ROUND_EVENTS, apply
 from e2e_tests.faults.table import Judged
 from e2e_tests.faults.truth import expected_answers
 from e2e_tests.faults.watch import Watcher, watch_the_clock
@@ -64,6 +64,7 @@ class Options:
     overlap: the share of the strikes that hit two targets at once.
     at_most_seconds: after this long nothing more is struck; at least one fault is.
     trainers: each computes a part of every round; the model has as many shards.
+    round_events: waiting events that start a round.
     """
 
     mode: str
@@ -77,6 +78,7 @@ class Options:
     overlap: float = 0.0
     at_most_seconds: float = math.inf
     trainers: int = 1
+    round_events: int = ROUND_EVENTS
     rates: Rates = field(default_factory=Rates)
 
 
@@ -112,7 +114,7 @@ class FaultRun:
         machine = f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {host.system()}"
         self._history.add(Run(time.time(), options.mode, options.seed, machine, str(options.rates)))
         with self._client() as client:
-            apply(client, options.folder / "definition", shards=options.trainers)
+            apply(client, options.folder / "definition", shards=options.trainers, round_events=options.round_events)
         clock = partial(watch_the_clock, self._history)
         with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):
             until(

@@ -13,6 +13,7 @@ from headrace.files.definition_folder import read_folder
 STREAM = "numbered-points"
 MODEL = "above"
 ROUND_EVENTS = 800
+"""Waiting events that start a round, where a run says nothing else."""
 
 _STREAM_YAML = f"""
 stream: {STREAM}
@@ -33,17 +34,18 @@ features:
   a: {{type: numeric, normalize: none}}
   b: {{type: numeric, normalize: none}}
 training: {{shards: SHARDS, batch_size: 50, optimizer: {{name: adam, learning_rate: 0.01}}}}
-triggers: {{min_examples: {ROUND_EVENTS}, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
+triggers: {{min_examples: ROUND_EVENTS, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
 evaluation: {{holdout_fraction: 0.2}}
 gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
 """
 
 
-def apply(client: Client, folder: Path, *, shards: int = 1) -> None:
+def apply(client: Client, folder: Path, *, shards: int = 1, round_events: int = ROUND_EVENTS) -> None:
     """Registers the stream and the model."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stream.yaml").write_text(_STREAM_YAML)
-    (folder / "model.yaml").write_text(_MODEL_YAML.replace("SHARDS", str(shards)))
+    model = _MODEL_YAML.replace("SHARDS", str(shards)).replace("ROUND_EVENTS", str(round_events))
+    (folder / "model.yaml").write_text(model)
     read_folder(folder).apply(client)
 
 

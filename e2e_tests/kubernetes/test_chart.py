@@ -103,6 +103,7 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("trainer", "settings"), {"NICE": 5}),
         (("access", "principals"), [{"name": "shop", "roles": ["operator"], "token_sha256": ["hr_a-token"]}]),
         (("access", "oidc"), {"issuer": "https://id.example.org"}),
+        (("keda", "enabled"), True),
         (("replicaCount",), 3),
     ],
     ids=str,
@@ -225,8 +226,15 @@ def test_others_wait_for_the_registry_of_their_release() -> None:
 
 def test_what_autoscaling_counts_has_no_fixed_number_of_replicas() -> None:
     objects = manifests("production")
-    scaled = {item["spec"]["scaleTargetRef"]["name"] for item in objects if item["kind"] == "HorizontalPodAutoscaler"}
-    assert scaled == {"demo-headrace-ingest", "demo-headrace-serving"}
+    by_kind = {
+        kind: {item["spec"]["scaleTargetRef"]["name"] for item in objects if item["kind"] == kind}
+        for kind in ("HorizontalPodAutoscaler", "ScaledObject")
+    }
+    assert by_kind == {
+        "HorizontalPodAutoscaler": {"demo-headrace-ingest"},
+        "ScaledObject": {"demo-headrace-serving", "demo-headrace-trainer"},
+    }
+    scaled = set[str]().union(*by_kind.values())
     assert {
         item["metadata"]["name"] for item in objects if "replicas" not in item.get("spec", {"replicas": 1})
     } >= scaled

@@ -183,12 +183,13 @@ lifecycle:
 {{- end }}
 {{- end }}
 
-{{/* Waits for the registry of this release of the images, so that an upgrade begins with the registry. */}}
+{{/* Waits for the registry of this release of the images, so that an upgrade begins with the registry. Where a Service has
+     no pod yet, some networks drop the connection's packets: an attempt has a limit. */}}
 {{- define "headrace.afterRegistry" -}}
 - name: after-registry
   image: {{ include "headrace.image" . }}
   imagePullPolicy: {{ (index . 0).Values.image.pullPolicy }}
-  command: [bash, -c, "trap 'exit 1' TERM; until exec 3<>/dev/tcp/{{ include "headrace.thisRegistry" (index . 0) }}/8700; do sleep 1; done 2>/dev/null"]
+  command: [bash, -c, "trap 'exit 1' TERM; until timeout 2 bash -c 'exec 3<>/dev/tcp/{{ include "headrace.thisRegistry" (index . 0) }}/8700'; do sleep 1; done 2>/dev/null"]
   securityContext: {{- include "headrace.containerSecurity" . | nindent 4 }}
   resources:
     requests: {cpu: 10m, memory: 16Mi}
@@ -222,4 +223,27 @@ spec:
     storageClassName: {{ . | quote }}
     {{- end }}
     resources: {requests: {storage: {{ .size }}}}
+{{- end }}
+
+{{/* (list $ "serving" "Deployment" values triggers): a KEDA ScaledObject by queries to Prometheus. */}}
+{{- define "headrace.scaledObject" -}}
+{{- $root := index . 0 }}{{ $values := index . 3 }}
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {{- include "headrace.metadata" . | nindent 2 }}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: {{ index . 2 }}, name: {{ include "headrace.fullname" $root }}-{{ index . 1 }}}
+  minReplicaCount: {{ $values.minReplicas }}
+  maxReplicaCount: {{ $values.maxReplicas }}
+  # Without Prometheus the number of replicas stays.
+  fallback: {failureThreshold: 3, replicas: {{ $values.minReplicas }}, behavior: currentReplicas}
+  triggers:
+    {{- range index . 4 }}
+    - type: prometheus
+      metricType: {{ .type }}
+      metadata:
+        serverAddress: {{ $root.Values.keda.prometheus | quote }}
+        query: {{ .query | quote }}
+        threshold: {{ .threshold | quote }}
+    {{- end }}
 {{- end }}

@@ -1,31 +1,34 @@
-"""Attacks on a platform with identity: who tries what, and what comes of it.
+"""Attacks on a platform with identity and TLS: who tries what, and what comes of it.
 
 Every row is one attempt at one door. What a row is refused must not have happened, and a refusal of what is there reads
 as one of what is not.
 """
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.client
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import grpc
+import psutil
 import pytest
 
 from e2e_tests.points import MODEL, PROBES, STREAM
 from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
 from headrace import Client
+from headrace.client.trust import context_of, grpc_credentials_of
 from headrace.local.launcher import Launcher
 from headrace.places import access_file, token_file
 from protos import ingest_pb2, registry_pb2, tfserving_pb2
@@ -42,11 +45,13 @@ _PREDICT = json.dumps({"instances": PROBES}).encode()
 _EVENTS = json.dumps({"events": [{"a": 0.1, "b": 0.2, "above": 1}]}).encode()
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _HTML = {"Accept": "text/html"}
+_SECRET = ("access", "tls")
+"""Folders of a platform that hold secrets."""
 
 
 @dataclass
 class World:
-    """A platform with identity, a model that is served, and everybody's tokens."""
+    """A platform with identity and TLS, a model that is served, and everybody's tokens."""
 
     launcher: Launcher
     issuer: Issuer
@@ -56,9 +61,14 @@ class World:
         addresses = self.launcher.state().addresses
         return addresses.serving[0] if service == "serving" else str(getattr(addresses, service))
 
-    def grpc_address(self, service: str) -> str:
+    @property
+    def ca_file(self) -> str:
+        return self.launcher.state().ca_file
+
+    def channel(self, service: str) -> grpc.Channel:
         name = "serving-0" if service == "serving" else service
-        return f"127.0.0.1:{self.launcher.state().process(name).grpc_port}"
+        address = f"127.0.0.1:{self.launcher.state().process(name).grpc_port}"
+        return grpc.secure_channel(address, grpc_credentials_of(self.ca_file))
 
     def bearer(self, who: str) -> dict[str, str]:
         """Of a principal; a JWT's maker by `jwt ...`; what is none of them as it is."""
@@ -70,7 +80,8 @@ class World:
     def ask(
         self, service: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        connection = http.client.HTTPConnection(urlsplit(self.url(service)).netloc, timeout=60)
+        netloc, trusted = urlsplit(self.url(service)).netloc, context_of(self.ca_file)
+        connection = http.client.HTTPSConnection(netloc, timeout=60, context=trusted)
         try:
             connection.request(method, path, body or None, {"Content-Type": "application/json", **headers})
             answer = connection.getresponse()
@@ -79,7 +90,7 @@ class World:
             connection.close()
 
     def call(self, service: str, method: str, message: Any, metadata: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
-        with grpc.insecure_channel(self.grpc_address(service)) as channel:
+        with self.channel(service) as channel:
             call: Any = channel.unary_stream(f"/{method}")
             try:
                 next(call(message.SerializeToString(), timeout=60, metadata=metadata), None)
@@ -143,7 +154,7 @@ _JWTS: Mapping[str, Any] = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launcher = Launcher(tmp_path_factory.mktemp("attacked"))
     with issuer() as made:
-        launcher.up(port_offset=None, identity=True)
+        launcher.up(port_offset=None, identity=True, tls=True)
         try:
             launcher.wait_until_ready(timeout_seconds=120)
             world = World(launcher, made)
@@ -312,8 +323,10 @@ def test_each_of_pipelined_requests_is_held_against_its_own_credentials(world: W
 
 
 def _statuses(world: World, service: str, sent: bytes, count: int) -> list[int]:
-    parts = urlsplit(world.url(service))
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as wire:
+    with (
+        _wire(world, service) as plain,
+        context_of(world.ca_file).wrap_socket(plain, server_hostname="127.0.0.1") as wire,
+    ):
         wire.sendall(sent)
         file = wire.makefile("rb")
         found = []
@@ -322,6 +335,25 @@ def _statuses(world: World, service: str, sent: bytes, count: int) -> list[int]:
             headers = dict(line.lower().split(b": ", 1) for line in iter(file.readline, b"\r\n"))
             file.read(int(headers.get(b"content-length", b"0")))
         return found
+
+
+def _wire(world: World, service: str) -> socket.socket:
+    parts = urlsplit(world.url(service))
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
+
+
+@pytest.mark.parametrize("service", ["registry", "ingest", "trainer", "serving"])
+def test_a_token_is_not_taken_over_a_plain_wire_or_by_old_tls(world: World, service: str) -> None:
+    with _wire(world, service) as plain:
+        plain.sendall(f"GET /metrics HTTP/1.0\r\nAuthorization: Bearer {world.tokens['viewer']}\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP/" not in plain.recv(1000)
+    old = context_of(world.ca_file)
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    with _wire(world, service) as plain, pytest.raises((ssl.SSLError, ConnectionResetError)):
+        old.wrap_socket(plain, server_hostname="127.0.0.1")
+    with _wire(world, service) as plain, pytest.raises(ssl.SSLCertVerificationError):
+        context_of().wrap_socket(plain, server_hostname="127.0.0.1")
 
 
 def test_what_is_refused_reads_the_same_whether_or_not_it_is_there(world: World) -> None:
@@ -390,7 +422,7 @@ def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) ->
     began = threading.Event()
 
     def watch() -> None:
-        with grpc.insecure_channel(world.grpc_address("registry")) as channel:
+        with world.channel("registry") as channel:
             call: Any = channel.unary_stream(f"/{_REGISTRY}/Watch")
             try:
                 request = registry_pb2.WatchRequest().SerializeToString()
@@ -405,7 +437,7 @@ def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) ->
             yield message.SerializeToString()
 
     def send() -> None:
-        with grpc.insecure_channel(world.grpc_address("ingest")) as channel:
+        with world.channel("ingest") as channel:
             call: Any = channel.stream_unary("/headrace.IngestService/AppendStream")
             try:
                 call(events(), timeout=120, metadata=world.metadata("sender"))
@@ -442,14 +474,33 @@ def test_a_file_that_is_wrong_opens_nothing(world: World) -> None:
         world.write_access()
 
 
-def test_no_token_is_in_a_log_a_command_line_or_an_answer(world: World) -> None:
-    told = b"".join(path.read_bytes() for path in (world.launcher.data_dir / "logs").glob("*.log"))
+def test_no_token_and_no_key_is_in_a_log_a_command_line_an_answer_a_page_or_what_is_kept(world: World) -> None:
+    data_dir = world.launcher.data_dir
+    kept = [
+        path for path in data_dir.rglob("*") if path.is_file() and path.relative_to(data_dir).parts[0] not in _SECRET
+    ]
+    told = b"".join(path.read_bytes() for path in kept)
     for process in world.launcher.state().processes:
-        told += Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        for child in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            told += " ".join(child.cmdline()).encode()
     for service in ("registry", "ingest", "trainer", "serving"):
-        for path in ("/readyz", "/metrics", "/openapi.json"):
+        for path in ("/readyz", "/metrics", "/openapi.json", "/v1/status", "/headrace/status", "/v1/nonsense?a=b"):
             told += world.ask(service, "GET", path, world.bearer("operator"))[1]
+    version = f"/v1/models/{MODEL}/versions/1"
+    for path in (
+        "/",
+        f"/models/{MODEL}",
+        f"/models/{MODEL}/versions/1",
+        version,
+        "/v1/history",
+        "/v1/audit",
+        "/v1/overview",
+    ):
+        told += world.ask("registry", "GET", path, {**world.bearer("operator"), **_HTML})[1]
+    keys = {path: path.read_bytes().splitlines()[1] for path in (data_dir / "tls").rglob("*key*")}
+    assert len(keys) == 6, "of four services, the owner and the authority"
     assert not [name for name, token in world.tokens.items() if token.encode() in told]
+    assert not [path for path, line in keys.items() if line in told]
 
 
 def test_the_platform_goes_on_as_before(world: World) -> None:

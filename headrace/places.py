@@ -5,6 +5,7 @@
 <data>/lock            held by the supervisor for as long as it lives
 <data>/logs/<name>.log one per process
 <data>/access          with identity: access.yaml, and a token for each service and for the operator
+<data>/tls             with TLS: ca.pem, and a certificate for each service and for the operator
 <data>/log             the event log's segments      <data>/<service>   what each service keeps
 """
 
@@ -30,8 +31,8 @@ MAX_TRAINERS = 9
 """Trainer i listens at the trainer's ports + 10 i."""
 
 
-def _url(port: int) -> str:
-    return f"http://{HOST}:{port}"
+def _url(port: int, scheme: str = "http") -> str:
+    return f"{scheme}://{HOST}:{port}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Addresses:
         serving: every replica's own.
         predictions: where predictions are asked for; "" for the first replica.
         registry_grpc: host:port of the registry's other door, which takes files; "" where it is not known.
+        ca_file: PEM; whom https:// addresses are verified by, unless HEADRACE_CA_FILE says so.
     """
 
     registry: str = _url(HTTP_PORT_OF["registry"])
@@ -50,6 +52,7 @@ class Addresses:
     serving: tuple[str, ...] = (_url(HTTP_PORT_OF["serving"]),)
     predictions: str = ""
     registry_grpc: str = ""
+    ca_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class PlatformState:
     started_at: float
     port_offset: int = 0
     processes: tuple[ProcessState, ...] = field(default=())
+    ca_file: str = ""
+    """Whom its doors' certificates are verified by; "": they speak plain text."""
 
     def process(self, name: str) -> ProcessState:
         """Raises InvalidInput when there is none of that name."""
@@ -107,19 +112,25 @@ class PlatformState:
     def addresses(self) -> Addresses:
         replicas = [process for process in self.processes if process.name.startswith("serving-")]
         return Addresses(
-            registry=_url(self.process("registry").http_port),
-            ingest=_url(self.process("ingest").http_port),
-            trainer=_url(self.process("trainer").http_port),
-            serving=tuple(_url(replica.http_port) for replica in replicas),
+            registry=self.url_of(self.process("registry")),
+            ingest=self.url_of(self.process("ingest")),
+            trainer=self.url_of(self.process("trainer")),
+            serving=tuple(map(self.url_of, replicas)),
             registry_grpc=f"{HOST}:{self.process('registry').grpc_port}",
+            ca_file=self.ca_file,
         )
+
+    def url_of(self, process: ProcessState) -> str:
+        """Of its HTTP door."""
+        return _url(process.http_port, "https" if self.ca_file else "http")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         processes = tuple(ProcessState(**item) for item in mapping["processes"])
         return cls(
-            mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], mapping["port_offset"], processes
-        )
+            mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], mapping["port_offset"], processes,
+            mapping["ca_file"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,11 @@ def access_file(data_dir: Path) -> Path:
 def token_file(data_dir: Path, principal: str) -> Path:
     """Of a platform with identity."""
     return data_dir / "access" / principal / "token"
+
+
+def tls_dir(data_dir: Path) -> Path:
+    """Of a platform with TLS: its authority, and a certificate for each service and for its owner."""
+    return data_dir / "tls"
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

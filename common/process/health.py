@@ -1,5 +1,9 @@
-"""Is the service alive, and may it be given work? `python -m common.process.health URL` is the container's probe."""
+"""Is the service alive, and may it be given work? `python -m common.process.health URL` is the container's probe.
 
+HTTPS is verified by TLS_CA_FILE, and shown the certificate of TLS_CERTIFICATE_FILE and TLS_KEY_FILE."""
+
+import os
+import ssl
 import sys
 import threading
 import urllib.error
@@ -88,11 +92,19 @@ def main() -> int:
     """Exit status 0 when the URL (default: the argument) answers 200, else 1."""
     url = sys.argv[1]
     try:
-        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_SECONDS) as answer:
+        context = _context() if url.startswith("https:") else None
+        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_SECONDS, context=context) as answer:
             return 0 if answer.status == 200 else 1
     except (urllib.error.URLError, OSError) as error:
         print(f"{url}: {error}", file=sys.stderr)
         return 1
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=os.environ.get("TLS_CA_FILE") or None)
+    if certificate := os.environ.get("TLS_CERTIFICATE_FILE"):
+        context.load_cert_chain(certificate, os.environ.get("TLS_KEY_FILE") or None)
+    return context
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from common.errors import (
 )
 from common.process.retry import Backoff, Pauses
 from headrace.client.credentials import token_for
+from headrace.client.trust import context_of
 
 _ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
     kind.__name__: kind
@@ -89,11 +90,14 @@ def harmless(content: bytes) -> bytes:
 class Door:
     """Thread-safe; every thread that calls at the same time has a connection of its own, kept for the next call."""
 
-    def __init__(self, name: str, url: str, *, timeout_seconds: float, token: str | None = None) -> None:
-        """`name` is the service's, for error messages; `url` is http://host:port.
+    def __init__(
+        self, name: str, url: str, *, timeout_seconds: float, token: str | None = None, ca_file: str = ""
+    ) -> None:
+        """`name` is the service's, for error messages; `url` is http://host:port or https://host:port.
 
         Args:
             token: what it is shown; None: what credentials.py has for it, "": nothing.
+            ca_file: what https:// is verified by, as trust.py says.
 
         Raises:
             InvalidInput: the URL is of another kind, or the token cannot be read.
@@ -103,12 +107,13 @@ class Door:
             port = parts.port
         except ValueError:
             port = None
-        if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
-            raise InvalidInput(f"the address of {name} must read http://host:port, got {url!r}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path not in ("", "/"):
+            raise InvalidInput(f"the address of {name} must read http://host:port or https://host:port, got {url!r}")
         self.name = name
         self.is_shown = False
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, port
+        self._context = context_of(ca_file) if parts.scheme == "https" else None
         token = token_for(self.url) if token is None else token
         self.credentials: Mapping[str, str] = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_seconds = timeout_seconds
@@ -201,7 +206,7 @@ class Door:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
-                return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+                return self._connection(timeout_seconds)
             sock = connection.sock
             # Readable while nothing was asked: the service has closed it.
             if sock is None or select.select([sock], [], [], 0)[0]:
@@ -209,6 +214,11 @@ class Door:
                 continue
             sock.settimeout(timeout_seconds)
             return connection
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_seconds, context=self._context)
 
     def _give_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:

@@ -22,7 +22,9 @@ from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
 from headrace.client.rebuilds import measured
 from headrace.client.tables import Versions
+from headrace.client.trust import files_of
 from headrace.files.own_files import own_files
+from headrace.places import Addresses
 
 if TYPE_CHECKING:
     from common.registry.client import RegistryClient
@@ -72,16 +74,19 @@ class Lifecycle:
     _by: str
 
     _token: str
+    addresses: Addresses
 
     def _files_door(self) -> str:
         """host:port of the registry's gRPC door. Raises Unavailable: it is not known."""
         raise NotImplementedError
 
     def _files(self) -> "RegistryClient":
+        from common.process.tls import Tls, TlsFiles
         from common.registry.client import RegistryClient
 
         shown = f"Bearer {self._token}"
-        return RegistryClient(self._files_door(), authorization=(lambda: shown) if self._token else None)
+        tls = Tls.of(TlsFiles(*files_of(self.addresses.ca_file))) if self._registry.url.startswith("https:") else None
+        return RegistryClient(self._files_door(), authorization=(lambda: shown) if self._token else None, tls=tls)
 
     def apply(
         self,

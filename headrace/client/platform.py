@@ -80,17 +80,16 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         self.addresses = addresses or Addresses()
         self._by = by or "client"
         self._token = token_for(self.addresses.registry) if token is None else token
-        self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds, token=self._token)
-        self._registry = Door("registry", self.addresses.registry, timeout_seconds=timeout_seconds, token=self._token)
-        self._trainer = Door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds, token=self._token)
-        self._serving = Door(
-            "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds,
-            token=self._token,
-        )  # fmt: skip
+        self._ingest = self.door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
+        self._registry = self.door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
+        self._trainer = self.door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
+        asked = self.addresses.predictions or self.addresses.serving[0]
+        self._serving = self.door("serving", asked, timeout_seconds=timeout_seconds)
 
     def door(self, name: str, url: str, *, timeout_seconds: float) -> Door:
         """One of the platform's doors, which is shown the client's token."""
-        return Door(name, url, timeout_seconds=timeout_seconds, token=self._token)
+        ca_file = self.addresses.ca_file
+        return Door(name, url, timeout_seconds=timeout_seconds, token=self._token, ca_file=ca_file)
 
     @property
     def token(self) -> str:
@@ -361,7 +360,8 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         named = {"registry": self.addresses.registry, "ingest": self.addresses.ingest}
         named |= {"trainer": self.addresses.trainer}
         named |= {f"serving-{index}": url for index, url in enumerate(self.addresses.serving)}
-        return [_status_of(name, url) for name, url in named.items()]
+        seconds = _STATUS_TIMEOUT_SECONDS
+        return [_status_of(self.door(name, url, timeout_seconds=seconds)) for name, url in named.items()]
 
     def replica_states(self) -> list[Mapping[str, Any]]:
         """/headrace/status of each serving replica: versions, states, runners, memory, queue. Sent once."""
@@ -385,12 +385,11 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return list_of(self._get(self._registry, path), name, path)
 
 
-def _status_of(name: str, url: str) -> ServiceStatus:
-    door = Door(name, url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
+def _status_of(door: Door) -> ServiceStatus:
     try:
         answer = door.ask("/readyz")
-        return ServiceStatus(name, url, answer.status == 200, answer.json().get("conditions", {}))
+        return ServiceStatus(door.name, door.url, answer.status == 200, answer.json().get("conditions", {}))
     except HeadraceError as error:
-        return ServiceStatus(name, url, False, {"answers": error.message})
+        return ServiceStatus(door.name, door.url, False, {"answers": error.message})
     finally:
         door.close()

@@ -47,11 +47,16 @@ _NO_ASYNC = "asynchronous predictions have no gRPC door; use http://host:port"
 class GrpcTransport:
     """Inputs are cast to the types of the signature, which is read once per target and again after a refusal."""
 
-    def __init__(self, address: str, token: str | None = None) -> None:
+    def __init__(self, address: str, token: str | None = None, *, credentials: Any = None) -> None:
+        """`credentials` are grpc.ChannelCredentials; None: plain text."""
         self._address = address
         token = token_for(address) if token is None else token
         self._shown = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
+        self._channel = (
+            grpc.secure_channel(address, credentials, options=_UNLIMITED)
+            if credentials
+            else grpc.insecure_channel(address, options=_UNLIMITED)
+        )
         self._predict = self._method("Predict", tfserving_pb2.PredictResponse)
         self._metadata = self._method("GetModelMetadata", tfserving_pb2.GetModelMetadataResponse)
         self._signatures: dict[Target, SignatureTypes] = {}

@@ -19,8 +19,8 @@ _MOST_KNOWN_SIGNATURES = 1000
 class RestTransport:
     """JSON has no types, so the types of the outputs are read once per version from its metadata."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        self._door = Door("serving", url, timeout_seconds=30.0, token=token)
+    def __init__(self, url: str, token: str | None = None, ca_file: str = "") -> None:
+        self._door = Door("serving", url, timeout_seconds=30.0, token=token, ca_file=ca_file)
         self._signatures: dict[tuple[str, int, str], SignatureTypes] = {}
         self._lock = threading.Lock()
 

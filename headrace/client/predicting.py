@@ -10,6 +10,7 @@ from urllib.parse import quote
 from common.errors import InvalidInput
 from headrace.client.bodies import JSON, encode, segment
 from headrace.client.connection import Answer, Door
+from headrace.places import Addresses
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,6 +26,7 @@ class Predicting:
     _predictions: "PredictionClient | None"
     _timeout_seconds: float
     _token: str
+    addresses: Addresses
 
     @property
     def predictions(self) -> "PredictionClient":
@@ -33,7 +35,9 @@ class Predicting:
             from headrace.client.predictions import PredictionClient
 
             url = self._predictions_url or self._serving.url
-            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds, token=self._token)
+            self._predictions = PredictionClient(
+                url, timeout_seconds=self._timeout_seconds, token=self._token, ca_file=self.addresses.ca_file
+            )
         return self._predictions
 
     def predict(

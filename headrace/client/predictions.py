@@ -24,6 +24,7 @@ from common.errors import InvalidInput, Unavailable
 from headrace.client.predict_rest import RestTransport
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_values import SignatureTypes
+from headrace.client.trust import grpc_credentials_of
 
 _LONGEST_POLL_SECONDS = 20.0
 
@@ -49,19 +50,20 @@ class Transport(Protocol):
 class PredictionClient:
     """Use as a context manager, or call close()."""
 
-    def __init__(self, url: str, *, timeout_seconds: float = 30.0, token: str | None = None) -> None:
-        """`url` is http://host:port (REST) or grpc://host:port.
+    def __init__(self, url: str, *, timeout_seconds: float = 30.0, token: str | None = None, ca_file: str = "") -> None:
+        """`url` is http://host:port or https://host:port (REST), grpc://host:port or, with TLS, grpcs://host:port.
 
         Args:
             token: what the server is shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
                 `headrace login` has stored.
+            ca_file: PEM; whom TLS trusts. HEADRACE_CA_FILE wins over it; without either the machine's authorities.
 
         Raises:
             InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
         """
         self.url = url
         self._timeout_seconds = timeout_seconds
-        self._transport = _transport(url, token)
+        self._transport = _transport(url, token, ca_file)
 
     def __enter__(self) -> Self:
         return self
@@ -197,14 +199,17 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _transport(url: str, token: str | None) -> Transport:
+def _transport(url: str, token: str | None, ca_file: str) -> Transport:
     parts = urlsplit(url)
-    if parts.scheme == "http":
-        return RestTransport(url, token)
-    if parts.scheme != "grpc" or not parts.hostname or parts.port is None:
-        raise InvalidInput(f"the address of serving must read http://host:port or grpc://host:port, got {url!r}")
+    if parts.scheme in ("http", "https"):
+        return RestTransport(url, token, ca_file)
+    if parts.scheme not in ("grpc", "grpcs") or not parts.hostname or parts.port is None:
+        forms = "http://host:port or grpc://host:port, with TLS https:// or grpcs://"
+        raise InvalidInput(f"the address of serving must read {forms}, got {url!r}")
     try:
         from headrace.client.predict_grpc import GrpcTransport
     except ImportError as error:
         raise InvalidInput(f"gRPC needs the packages grpcio and protobuf: {error}") from error
-    return GrpcTransport(parts.netloc, token)
+    return GrpcTransport(
+        parts.netloc, token, credentials=grpc_credentials_of(ca_file) if parts.scheme == "grpcs" else None
+    )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 import typer
@@ -11,6 +11,7 @@ from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from common.suggestions import there_is_no
 from headrace.client.credentials import token_for
+from headrace.client.trust import context_of
 from headrace.commands.session import Session
 
 _SEED = 7
@@ -21,7 +22,12 @@ _STATUS_SECONDS = 10.0
 
 def bench(
     context: typer.Context,
-    url: Annotated[str, typer.Argument(metavar="URL", help="http://host:port, or the whole URL of a predict call.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="http://host:port or https://host:port, or the whole URL of a predict call."
+        ),
+    ],
     model: Annotated[str, typer.Option(help="The model, where the URL names none and several are served.")] = "",
     body: Annotated[Path | None, typer.Option(help="A file with the body; none: made from the metadata.")] = None,
     rows: Annotated[int, typer.Option(help="Rows in a body that is made from the metadata.", min=1)] = 1,
@@ -37,15 +43,19 @@ def bench(
     from headrace.commands.load import LoadPlan, run_load
 
     session: Session = context.obj
-    host, port, path, content = _target(url, model, body, signature, rows)
+    root, path, content = _target(url, model, body, signature, rows)
+    scheme, host, port = root.scheme, root.hostname or "", root.port or 0
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n{_credentials(host, port)}\r\n"
     )
-    plan = LoadPlan(host, port, head.encode() + content, connections=connections, seconds=seconds, rate=rate)
+    plan = LoadPlan(
+        host, port, head.encode() + content, connections=connections, seconds=seconds, rate=rate,
+        tls=context_of() if scheme == "https" else None,
+    )  # fmt: skip
     report = run_load(plan)
     document = {
-        "url": f"http://{host}:{port}{path}", "connections": connections, "seconds": seconds, "rate": rate,
+        "url": f"{scheme}://{host}:{port}{path}", "connections": connections, "seconds": seconds, "rate": rate,
         "body_bytes": len(content), "rows": rows if body is None else None,
         "predictions_per_second": round(report.answered / seconds, 1),
         "p50_ms": round(report.percentile(0.5), 3), "p95_ms": round(report.percentile(0.95), 3),
@@ -87,16 +97,16 @@ def _print(document: dict[str, Any], first_error: str, *, is_made: bool) -> None
         )
 
 
-def _target(url: str, model: str, body: Path | None, signature: str, rows: int) -> tuple[str, int, str, bytes]:
-    """(host, port, path, body).
+def _target(url: str, model: str, body: Path | None, signature: str, rows: int) -> tuple[SplitResult, str, bytes]:
+    """(the URL, path, body).
 
     Raises:
         InvalidInput, NotFound: the URL, the file or the model is none; Unavailable: nobody answers there.
     """
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.port is None:
-        raise InvalidInput(f"bench takes http://host:port, with or without a path, got {url!r}")
-    root = f"http://{parts.netloc}"
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port is None:
+        raise InvalidInput(f"bench takes http://host:port or https://host:port, with or without a path, got {url!r}")
+    root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
     if path and model:
         raise InvalidInput("name the model in the URL or with --model, not both")
@@ -106,10 +116,10 @@ def _target(url: str, model: str, body: Path | None, signature: str, rows: int) 
         if signature:
             raise InvalidInput("--signature is for a body that is made; say signature_name in the file")
         try:
-            return parts.hostname, parts.port, path, body.read_bytes()
+            return parts, path, body.read_bytes()
         except OSError as error:
             raise InvalidInput(f"{body} cannot be read: {error.strerror}") from error
-    return parts.hostname, parts.port, path, _made_body(root, path, signature, rows)
+    return parts, path, _made_body(root, path, signature, rows)
 
 
 def _only_model(root: str) -> str:

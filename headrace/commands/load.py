@@ -6,6 +6,7 @@ slowing the generator down (coordinated omission).
 """
 
 import asyncio
+import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Coroutine
@@ -33,6 +34,7 @@ class LoadPlan:
         request: a whole HTTP/1.1 request.
         rate: requests a second, open loop; None is closed loop.
         warm_up_seconds: before anything is measured.
+        tls: None: plain text.
     """
 
     host: str
@@ -42,6 +44,7 @@ class LoadPlan:
     seconds: float = 5.0
     rate: float | None = None
     warm_up_seconds: float = 1.0
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass
@@ -186,7 +189,8 @@ class _Load:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(lambda: _Connection(self), self.plan.host, self.plan.port)
+        plan = self.plan
+        opening = loop.create_connection(lambda: _Connection(self), plan.host, plan.port, ssl=plan.tls)
         try:
             _, connection = await asyncio.wait_for(opening, _CONNECT_SECONDS)
         except (OSError, TimeoutError) as error:

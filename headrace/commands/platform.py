@@ -48,12 +48,18 @@ def up(
         bool,
         typer.Option("--identity", help="Its doors ask for tokens, now and from then on; makes them the first time."),
     ] = False,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Its doors speak TLS, now and from then on; makes certificates the first time."),
+    ] = False,
 ) -> None:
     """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
     session: Session = context.obj
     launcher = session.launcher()
     with _ending_on_sigterm():
-        launcher.up(replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach, identity=identity)
+        launcher.up(
+            replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach, identity=identity, tls=tls
+        )
         try:
             state = _wait(launcher, session, timeout_seconds)
         except BaseException:
@@ -329,7 +335,7 @@ def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> N
         typer.echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
         for process in state.processes:
             if process.http_port:
-                ports = f"http://127.0.0.1:{process.http_port}   grpc 127.0.0.1:{process.grpc_port}"
+                ports = f"{state.url_of(process)}   grpc 127.0.0.1:{process.grpc_port}"
                 typer.echo(f"  {process.name:<10} {ports}")
         where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
     typer.echo(f"  dashboard  {_dashboard(state)}")

@@ -53,7 +53,10 @@ def predict(
     signature: Annotated[str, typer.Option(help="The signature to call; none means serving_default.")] = "",
     output: Annotated[list[str] | None, typer.Option(help="Only this output; may be given again.")] = None,
     url: Annotated[
-        str, typer.Option(help="http://host:port or grpc://host:port of serving; none: the platform's.")
+        str,
+        typer.Option(
+            help="http://host:port or grpc://host:port of serving, with TLS https:// or grpcs://; none: the platform's."
+        ),
     ] = "",
     use_grpc: Annotated[bool, typer.Option("--grpc", help="Ask over gRPC.")] = False,
     is_async: Annotated[bool, typer.Option("--async", help="Submit, then wait for the answer.")] = False,
@@ -296,22 +299,24 @@ def _client(session: Session, url: str, *, use_grpc: bool, timeout_seconds: floa
     from headrace.client.predictions import PredictionClient
 
     if url:
-        if use_grpc and not url.startswith("grpc:"):
+        if use_grpc and not url.startswith(("grpc:", "grpcs:")):
             raise InvalidInput(f"--grpc needs a --url grpc://host:port, got {url!r}")
         return PredictionClient(url, timeout_seconds=timeout_seconds)
     with session.client() as client:
         http, token = client.addresses.predictions or client.addresses.serving[0], client.token
+        ca_file = client.addresses.ca_file
     address = _grpc_of(session, http) if use_grpc else http
-    return PredictionClient(address, timeout_seconds=timeout_seconds, token=token)
+    return PredictionClient(address, timeout_seconds=timeout_seconds, token=token, ca_file=ca_file)
 
 
 def _grpc_of(session: Session, http: str) -> str:
+    scheme = "grpcs" if http.startswith("https:") else "grpc"
     if session.kind == LOCAL:
         from headrace.places import HOST, read_state
 
-        return f"grpc://{HOST}:{read_state(session.data_dir).process('serving-0').grpc_port}"
+        return f"{scheme}://{HOST}:{read_state(session.data_dir).process('serving-0').grpc_port}"
     parts = urlsplit(http)
-    return f"grpc://{parts.hostname}:{(parts.port or 0) - 1}"
+    return f"{scheme}://{parts.hostname}:{(parts.port or 0) - 1}"
 
 
 def _document(text: str) -> Any:

@@ -13,6 +13,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.suggestions import there_is_no
+from headrace.client.trust import files_of
 from headrace.commands.session import Session
 
 _STOP_SECONDS = 15.0
@@ -33,6 +34,7 @@ def tensorboard(
         raise InvalidInput("this needs TensorBoard, which is not installed: pip install 'headrace[trainer]'")
     with session.client() as client:
         addresses, known, token = client.addresses, [one.name for one in client.models()], client.token
+        certificate, key, authorities = files_of(addresses.ca_file)
     if model and model not in known:
         raise NotFound(there_is_no(f"model {model}", model, known))
     with tempfile.TemporaryDirectory(prefix="headrace-tensorboard-") as temporary:
@@ -41,14 +43,16 @@ def tensorboard(
             f"--trainer={addresses.trainer}", f"--model={model}", f"--logdir={logdir or temporary}", f"--port={port}",
             *(["--inspect"] if inspect else []),
         ]  # fmt: skip
-        status = _seen_through(command, token)
+        shown = {"HEADRACE_TOKEN": token, "TLS_CERTIFICATE_FILE": certificate, "TLS_KEY_FILE": key}
+        shown["TLS_CA_FILE"] = authorities
+        status = _seen_through(command, {name: value for name, value in shown.items() if value})
     if status:
         raise InvalidInput(f"TensorBoard ended with status {status}; what it said is above")
 
 
-def _seen_through(command: list[str], token: str) -> int:
+def _seen_through(command: list[str], shown: dict[str, str]) -> int:
     """Ctrl-C reaches the process by itself; this one waits for it. Others may read its command line, not the token."""
-    process = subprocess.Popen(command, env={**os.environ, **({"HEADRACE_TOKEN": token} if token else {})})
+    process = subprocess.Popen(command, env={**os.environ, **shown})
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -31,9 +31,10 @@ def trace(
         with session.client() as client:
             found = client.version(model, version)
         names = [name for name in (f"{model}@{found.version}", found.round_id) if name]
+    state = session.launcher().state()
     doors = [
-        (process.name, f"http://127.0.0.1:{process.http_port}")
-        for process in session.launcher().state().processes
+        (process.name, state.url_of(process))
+        for process in state.processes
         if process.http_port and process.name.startswith(SERVICES)
     ]
     with session.client() as client:

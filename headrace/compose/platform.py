@@ -129,6 +129,7 @@ class ComposeLauncher:
         port_offset: int | None = 0,
         detached: bool = False,
         identity: bool = True,
+        tls: bool = False,
     ) -> None:
         """Starts the platform and returns when its containers are started; wait_until_ready() does the rest.
 
@@ -136,12 +137,15 @@ class ComposeLauncher:
             port_offset: added to every port of the proxy; None takes a random one at which all are free.
             detached: the platform outlives this launcher; otherwise close() stops it.
             identity: it has that in any case, unless ACCESS_FILE is empty and ALLOW_ANONYMOUS is yes in .env.
+            tls: of a local platform only.
 
         Raises:
             Conflict: the project runs already, or a port is taken. NotFound: there is no engine or no Compose.
             InvalidInput: there is no docker-compose.yml, or the number of replicas cannot be. Unavailable: it did not
             start; says why.
         """
+        if tls:
+            raise InvalidInput("--tls is for a platform on this machine; containers take TLS_* (docs/guide/access.md)")
         if not (self._folder / "docker-compose.yml").is_file():
             raise InvalidInput(f"there is no docker-compose.yml in {self._folder}; run this in the project's folder")
         _check_count("serving replicas", replicas)

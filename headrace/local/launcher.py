@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from common.access import first_start
+from common.access.authority import LOCAL_HOSTS, issue_missing
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
@@ -21,6 +22,7 @@ from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
 from headrace.local.ports import PortsTaken, find_free_offset
 from headrace.places import (
     MAX_REPLICAS,
+    SERVICES,
     Desired,
     PlatformState,
     access_file,
@@ -29,6 +31,7 @@ from headrace.places import (
     log_path,
     own_folder,
     read_state,
+    tls_dir,
     write_json,
 )
 
@@ -37,6 +40,7 @@ _OFFSET_TRIES = 5
 _STOP_TIMEOUT_SECONDS = 75.0
 """Above the sum of the bounds that the supervisor keeps."""
 _POLL_SECONDS = 0.05
+_TLS_DAYS = 365
 _KINDS: dict[str, type[HeadraceError]] = {
     kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict, PortsTaken)
 }
@@ -60,6 +64,7 @@ class Launcher:
         port_offset: int | None = 0,
         detached: bool = False,
         identity: bool = False,
+        tls: bool = False,
     ) -> None:
         """Starts the platform and returns as soon as its processes are started; wait_until_ready() does the rest.
 
@@ -68,6 +73,7 @@ class Launcher:
             port_offset: added to every default port; None takes a random one at which all are free.
             detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
             identity: its doors ask for tokens from now on; they are made at the first such start.
+            tls: its doors speak TLS from now on, with certificates of its own, issued again in their last third.
 
         Raises:
             Conflict: a platform runs on this directory, or a port is taken. NotFound: there is no redis-server.
@@ -77,6 +83,8 @@ class Launcher:
         if identity:
             own_folder(self.data_dir / "access")
             first_start.make(access_file(self.data_dir), self.data_dir / "access")
+        if tls or tls_dir(self.data_dir).exists():
+            issue_missing(tls_dir(self.data_dir), [*SERVICES, first_start.OPERATOR], hosts=LOCAL_HOSTS, days=_TLS_DAYS)
         if port_offset is not None:
             self._start(replicas, trainers, port_offset, detached=detached)
             return

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from common.errors import InvalidInput
+from headrace.client.trust import context_of
 from headrace.local.child import Probe
 
 _TIMEOUT_SECONDS, _READY_SECONDS = 1.0, 2.0
@@ -27,8 +29,9 @@ class Target:
 class Prober:
     """Probes what is not ready several times a second, the rest every two seconds or so."""
 
-    def __init__(self, targets: Callable[[], list[Target]]) -> None:
-        self._targets = targets
+    def __init__(self, targets: Callable[[], list[Target]], ca_file: str = "") -> None:
+        """`ca_file`: whom https:// doors are verified by."""
+        self._targets, self._ca_file = targets, ca_file
         self._answers: queue.Queue[tuple[str, int, Probe]] = queue.Queue(_PENDING_ANSWERS)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
@@ -56,22 +59,27 @@ class Prober:
                 if target.is_ready and not is_due:
                     continue
                 try:
-                    self._answers.put_nowait((target.name, target.pid, probe(target.url)))
+                    self._answers.put_nowait((target.name, target.pid, probe(target.url, self._ca_file)))
                 except queue.Full:
                     break
 
 
-def probe(url: str) -> Probe:
+def probe(url: str, ca_file: str = "") -> Probe:
     """One question: HTTP GET, or PING for unix://path."""
     try:
-        return _ping(url.removeprefix("unix://")) if url.startswith("unix://") else _get(url)
-    except (OSError, http.client.HTTPException):
+        return _ping(url.removeprefix("unix://")) if url.startswith("unix://") else _get(url, ca_file)
+    except (OSError, http.client.HTTPException, InvalidInput):
         return Probe(is_ready=False, note="does not answer")
 
 
-def _get(url: str) -> Probe:
+def _get(url: str, ca_file: str) -> Probe:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    host = parts.hostname or ""
+    connection = (
+        http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_SECONDS, context=context_of(ca_file))
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
+    )
     try:
         connection.request("GET", parts.path)
         answer = connection.getresponse()
@@ -85,7 +93,7 @@ def _missing(content: bytes) -> str:
     """The conditions that do not hold, as /readyz names them."""
     try:
         conditions = json.loads(content)["conditions"]
-        return "; ".join(f"{name}: {reason}" for name, reason in conditions.items() if reason != "ok")
+        return "; ".join(f"{name}: {reason}" for name, reason in conditions.items() if not reason.startswith("ok"))
     except (ValueError, KeyError, AttributeError, TypeError):
         return "answers, but is not ready"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from common.access.authority import AUTHORITY, CERTIFICATE, KEY
 from common.errors import NotFound
 from headrace.places import (
     GRPC_PORT_OF,
@@ -19,6 +20,7 @@ from headrace.places import (
     access_file,
     log_path,
     own_folder,
+    tls_dir,
     token_file,
 )
 
@@ -38,7 +40,7 @@ class ProcessSpec:
     """How to start, probe and stop one process.
 
     Attributes:
-        ready_url: http://…/readyz, or unix:///…/redis.sock for a Redis PING.
+        ready_url: http://…/readyz or https://…/readyz, or unix:///…/redis.sock for a Redis PING.
         stop_rank: processes of the lowest rank are stopped first, together; then the next.
         stop_seconds: how long it may take after SIGTERM before SIGKILL.
     """
@@ -61,6 +63,19 @@ class LocalPlatform:
     data_dir: Path
     port_offset: int = 0
     trainer_count: int = 1
+
+    @property
+    def ca_file(self) -> str:
+        """Whom the doors' certificates are verified by; "": they speak plain text."""
+        return str(tls_dir(self.data_dir) / AUTHORITY) if self._has_own_tls else os.environ.get("TLS_CA_FILE", "")
+
+    @property
+    def _has_own_tls(self) -> bool:
+        return (tls_dir(self.data_dir) / AUTHORITY).exists() and not os.environ.get("TLS_CERTIFICATE_FILE")
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.ca_file else "http"
 
     @property
     def redis_socket(self) -> Path:
@@ -88,7 +103,7 @@ class LocalPlatform:
 
     def registry(self) -> ProcessSpec:
         others = {
-            f"{service.upper()}_URL": f"http://{HOST}:{HTTP_PORT_OF[service] + self.port_offset}"
+            f"{service.upper()}_URL": f"{self._scheme}://{HOST}:{HTTP_PORT_OF[service] + self.port_offset}"
             for service in ("ingest", "trainer", "serving")
         }
         settings = {"DATA_DIR": str(self.data_dir / "registry"), **others}
@@ -149,13 +164,17 @@ class LocalPlatform:
         if access_file(self.data_dir).exists() and not os.environ.get("ACCESS_FILE"):
             own["ACCESS_FILE"] = str(access_file(self.data_dir))
             own["SERVICE_TOKEN_FILE"] = str(token_file(self.data_dir, service))
+        if self._has_own_tls:
+            folder = tls_dir(self.data_dir)
+            own |= {"TLS_CERTIFICATE_FILE": str(folder / service / CERTIFICATE), "TLS_CA_FILE": str(folder / AUTHORITY)}
+            own["TLS_KEY_FILE"] = str(folder / service / KEY)
         prefixed = {f"{service.upper()}_{key}": value for key, value in own.items()}
         return ProcessSpec(
             name=name,
             command=(sys.executable, "-m", f"services.{service}"),
             # What the user has set in the environment wins over our defaults, not over ports and paths.
             environment={**{key: os.environ.get(key, value) for key, value in _QUIET.items()}, **prefixed},
-            ready_url=f"http://{HOST}:{http_port}/readyz",
+            ready_url=f"{self._scheme}://{HOST}:{http_port}/readyz",
             log_path=log_path(self.data_dir, name),
             http_port=http_port,
             grpc_port=grpc_port,

@@ -68,7 +68,7 @@ class Supervisor:
         self._publish_at = 0.0
         self._is_unpublished = False
         self._targets: list[Target] = []
-        self._prober = Prober(lambda: self._targets)
+        self._prober = Prober(lambda: self._targets, platform.ca_file)
         self._follow(desired)
         wanted = {
             port: child.spec.name
@@ -114,7 +114,10 @@ class Supervisor:
     def _publish(self, states: tuple[ProcessState, ...]) -> None:
         """Writes platform.json. A full disk must not end the platform: it is tried again, and children are tended."""
         platform = self._platform
-        state = PlatformState(os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states)
+        state = PlatformState(
+            os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states,
+            platform.ca_file,
+        )  # fmt: skip
         try:
             write_state(state)
         except OSError as error:

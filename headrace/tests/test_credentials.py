@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from common.access import first_start
-from common.errors import InvalidInput, PermissionDenied, Unauthenticated
+from common.access.authority import LOCAL_HOSTS, issue_missing
+from common.errors import InvalidInput, PermissionDenied, Unauthenticated, Unavailable
+from common.process.health import Health
+from common.process.tls import Tls, TlsFiles
+from common.process.web import WebServer, bind, create_app
 from headrace import Client
 from headrace.client.connection import Door
 from headrace.client.credentials import store, token_for
 from headrace.local.processes import LocalPlatform
-from headrace.places import Addresses, access_file, token_file
+from headrace.places import Addresses, access_file, tls_dir, token_file
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import Run, run
 
@@ -22,7 +26,7 @@ _TOKEN = "hr_" + "t" * 43
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"):
+    for name in ("HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE", "HEADRACE_CA_FILE", "HEADRACE_CERTIFICATE_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
@@ -125,3 +129,49 @@ def test_each_service_of_a_local_platform_with_identity_has_its_own_token(home: 
         assert spec.environment[f"{prefix}_ACCESS_FILE"] == str(access_file(home))
         assert spec.environment[f"{prefix}_SERVICE_TOKEN_FILE"] == str(token_file(home, service))
         assert Path(spec.environment[f"{prefix}_SERVICE_TOKEN_FILE"]).stat().st_mode & 0o777 == 0o600
+
+
+def test_each_service_of_a_local_platform_with_tls_has_its_own_certificate(home: Path) -> None:
+    platform = LocalPlatform(home)
+    assert platform.ingest().ready_url.startswith("http://")
+    issue_missing(tls_dir(home), ["registry", "ingest", "trainer", "serving"], hosts=LOCAL_HOSTS, days=1)
+    for service, spec in (("registry", platform.registry()), ("ingest", platform.ingest()),
+                          ("trainer", platform.trainers()[0]), ("serving", platform.replica(0))):  # fmt: skip
+        prefix = service.upper()
+        assert spec.ready_url.startswith("https://127.0.0.1:")
+        assert spec.environment[f"{prefix}_TLS_CERTIFICATE_FILE"] == str(tls_dir(home) / service / "certificate.pem")
+        assert spec.environment[f"{prefix}_TLS_CA_FILE"] == platform.ca_file == str(tls_dir(home) / "ca.pem")
+        assert Path(spec.environment[f"{prefix}_TLS_KEY_FILE"]).stat().st_mode & 0o777 == 0o600
+    assert platform.registry().environment["REGISTRY_SERVING_URL"].startswith("https://")
+
+
+def test_https_is_verified_by_the_platforms_authority_or_by_the_one_in_the_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for authority in ("own", "other"):
+        issue_missing(home / authority, ["serving", "client"], hosts=LOCAL_HOSTS, days=1)
+    folder = home / "own" / "serving"
+    tls = Tls.of(
+        TlsFiles(str(folder / "certificate.pem"), str(folder / "key.pem"), str(home / "own/ca.pem"), "required")
+    )
+    web = WebServer(create_app("door", Health()), bind("127.0.0.1", 0), tls=tls)
+    web.start()
+    url, own, other = f"https://127.0.0.1:{web.port}", str(home / "own/ca.pem"), str(home / "other/ca.pem")
+    for name, file in (("CERTIFICATE", "certificate.pem"), ("KEY", "key.pem")):
+        monkeypatch.setenv(f"HEADRACE_{name}_FILE", str(home / "own/client" / file))
+
+    def ask(ca_file: str = "") -> int:
+        return Door("door", url, timeout_seconds=60, ca_file=ca_file).ask("/healthz").status
+
+    assert ask(own) == 200
+    for wrong in (other, ""):
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            ask(wrong)
+    with pytest.raises(InvalidInput, match="cannot be spoken"):
+        ask(str(home / "none.pem"))
+    monkeypatch.setenv("HEADRACE_CA_FILE", own)
+    assert ask(other) == 200
+    monkeypatch.delenv("HEADRACE_CERTIFICATE_FILE")
+    with pytest.raises(Unavailable):
+        ask()
+    web.stop()

@@ -8,6 +8,7 @@ running round is fetched again at each look, into DIR/<model>/live, which goes w
 is tried again at the next look. Imports no TensorFlow.
 
 HEADRACE_TOKEN, or the file that SERVICE_TOKEN_FILE names, is what the two are shown: a role to view, or of a trainer.
+HTTPS is verified by TLS_CA_FILE, and shown the certificate of TLS_CERTIFICATE_FILE and TLS_KEY_FILE.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import Any
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 from common.process.lifecycle import Stop
+from common.process.tls import Tls, TlsFiles
 
 _LOOK_EVERY_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
@@ -92,9 +94,15 @@ def _get_json(url: str) -> Any:
 
 def _get(url: str) -> bytes:
     request = urllib.request.Request(url, headers=_credentials())  # noqa: S310  # an address of our own
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # see above
+    trusted = Tls.of(_tls_files()).client_context() if url.startswith("https:") else None
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=trusted) as answer:  # noqa: S310  # see above
         content: bytes = answer.read()
     return content
+
+
+def _tls_files() -> TlsFiles:
+    given = os.environ.get
+    return TlsFiles(given("TLS_CERTIFICATE_FILE", ""), given("TLS_KEY_FILE", ""), given("TLS_CA_FILE", ""))
 
 
 def _credentials() -> dict[str, str]:

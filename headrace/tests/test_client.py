@@ -285,7 +285,7 @@ def test_status_tells_what_a_service_lacks(server: Server, client: Client) -> No
     assert statuses[0].conditions == {"event_log": "starting"}
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8701", "https://127.0.0.1:8701", "http://host", "http://h:1/path"])
+@pytest.mark.parametrize("address", ["127.0.0.1:8701", "ftp://127.0.0.1:8701", "http://host", "http://h:1/path"])
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match="must read http://host:port"):
         Client(Addresses(registry=address))

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 
@@ -99,7 +100,11 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now, TensorFlow above all, stays: the collector need not walk through it again and again."""
+    """What is imported by now, TensorFlow above all, stays: the collector need not walk through it again and again.
+    Graphs that pytest's own process traces run a few times and are not optimised first, which is a fifth of a small
+    round; every process that a test starts optimises its own."""
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)

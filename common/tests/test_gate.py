@@ -12,7 +12,6 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.registry.catalog import VersionDraft
 from common.registry.wire import draft_from_wire, draft_to_wire
-from common.schema import Schema
 from protos import registry_pb2 as pb
 
 _NUMBERS = st.none() | st.floats(0, 1)
@@ -109,77 +108,6 @@ def test_rules_and_outcomes_travel_too() -> None:
 def _classifier(more: str) -> dict[str, bytes]:
     text = f"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {{x: {{type: numeric}}}}\n{more}\n"
     return {"model.yaml": text.encode()}
-
-
-@pytest.mark.covers("met-classification", "eco-tfma")
-@pytest.mark.parametrize(
-    ("section", "sentence"),
-    [
-        ("evaluation: {metrics: [recal]}", "no metric 'recal' for binary; did you mean recall"),
-        ("evaluation: {metrics: [rmse]}", "rmse is a metric of regression"),
-        ("evaluation: {metrics: [other/auc]}", "names the head 'other'; there is y"),
-        ("evaluation: {metrics: [auc, auc]}", "names auc twice"),
-        ("evaluation: {metrics: []}", "metrics must be a list of metrics"),
-        ("evaluation: {metrics: [auc@3]}", "auc of binary takes no option"),
-        ("evaluation: {metrics: [{name: auc, k: 3}]}", "unknown keys"),
-        ("evaluation: {metrics: [{name: recall, threshold: 2}]}", "threshold of recall must be a number from 0 to 1"),
-        ("evaluation: {metrics: [recall@nan]}", "threshold of recall must be"),
-        ("evaluation: {metrics: [sensitivity_at_specificity]}", "needs specificity"),
-        ("evaluation: {metrics: [ndcg]}", "say group_by: FEATURE"),
-        ("evaluation: {slices: carrier}", "slices must be a list"),
-        ("evaluation: {slices: [3]}", "must be the name of a feature"),
-        ("evaluation: {slices: [a, a]}", "names a twice"),
-        ("evaluation: {slices: [{by: [a, b, c, d]}]}", "by must name 1 to 3 features"),
-        ("evaluation: {slices: [{by: a, boundaries: [2, 1]}]}", "boundaries must rise"),
-        ("evaluation: {slices: [{by: [a, b], boundaries: [1]}]}", "boundaries cut one feature"),
-        ("evaluation: {slices: [{by: a, boundary: [1]}]}", "did you mean boundaries"),
-        ("gate: {metric: recal}", "did you mean recall"),
-        ("gate: {metric: calibration}", "metric must be one of auc, log_loss, accuracy"),
-        ("gate: {slice: {carrier: AA}}", "slice is by carrier, and evaluation.slices has nothing"),
-        ("evaluation: {slices: [carrier]}\ngate: {slice: {carier: AA}}", "did you mean carrier"),
-        ("evaluation: {slices: [{by: a, boundaries: [5]}]}\ngate: {slice: {a: '6'}}", "must be one of < 5, >= 5"),
-        ("gate: {rules: [{metric: auc}]}", "the rule of auc asks for nothing"),
-        ("gate: {rules: [{min_value: 1}]}", "gate: rules needs metric"),
-        ("gate: {rules: [{metric: auc, min_valu: 1, min_value: 1}]}", "did you mean min_value"),
-        ("gate: {metric: auc, rules: [{metric: auc, min_value: 1}]}", "belong into them"),
-        ("gate: {confidence: 1.0}", "confidence must be a number from 0.5 below 1"),
-        ("gate: {on_not_enough_evidence: wait}", "on_not_enough_evidence must be one of"),
-    ],
-)
-def test_what_cannot_be_measured_or_judged_is_refused_with_the_definition(section: str, sentence: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        parse_definition(_classifier(section))
-    assert sentence in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("slices", "sentence"),
-    [
-        ("carier", "no feature of the stream; did you mean carrier"),
-        ("distance", "is float32 and not a few values"),
-        ("tags", "holds a list of values"),
-        ("{by: carrier, boundaries: [1]}", "with boundaries, and it is string"),
-        ("y", "no feature of the stream"),
-    ],
-)
-def test_a_slice_that_the_stream_cannot_be_cut_by_is_refused_with_its_schema(slices: str, sentence: str) -> None:
-    schema = Schema.from_mapping(
-        {
-            "features": [
-                {"name": "x", "dtype": "float32"},
-                {"name": "distance", "dtype": "float32"},
-                {"name": "carrier", "dtype": "string"},
-                {"name": "tags", "dtype": "string", "shape": [None]},
-            ],
-            "labels": [{"name": "y", "dtype": "int64"}],
-        }
-    )
-    parse_definition(_classifier("evaluation: {slices: [carrier, {by: distance, boundaries: [1]}]}")).check_schema(
-        schema
-    )
-    with pytest.raises(InvalidInput) as refused:
-        parse_definition(_classifier(f"evaluation: {{slices: [{slices}]}}")).check_schema(schema)
-    assert sentence in refused.value.message
 
 
 def test_metrics_of_a_level_or_class_that_a_head_does_not_have_are_refused() -> None:

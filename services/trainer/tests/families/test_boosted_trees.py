@@ -124,26 +124,6 @@ def test_other_columns_need_a_restart(tmp_path: Path) -> None:
     assert platform.registry.versions[1].environment["warm_start"]["restarted"] == ["trees"]
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"parameters": {"max_dept": 3}}, "max_depth"),
-        ({"parameters": {"trees_per_round": 50}}, "trees_per_round 50 is above max_trees 30"),
-        ({"parameters": {"subsample": 1.5}}, "subsample must be above 0 and at most 1"),
-        ({"parameters": {"columns": ["vector"]}, "features": FEATURES | {
-            "vector": {"type": "embedding", "of": "word", "dimension": 2}}}, "vector is an embedding"),
-        ({"features": {"x": {"type": "numeric", "normalize": "zscore"}}}, "normalize does nothing"),
-        ({"label_smoothing": 0.1}, "takes no label_smoothing"),
-        ({"loss": "focal"}, "has no loss binary_focal_crossentropy for a binary head"),
-        ({"training": {"batch_size": 16}}, "has no training section"),
-        ({"heads": {"late": {}, "kind": {"task": "multiclass", "classes": 3}}, "label": None}, "learns one label"),
-    ],
-)  # fmt: skip
-def test_what_trees_cannot_have_is_refused_by_name(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        parse_definition(trees(**sections))
-
-
 def test_a_feature_of_any_length_is_no_column() -> None:
     spec = parse_definition(trees(features={"x": {"type": "numeric"}, "tags": {"type": "hashed", "bins": 8}}))
     with pytest.raises(InvalidInput, match="tags has any number of values"):

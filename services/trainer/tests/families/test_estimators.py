@@ -16,7 +16,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
 from services.trainer.families.building import build
@@ -367,19 +366,6 @@ def test_l1_and_l2_are_added_to_the_loss() -> None:
     np.testing.assert_allclose(apart, [losses[1], sum(added)], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"loss": "huber"}, "loss"),
-        ({"hidden_units": [4], "initializer": "he"}, r"initializer must be one of .*glorot_uniform"),
-        ({"hidden_units": [4], "l1": -1.0}, "l1 must be"),
-    ],
-)
-def test_an_option_that_the_estimator_does_not_have_is_refused(parameters: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(definition(estimator="dnn_classifier", parameters=parameters))
-
-
 def test_the_terms_of_a_factorization_machine_are_the_sum_over_pairs() -> None:
     layer = FactorTerms(
         {"word": 4}, {"x": 2}, dimension=3, initializer=keras.initializers.RandomNormal(seed=1), regularizer=None,
@@ -394,10 +380,3 @@ def test_the_terms_of_a_factorization_machine_are_the_sum_over_pairs() -> None:
         expected.append(sum(np.dot(a, b) for index, a in enumerate(values) for b in values[index + 1 :]))
     found = layer({"word": tf.constant(word), "x": tf.constant(x)})
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-7)
-
-
-def test_a_factorization_machine_answers_with_one_number() -> None:
-    with pytest.raises(InvalidInput, match="answers with one number"):
-        parse_definition(
-            definition(estimator="factorization_machine_classifier", label="kind", parameters={"classes": 3})
-        )

@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.definition.training import parse_training
-from common.errors import InvalidInput
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_model_fn import built
@@ -70,9 +68,3 @@ def test_what_xla_cannot_take_fails_with_a_sentence(source: str, reason: str, tm
 
     with pytest.raises(DefinitionFailedError, match=reason):
         trained()
-
-
-@pytest.mark.parametrize("other", [{"shards": 2}, {"execution": "eager"}])
-def test_it_goes_with_neither_shards_nor_eager_execution(other: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput, match="jit_compile compiles a whole batch's step, not with"):
-        parse_training({"jit_compile": True, **other})

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
@@ -29,17 +27,3 @@ def test_a_device_that_is_not_there_fails_the_round_or_is_replaced_and_said(tmp_
     loaded = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model"))
     nodes = loaded.signatures["serving_default"].graph.as_graph_def().node
     assert not [node.name for node in nodes if "hidden_0" in node.name and node.device]
-
-
-@pytest.mark.covers("api-device")
-@pytest.mark.parametrize(
-    ("training", "reason"),
-    [
-        ({"devices": {"hidden_0": "the second"}}, "'the second' is no device; TensorFlow names them CPU:0"),
-        ({"devices": {"hidden_0": "CPU:0"}, "shards": 2}, "shards places parts of a batch; keep one of them"),
-        ({"devices": ["CPU:0"]}, "devices must be a mapping"),
-    ],
-)
-def test_what_says_no_place_is_refused(training: dict[str, object], reason: str) -> None:
-    with pytest.raises(InvalidInput, match=reason):
-        parse_definition(definition(training=training))

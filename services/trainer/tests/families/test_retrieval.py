@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.retrieval import NO_RANK, RetrievalModel
 from services.trainer.features.words import Ledger, Memory, Words
@@ -129,28 +128,3 @@ def test_an_item_ranks_behind_its_equals_and_what_is_no_candidate_behind_all() -
     raw = {"user": tf.constant(["u0", "u1"]), "hour": tf.zeros(2), "item": tf.constant(["b", "new"])}
     assert model.outputs(model.transformed(raw).columns, training=False)["item"].numpy().tolist() == [3.0, NO_RANK]
     assert model_of({}).signatures()["serving_default"].answer(raw)["items"].numpy().tolist() == [[b""] * 3] * 2
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (
-            {"parameters": {"user": ["user_vector"], "item": ["hour", "item_vector"]}},
-            "which is made of hour; the item",
-        ),
-        ({"parameters": {"user": ["item_vector"], "item": ["item_vector"]}}, "belongs to one tower"),
-        ({"parameters": {"user": ["user"]}}, "user takes numeric, embedding and indicator"),
-        ({"parameters": {"temperature": 0}}, "temperature must be a number from 0.001"),
-        ({"label": "user"}, "the item tower knows an item by the label alone"),
-        ({"features": {**FEATURES, "item_id": {**FEATURES["item_id"], "oov": "bucket"}}}, "oov must be drop"),
-        ({"task": "binary"}, "task binary is none of the estimator's"),
-        ({"loss": "hinge"}, "cannot teach a retrieval head"),
-        ({"gate": {"metric": "auc"}}, "metric must be one of recall_at, reciprocal_rank"),
-        ({"training": {"fixed_batch": True}}, "compares every two examples of one"),
-        ({"training": {"mixed_precision": "bfloat16"}}, "two_tower computes in float32"),
-    ],
-)
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> None:
-    parameters = {**SECTIONS["parameters"], **changed.get("parameters", {})}
-    with pytest.raises(InvalidInput, match=said):
-        parse_definition(definition(**{**SECTIONS, **changed, "parameters": parameters}))

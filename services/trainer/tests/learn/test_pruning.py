@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.learn.checkpoint import read
 from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
@@ -48,16 +46,3 @@ def test_zeros_reach_the_target_hold_in_the_next_round_and_are_rebuilt(tmp_path:
     before = platform.registry.versions[0].environment["pruned"]
     assert set(before["zero_shares"].values()) == {0.0}
     assert told["compressed_bytes"] < 0.6 * before["compressed_bytes"]
-
-
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [
-        ({"prune": {"target": 1.0}}, "target"),
-        ({"prune": {"target": 0.5, "from_step": 9, "to_step": 9}}, "to_step 9 must be after from_step 9"),
-        ({"prune": {"target": 0.5}, "optimizer": {"name": "adam", "use_ema": True}}, "use_ema"),
-    ],
-)
-def test_what_could_not_hold_is_refused(training: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(definition(**DENSE, training=training))

@@ -90,40 +90,22 @@ def test_a_thousand_steps_add_no_trace_and_no_operation_and_two_trainings_share_
     assert parameters(other) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_mixed_precision_trains_resumes_rebuilds_and_answers_in_float32(tmp_path: Path, precision: str) -> None:
-    platform = trained_twice(
-        tmp_path, definition(training={"batch_size": 8, "passes": 2, "mixed_precision": precision})
-    )
+def test_mixed_precision_trains_resumes_rebuilds_and_answers_in_float32(tmp_path: Path) -> None:
+    files = definition(training={"batch_size": 8, "passes": 2, "mixed_precision": "float16"})
+    platform = trained_twice(tmp_path, files)
     arrays = checkpoint.read(platform.directory / "cache" / "model" / "2").arrays
     assert {array.dtype for path, array in arrays.items() if path.startswith("model/") and array.dtype.kind == "f"} == {
         np.dtype(np.float32)
     }
-    assert ("optimizer/loss_scale/dynamic_scale" in arrays) is (precision == "float16")
+    assert "optimizer/loss_scale/dynamic_scale" in arrays
     saved = platform.directory / "cache" / "model" / "2" / "saved_model"
     loaded = tf.saved_model.load(str(saved))
     outputs = loaded.signatures["serving_default"].structured_outputs
     assert {spec.dtype for spec in outputs.values()} == {tf.float32}
     operations = loaded.signatures["serving_default"].graph.as_graph_def().library.function
     kinds = {node.attr["T"].type for function in operations for node in function.node_def if node.op == "MatMul"}
-    assert tf.as_dtype(precision).as_datatype_enum in kinds, "the hidden layer computes in it"
+    assert tf.float16.as_datatype_enum in kinds, "the hidden layer computes in it"
     assert np.isfinite(platform.registry.versions[1].metrics["candidate"]["log_loss"])
-
-
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [
-        ({"mixed_precision": "float16", "optimizer": {"name": "sgd", "loss_scale_factor": 2.0}}, "scales the loss by"),
-        ({"mixed_precision": "half"}, "mixed_precision must be one of float32, bfloat16, float16"),
-        ({"early_stopping": {"metric": "rmse"}}, "say evaluate_every_steps too"),
-        ({"evaluate_every_steps": 1, "early_stopping": {"metric": "auc"}}, "early_stopping: metric must be one of"),
-        ({"evaluate_every_steps": 1, "early_stopping": {"metric": "mean_label"}}, "direction must say whether"),
-        ({"max_steps": 0}, "max_steps must be an integer from 1"),
-    ],
-)
-def test_what_says_nothing_or_nonsense_of_a_rounds_course_is_refused(training: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        line(**training)
 
 
 @pytest.mark.covers("opt-clip")

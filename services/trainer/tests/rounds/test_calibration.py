@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 from sklearn.isotonic import IsotonicRegression
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.families.calibration import Calibrator
 from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds import calibrating
@@ -127,17 +125,3 @@ def test_a_calibrated_head_is_less_far_off_and_served_so(tmp_path: Path) -> None
     assert parent < platform.registry.versions[1].environment["calibration"]["late"]["before"]["log_loss"], (
         f"the parent answers with its own calibration; {shift} is of the second version"
     )
-
-
-@pytest.mark.parametrize(
-    ("sections", "sentence"),
-    [
-        ({"method": "sigmoid"}, "calibration of a binary head must be temperature or platt or isotonic"),
-        ({"label": "kind", "estimator": "wide_deep", "task": "multiclass"}, "must be temperature, got 'platt'"),
-        ({"evaluation": {"holdout_fraction": 0}}, "calibration needs held-out examples"),
-        ({"method": None}, "no head has calibration"),
-    ],
-)
-def test_what_cannot_be_calibrated_is_refused(sections: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(files(**sections))

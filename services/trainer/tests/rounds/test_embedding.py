@@ -110,15 +110,6 @@ def test_the_nearest_other_example_counts_where_there_is_one_of_its_kind() -> No
     assert slices.metrics() == {"nearest_accuracy": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [({"shards": 2}, "shards would cut the batches"), ({"fixed_batch": True}, "compares every two examples")],
-)
-def test_what_cuts_or_fills_a_batch_is_refused(training: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(files(**training))
-
-
 def test_a_label_that_names_nobody_is_refused() -> None:
     schema = Schema.from_mapping({**FACES, "labels": [{"name": "who", "dtype": "float32"}]})
     with pytest.raises(InvalidInput, match="label who must be one int64 or one word of a vocabulary"):

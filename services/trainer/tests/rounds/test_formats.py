@@ -11,8 +11,6 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from common.definition.export import FORMATS, Export
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export.formats import Asked, write_formats
 from services.trainer.protocol.messages import Done, Failed
@@ -152,16 +150,3 @@ def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path:
     problem = platform.registry.versions[0].environment["formats"]["tflite"]["problem"]
     assert "StringToHashBucket" in problem
     assert not [file.path for file in platform.registry.versions[0].files if file.path.startswith("exports/")]
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"formats": ["tflight"]}, "there is no format 'tflight', expected some of tflite, .* did you mean tflite"),
-        ({"formats": ["onnx", "onnx"]}, "without repetitions"),
-        ({"on_unsupported": "ignore"}, "on_unsupported"),
-    ],
-)
-def test_an_unknown_format_is_refused(section: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        parse_definition(definition(export=section))

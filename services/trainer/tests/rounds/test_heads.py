@@ -35,9 +35,8 @@ def module(heads: dict[str, Any] | None = None, source: str = MODULE, **sections
 
 
 @pytest.mark.covers("mode-multi-head")
-@pytest.mark.parametrize("files", [several(), module()], ids=["estimator", "module"])
-def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path, files: dict[str, bytes]) -> None:
-    platform = trained_twice(tmp_path, files)
+def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path) -> None:
+    platform = trained_twice(tmp_path, module())
     first, second = platform.registry.versions
     named = {"late/auc", "late/log_loss", "late/accuracy", "late/calibration", "amount/rmse", "amount/mae"}
     assert set(first.metrics["candidate"]) == named

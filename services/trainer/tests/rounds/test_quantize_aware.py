@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import converting
 from services.trainer.features.parsing import parse
@@ -79,12 +77,3 @@ def test_ranges_are_carried_resumed_and_rebuilt(tmp_path: Path) -> None:
     assert one[2] == two[2] == 1.0
     assert one[0] < 0.0 < one[1]
     assert (one != two).any(), "it goes on moving"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"mixed_precision": "bfloat16"}, {"shards": 2}, {"bottleneck": "hidden"}, {"asynchronous": {"workers": 2}}],
-)
-def test_what_does_not_go_with_it_is_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=f"not with {next(iter(other))}"):
-        parse_definition(module(NET, training={"quantize_aware": True, **other}))

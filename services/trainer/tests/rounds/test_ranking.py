@@ -10,14 +10,13 @@ import tensorflow as tf
 from sklearn.metrics import ndcg_score
 
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.protocol.messages import Done
 from services.trainer.rounds.inputs import RoundInputs, data_of
 from services.trainer.tests.families.test_losses import head, losses
 from services.trainer.tests.families.test_modules import trained_twice
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, serialized
+from services.trainer.tests.support.small_rounds import Platform, definition, serialized
 
 SEARCHES: dict[str, Any] = {
     "features": [
@@ -113,22 +112,3 @@ def test_losses_of_an_order_by_hand() -> None:
     listwise = losses(head("ranking", "listwise_softmax", group="g"), labels, scores)
     total = np.log(np.exp([1.0, 2.0, 0.0]).sum())
     assert listwise == pytest.approx([2 / 3 * (total - 1.0), (total - 2.0) / 3, 0, 0, 0], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("sections", "sentence"),
-    [
-        ({"group": None}, "group"),
-        ({"task": "binary", "label": "late"}, "group belongs to task ranking"),
-        ({"group": "x"}, "must be one required string or int64"),
-        ({"group": "wrd"}, "no feature of the stream; did you mean word"),
-        ({"training": {"shards": 2}}, "shards would cut the batches"),
-        ({"training": {"fixed_batch": True}}, "compares every two examples"),
-        ({"loss": "huber"}, "cannot teach a ranking head"),
-        ({"evaluation": {"split_by": "code"}}, "groups stay whole, so events are held out by word; leave out split_by"),
-        ({"evaluation": {"keep_equal_together": True}}, "leave out keep_equal_together"),
-    ],
-)
-def test_what_cannot_order_a_group_is_refused(sections: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(ranked(**sections)).check_schema(Schema.from_mapping(SCHEMA))

@@ -1,7 +1,6 @@
 """A first round that starts from another version's weights, or from a file of the definition."""
 
 import io
-import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
 from services.trainer.learn.warm_start import source_of_file
@@ -200,20 +198,6 @@ def test_what_does_not_fit_fails_the_round_with_the_reason(
         platform.train(platform.lease(files))
 
 
-@pytest.mark.parametrize(
-    ("said", "sentence"),
-    [
-        ({"from": "model@production"}, "MODEL@VERSION with the number of a version"),
-        ({"from": "gone.npz"}, "got 'gone.npz'"),
-        ({"from": "model@1", "vars": "*"}, r"unknown keys \['vars'\]"),
-        ({"from": "model@1", "rename": ["a"]}, "rename must be a mapping"),
-    ],
-)
-def test_a_section_that_cannot_be_meant_is_refused(said: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_definition(model(WORDS, warm_start=said))
-
-
 @pytest.mark.covers("mode-warm-start", "ckpt-resume")
 def test_a_later_round_and_a_resumed_one_do_not_start_again(platform: Platform) -> None:
     trained(platform, model(WORDS, rate=0.1))
@@ -285,12 +269,6 @@ def test_a_hostile_file_is_refused_in_a_sentence(path: str, content: bytes, word
         source_of_file(path, content)
 
 
-@pytest.mark.parametrize("where", ["http://169.254.169.254/latest.npz", "file:///etc/passwd.npz", "../secret.npz"])
-def test_nothing_is_fetched_from_elsewhere(where: str) -> None:
-    with pytest.raises(InvalidInput, match="or a file of the definition"):
-        parse_definition(model(WORDS, warm_start={"from": where}))
-
-
 def test_weights_that_are_no_numbers_fail_the_round_by_name(platform: Platform) -> None:
     table = np.full((3, 3), np.nan, np.float32)
     files = model(WORDS, files={"w.npz": npz({"table": table})}, warm_start={"from": "w.npz", "variables": ["*table*"],
@@ -318,17 +296,3 @@ def test_a_subset_has_its_variables_alone_and_another_model_starts_from_it(platf
     )
     assert isinstance(failed, Failed)
     assert failed.reason.startswith("export: subsets: vectors: wrod* means none of deep/kernel, hidden_0/bias, ")
-
-
-@pytest.mark.parametrize(
-    ("subsets", "words"),
-    [
-        ([], "export: subsets must be a mapping of names to lists of patterns"),
-        ({"a": []}, "export: subsets: a lists no pattern"),
-        ({"a": "b"}, "export: subsets: a must be a list of texts"),
-        ({"../a": ["b"]}, "subset name '../a' is not a name"),
-    ],
-)
-def test_a_subset_that_names_nothing_is_refused(subsets: Any, words: str) -> None:
-    with pytest.raises(InvalidInput, match=re.escape(words)):
-        parse_definition(model(WORDS, export={"subsets": subsets}))

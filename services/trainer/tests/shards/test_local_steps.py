@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.training import parse_training
-from common.errors import InvalidInput
 from services.trainer.shards.exchange import Alone, Combine
 from services.trainer.shards.local_steps import LocalSteps
 
@@ -51,23 +49,3 @@ def test_each_shard_steps_alone_and_the_mean_counts_its_rows() -> None:
     np.testing.assert_allclose(place.numpy(), (3 * alone + 1 * second) / 4, rtol=1e-6)
     assert (steps.numpy(), rate.numpy()) == (2, np.float32(0.1))
     assert exchange.exchanges == 1, "once for a superstep, however many steps it has"
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"local_steps": 4}, "local_steps are those of shards, and there is one"),
-        ({"compress": "bfloat16"}, "compress is for gradients of shards, and there is one"),
-        ({"local_steps": 4, "shards": 2, "compress": "bfloat16"}, "compress belongs to steps that all shards take"),
-        ({"local_steps": 4, "shards": 2, "norms_every_steps": 2}, "norms_every_steps belongs to steps that all"),
-        ({"compress": "int8", "shards": 2}, "compress"),
-        ({"compress": {"top_k": 0.1}}, "compress is for gradients of shards, and there is one"),
-        ({"compress": {"top_k": 0}, "shards": 2}, "above 0 and below 0.5, not 0"),
-        ({"compress": {"top_k": 0.5}, "shards": 2}, "top_k must be a number below 0.5"),
-        ({"compress": {"topk": 0.1}, "shards": 2}, "compress needs top_k"),
-        ({"compress": {"top_k": 0.1}, "shards": 2, "mixed_precision": "float16"}, "top_k keeps gradients for the next"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(given: dict[str, object], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        parse_training(given)

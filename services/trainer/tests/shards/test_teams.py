@@ -14,22 +14,11 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.covers("dist-mirrored", "dist-multiworker")
-@pytest.mark.parametrize(
-    ("model", "team"),
-    [
-        ("estimator", {"devices": 3}),
-        ("estimator", {"workers": 3}),
-        ("estimator", {"workers": 2, "exchange": "collectives"}),
-        ("module", {"workers": 2}),
-    ],
-    ids=str,
-)
-def test_several_devices_and_several_processes_train_what_one_does(
-    teams: Teams, model: str, team: dict[str, Any]
-) -> None:
-    alone = teams.alone(model)
+@pytest.mark.parametrize("team", [{"devices": 3}, {"workers": 3}, {"workers": 2, "exchange": "collectives"}], ids=str)
+def test_several_devices_and_several_processes_train_what_one_does(teams: Teams, team: dict[str, Any]) -> None:
+    alone = teams.alone("estimator")
     assert len(alone["losses"]) == 18, "two blocks of 403 examples in batches of at most 50"
-    assert teams.train(model=model, **team) == alone
+    assert teams.train(model="estimator", **team) == alone
 
 
 @pytest.mark.covers("dist-mirrored")
@@ -87,11 +76,6 @@ def test_steps_of_each_shard_alone_end_in_the_same_mean_whoever_takes_them_and_n
     for number in range(0, 12, 2):
         given = max(seconds[shard, number] for shard in range(3))
         assert given <= min(seconds[shard, number + 1] for shard in range(3)), "nobody goes on before all have given"
-
-
-@pytest.mark.covers("dist-bsp")
-def test_a_modules_local_steps_end_in_the_same_mean(teams: Teams) -> None:
-    assert teams.train(model="module", training={"local_steps": 4}, workers=2) == teams.alone("module", local_steps=4)
 
 
 @pytest.mark.covers("dist-multiworker")

@@ -82,8 +82,7 @@ def _files(model: str, training: dict[str, Any]) -> dict[str, bytes]:
         sections = {**_ESTIMATOR, "parameters": {"hidden_units": [8]}}
     mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": _TRAINING | training}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
-    source = _MODULE if "local_steps" not in training else _MODULE[: _MODULE.index("def hook_state")]
-    return files | {"model.py": source.encode()} if model == "module" else files
+    return files | {"model.py": _MODULE.encode()} if model == "module" else files
 
 
 def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,11 +32,13 @@ class RedisServer:
     Attributes:
         port: a TCP port on loopback; None: a Unix socket in the folder.
         appendfsync: `always` where a test kills it and counts what is left.
+        arguments: further ones of the server.
     """
 
     directory: Path
     port: int | None = None
     appendfsync: str = "everysec"
+    arguments: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -54,7 +57,7 @@ class RedisServer:
             place = ["--port", str(self.port), "--bind", "127.0.0.1"]
         self.process = subprocess.Popen(
             [redis_binary(), *place, "--save", "", "--appendonly", "yes", "--appendfsync", self.appendfsync,
-             "--dir", str(self.directory)],
+             "--dir", str(self.directory), *self.arguments],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         wait_until(self._answers, "Redis answers")

@@ -51,8 +51,9 @@ class IngestSettings(ServiceSettings):
     """Idempotency keys that are known at most."""
 
     redis_url: str = ""
-    """redis://[user:password@]host[:port][/db] or unix:///path: where the replicas of ingest share their idempotency
-    keys. Empty: each knows its own and what the log holds, which is enough for one replica."""
+    """redis://[user@]host[:port][/db], rediss:// or unix:///path, with ?password_file= and rediss's ?ssl_ca_certs=
+    (docs/guide/access.md): where the replicas of ingest share their idempotency keys. Empty: each knows its own and
+    what the log holds, which is enough for one replica."""
     replica: str = Field("", max_length=128)
     """This replica's name among those that share keys, the same after a restart. Empty: host name and HTTP port."""
     key_claim_seconds: float = Field(45.0, gt=0.0)

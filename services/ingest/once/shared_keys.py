@@ -25,10 +25,12 @@ import orjson
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
-from common.errors import Conflict, InvalidInput, Unavailable
+from common.errors import Conflict, Unavailable
 from common.process.retry import Backoff, Pauses
+from common.redis_url import RedisUrl
 from services.ingest import metrics
 from services.ingest.once.keys import KEPT_REFUSALS, Answer, Refusal, RequestKey
 
@@ -94,6 +96,29 @@ class SharedWindow:
     wait_seconds: float
 
 
+class _Login(CredentialProvider):
+    """Asked at each connection."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._url = url
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        return self._url.login()  # type: ignore[return-value]  # one word or two
+
+
+def _connecting(url: RedisUrl) -> dict[str, Any]:
+    """What redis-py's pool is told."""
+    has_login = url.password or "password_file" in url.options
+    told: dict[str, Any] = {"db": url.database, "credential_provider": _Login(url) if has_login else None}
+    if url.path:
+        return told | {"connection_class": redis.UnixDomainSocketConnection, "path": url.path}
+    told |= {"host": url.host, "port": url.port}
+    if not url.is_tls:
+        return told
+    files = {name: path for name, path in url.options.items() if name.startswith("ssl_")}
+    return told | files | {"connection_class": redis.SSLConnection}
+
+
 class SharedKeys:
     """Belongs to one event loop.
 
@@ -104,17 +129,14 @@ class SharedKeys:
 
     def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: int) -> None:
         """Does not connect. Raises InvalidInput when the URL is none of Redis."""
-        try:
-            pool = redis.BlockingConnectionPool.from_url(
-                url,
-                max_connections=_CONNECTIONS,
-                timeout=_TIMEOUT_SECONDS,
-                socket_timeout=_TIMEOUT_SECONDS,
-                socket_connect_timeout=_TIMEOUT_SECONDS,
-                retry=Retry(NoBackoff(), 0),
-            )
-        except ValueError as error:
-            raise InvalidInput(f"REDIS_URL is {url!r}: {error}") from error
+        pool = redis.BlockingConnectionPool(
+            **_connecting(RedisUrl.parse(url)),
+            max_connections=_CONNECTIONS,
+            timeout=_TIMEOUT_SECONDS,
+            socket_timeout=_TIMEOUT_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
         self.window = window
         self._redis = redis.Redis(connection_pool=pool)
         self._holder, self._incarnation = holder, incarnation

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from common.errors import Conflict
+from common.errors import Conflict, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
 from common.examples.codec import ExampleCodec
@@ -23,6 +23,7 @@ from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
 from testing.processes import free_ports
 from testing.redis_server import RedisServer
+from testing.secure_redis import secure_redis
 from testing.waiting import wait_until
 
 EVENTS_PATH = "/v1/streams/flights/events"
@@ -257,3 +258,22 @@ def test_the_window_is_bounded_by_number_and_time(platform: Platform) -> None:
 
 def _redis(platform: Platform) -> Any:
     return redis_py.Redis.from_url(platform.redis.url)
+
+
+def test_keys_are_shared_over_tls_with_a_password_from_a_file(tmp_path: Path) -> None:
+    async def claim(url: str) -> Answer | None:
+        keys = SharedKeys(url, SharedWindow(60.0, 100, 60.0, 1.0), holder="one", incarnation=1)
+        try:
+            return await keys.claim("flights", RequestKey(b"a", b"b"))
+        finally:
+            await keys.close()
+
+    with secure_redis(tmp_path) as place:
+        assert asyncio.run(claim(f"rediss://reader@{place}&password_file={tmp_path / 'password'}")) is None
+        for url in (
+            f"rediss://reader:wrong@{place}",
+            f"rediss://{place.partition('?')[0]}",
+            f"redis://{place.partition('?')[0]}",
+        ):
+            with pytest.raises(Unavailable):
+                asyncio.run(claim(url))

@@ -32,7 +32,9 @@ class ServingSettings(ServiceSettings):
     log_level: str = "INFO"
     data_dir: Path = Path("build/serving")
     registry_address: str = "127.0.0.1:8700"
-    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(redis://|unix:///)")
+    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?://|unix:///)")
+    """redis://[user@]host[:port][/db], rediss:// or unix:///path, with ?password_file= and rediss's ?ssl_ca_certs=
+    (docs/guide/access.md)."""
     replica: str = ""
     """Unique among the replicas that share a queue; empty: host name and process id."""
 

@@ -7,15 +7,14 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import Unavailable
+from common.redis_url import RedisUrl
 
 Argument = bytes | str | int | float
 _RECEIVE_BYTES = 256 * 1024
-_DEFAULT_PORT = 6379
 
 
 class RedisRefused(Exception):
@@ -33,13 +32,13 @@ class BlockingRedis:
         """Does not connect.
 
         Args:
-            url: `redis://[user:password@]host[:port][/database]` or `unix:///path[?db=N]`.
+            url: as common/redis_url.py says.
 
         Raises:
             InvalidInput: the URL is of another kind.
         """
-        self._address, self._login, self._database = _parse(url)
-        self._shown = f"Redis at {url.rpartition('@')[2]}"
+        self._url = RedisUrl.parse(url)
+        self._shown = f"Redis at {self._url.shown}"
         self._timeout_seconds = timeout_seconds
         self._socket: socket.socket | None = None
         self._reader = hiredis.Reader()
@@ -49,11 +48,11 @@ class BlockingRedis:
         self.close()
         self._reader = hiredis.Reader(notEnoughData=_MISSING)
         try:
-            self._socket = _open(self._address, self._timeout_seconds)
-            if self._login:
-                self.call("AUTH", *self._login)
-            if self._database:
-                self.call("SELECT", self._database)
+            self._socket = _open(self._url, self._timeout_seconds)
+            if login := self._url.login():
+                self.call("AUTH", *login)
+            if self._url.database:
+                self.call("SELECT", self._url.database)
         except (OSError, RedisRefused) as error:
             raise self._lost(error) from error
 
@@ -127,27 +126,13 @@ class _Missing:
 _MISSING = _Missing()
 
 
-def _open(address: str | tuple[str, int], timeout_seconds: float) -> socket.socket:
-    if isinstance(address, str):
+def _open(url: RedisUrl, timeout_seconds: float) -> socket.socket:
+    if url.path:
         opened = socket.socket(socket.AF_UNIX)
         opened.settimeout(timeout_seconds)
-        opened.connect(address)
+        opened.connect(url.path)
         return opened
-    opened = socket.create_connection(address, timeout=timeout_seconds)
+    opened = socket.create_connection((url.host, url.port), timeout=timeout_seconds)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return opened
-
-
-def _parse(url: str) -> tuple[str | tuple[str, int], tuple[str, ...], int]:
-    """(path or (host, port), login words for AUTH, database)."""
-    parts = urlsplit(url)
-    login = tuple(unquote(word) for word in (parts.username, parts.password) if word)
-    try:
-        if parts.scheme == "unix":
-            return parts.path, login, int(parse_qs(parts.query).get("db", ["0"])[0])
-        if parts.scheme == "redis":
-            address = (parts.hostname or "127.0.0.1", parts.port or _DEFAULT_PORT)
-            return address, login, int(parts.path.strip("/") or 0)
-    except ValueError as error:
-        raise InvalidInput(f"REDIS_URL is {url!r}, which is malformed: {error}") from error
-    raise InvalidInput(f"REDIS_URL is {url!r}, expected redis://host:port/db or unix:///path")
+    context = url.context()
+    return context.wrap_socket(opened, server_hostname=url.host) if context else opened

@@ -10,11 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import cast
-from urllib.parse import unquote, urlsplit
 
 import hiredis
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import Unavailable
+from common.redis_url import RedisUrl
 
 Reply = object
 """bytes, int, None, a list of replies, or a hiredis.ReplyError."""
@@ -56,7 +56,7 @@ class RedisConnection(asyncio.Protocol):
 
     def _write_now(self, transport: asyncio.Transport, commands: bytes) -> int:
         """Returns how many bytes went out; the transport takes care of the others, and of a connection that is lost."""
-        if transport.is_closing() or transport.get_write_buffer_size():
+        if self._descriptor < 0 or transport.is_closing() or transport.get_write_buffer_size():
             return 0
         try:
             return os.write(self._descriptor, commands)
@@ -97,7 +97,8 @@ class RedisConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's subclasses
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        is_tls = transport.get_extra_info("ssl_object") is not None
+        self._descriptor = -1 if is_tls else transport.get_extra_info("socket").fileno()
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -124,33 +125,28 @@ async def connect(url: str, on_lost: Callable[[], None]) -> RedisConnection:
     """Connects, authenticates and selects the database of the URL.
 
     Args:
-        url: redis://[user:password@]host[:port][/db] or unix:///path[?db=n].
+        url: as common/redis_url.py says.
 
     Raises:
-        InvalidInput: the URL is of neither form.
+        InvalidInput: the URL is of another form.
         Unavailable: Redis cannot be reached or does not let us in.
     """
-    parts = urlsplit(url)
+    where = RedisUrl.parse(url)
     loop = asyncio.get_running_loop()
 
     def protocol() -> RedisConnection:
         return RedisConnection(on_lost)
 
-    if parts.scheme == "unix":
-        opened = loop.create_unix_connection(protocol, parts.path)
-        database = parts.query.removeprefix("db=")
-    elif parts.scheme == "redis":
-        opened = loop.create_connection(protocol, parts.hostname or "127.0.0.1", parts.port or 6379)
-        database = parts.path.strip("/")
+    if where.path:
+        opened = loop.create_unix_connection(protocol, where.path)
     else:
-        raise InvalidInput(f"REDIS_URL is {url!r}, expected redis://host:port/db or unix:///path")
+        opened = loop.create_connection(protocol, where.host, where.port, ssl=where.context())
     try:
         connection = (await asyncio.wait_for(opened, _CONNECT_TIMEOUT_SECONDS))[1]
     except (OSError, TimeoutError) as error:
-        raise Unavailable(f"cannot reach Redis at {parts.hostname or parts.path}: {error}") from error
-    if parts.password:
-        user = [unquote(parts.username)] if parts.username else []
-        await connection.ask("AUTH", *user, unquote(parts.password))
-    if database:
-        await connection.ask("SELECT", database)
+        raise Unavailable(f"cannot reach Redis at {where.shown}: {error}") from error
+    if login := where.login():
+        await connection.ask("AUTH", *login)
+    if where.database:
+        await connection.ask("SELECT", str(where.database))
     return connection

@@ -23,6 +23,7 @@ from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.headers import as_pairs, check_headers, from_pairs
 from common.eventlog.kafka_delivery import wait_delivered
 from common.eventlog.kafka_probe import KafkaProbe
+from common.eventlog.kafka_security import NO_SECURITY, KafkaSecurity
 from common.process.retry import Backoff, Pauses
 
 _LARGEST_RECORD_BYTES = 16 << 20
@@ -64,17 +65,19 @@ class KafkaLog:
         record_of: "Callable[[KafkaMessage], Record] | None" = None,
         info_of: "Callable[[KafkaMessage], RecordInfo] | None" = None,
         committed_only: bool = False,
+        security: KafkaSecurity = NO_SECURITY,
     ) -> None:
         """`servers` are host:port; the rest of the cluster is found through any of them.
 
         Args:
             record_of, info_of: what messages are that this class has not written.
             committed_only: messages of Kafka's transactions are read when these are committed.
+            security: TLS, and who this is.
         """
-        self._servers = list(servers)
+        self._servers, self._security = list(servers), security
         self._record_of, self._info_of = record_of or _record_of, info_of or _info_of
         self._isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        self._probe = KafkaProbe(servers)
+        self._probe = KafkaProbe(servers, security)
         # Its threads repeat themselves several times a second while a broker is away; the probe says it once, and
         # what concerns a caller is raised.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -335,6 +338,7 @@ class KafkaLog:
 
     def _new_admin(self) -> KafkaAdminClient:
         return KafkaAdminClient(
+            **self._security.settings(),
             bootstrap_servers=self._servers,
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
@@ -343,6 +347,7 @@ class KafkaLog:
 
     def _new_producer(self) -> KafkaProducer:
         return KafkaProducer(
+            **self._security.settings(),
             bootstrap_servers=self._servers,
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
             enable_idempotence=True,
@@ -359,6 +364,7 @@ class KafkaLog:
 
     def _new_consumer(self) -> KafkaConsumer:
         return KafkaConsumer(
+            **self._security.settings(),
             bootstrap_servers=self._servers,
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
             group_id=None,

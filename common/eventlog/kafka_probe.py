@@ -6,12 +6,14 @@ a paused one takes it (the kernel does) and says nothing.
 
 import logging
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Sequence
 
 from common.errors import Unavailable
+from common.eventlog.kafka_security import NO_SECURITY, KafkaSecurity
 
 logger = logging.getLogger(__name__)
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
@@ -23,8 +25,8 @@ _ANSWER_BYTES = 8
 class KafkaProbe:
     """Thread-safe. Says in the log, in one sentence, when Kafka stops answering and when it answers again."""
 
-    def __init__(self, servers: Sequence[str]) -> None:
-        self._servers = list(servers)
+    def __init__(self, servers: Sequence[str], security: KafkaSecurity = NO_SECURITY) -> None:
+        self._servers, self._security = list(servers), security
         self._shown = f"Kafka at {', '.join(servers)}"
         self._lock = threading.Lock()
         self._is_away = False
@@ -38,7 +40,7 @@ class KafkaProbe:
         reasons = []
         for server in self._servers:
             try:
-                _ask(server, timeout_seconds / len(self._servers))
+                _ask(server, timeout_seconds / len(self._servers), self._security.context())
             except OSError as error:
                 reasons.append(f"{server}: {error}" if len(self._servers) > 1 else str(error))
                 continue
@@ -57,11 +59,11 @@ class KafkaProbe:
             logger.info("%s answers again", self._shown)
 
 
-def _ask(server: str, timeout_seconds: float) -> None:
-    """Raises OSError."""
+def _ask(server: str, timeout_seconds: float, context: ssl.SSLContext | None) -> None:
+    """Before who asks is known, which Kafka allows for this request. Raises OSError."""
     host, _, port = server.rpartition(":")
     deadline = time.monotonic() + timeout_seconds
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds) as connection:
+    with _connected(host.strip("[]"), int(port), timeout_seconds, context) as connection:
         connection.sendall(_API_VERSIONS)
         received = b""
         while len(received) < _ANSWER_BYTES:
@@ -70,3 +72,8 @@ def _ask(server: str, timeout_seconds: float) -> None:
             if not part:
                 raise ConnectionError("it closed the connection")
             received += part
+
+
+def _connected(host: str, port: int, timeout_seconds: float, context: ssl.SSLContext | None) -> socket.socket:
+    opened = socket.create_connection((host, port), timeout=timeout_seconds)
+    return context.wrap_socket(opened, server_hostname=host) if context else opened

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
+from common.eventlog.kafka_security import kafka_of
 
 _KNOWN = "segments:/absolute/dir and kafka:host:port[,host:port]"
 
@@ -14,7 +15,8 @@ def open_event_log(url: str) -> EventLog:
     """The log at `segments:/absolute/dir` (made if it is not there) or `kafka:host:port[,host:port]`.
 
     After the folder, `?segment_bytes=N&retention_bytes=N&retention_seconds=N` (see SegmentSettings); every process that
-    appends should name the same. A Kafka topic's limits are Kafka's configuration.
+    appends should name the same. A Kafka topic's limits are Kafka's configuration; what stands after its servers is in
+    kafka_security.py.
 
     Raises:
         InvalidInput: the URL is none of the two.
@@ -24,12 +26,14 @@ def open_event_log(url: str) -> EventLog:
     if scheme == "segments":
         return _open_segments(url, rest)
     if scheme == "kafka":
-        servers = [server.strip() for server in rest.split(",")]
+        servers, security = kafka_of(rest)
         if not all(_is_server(server) for server in servers):
-            raise InvalidInput(f"event log {url!r} must list servers as host:port, as in kafka:broker-1:9092")
+            raise InvalidInput(
+                f"event log {url.partition('?')[0]!r} must list servers as host:port, as in kafka:broker-1:9092"
+            )
         from common.eventlog.kafka_log import KafkaLog
 
-        return KafkaLog(servers)
+        return KafkaLog(servers, security=security)
     raise InvalidInput(f"event log {url!r} has an unknown scheme; known are {_KNOWN}")
 
 

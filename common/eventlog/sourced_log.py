@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import EventLog, NewRecord, Record, RecordHeaders, RecordInfo
+from common.eventlog.kafka_security import NO_SECURITY, kafka_of
 from common.eventlog.tfrecord import frame
 from common.eventlog.topics import deadletter_topic, examples_topic, labels_topic
 from common.schema import Schema
@@ -138,7 +139,7 @@ def open_topic(schema: Schema, source: TopicSource, url: str) -> EventLog:
     """Reads the source's topic; a record that is no event has its reason as `fault`, and its bytes as they came.
 
     Args:
-        url: of the platform's event log, whose Kafka is meant where the source names none.
+        url: of the platform's event log, whose Kafka and credentials are meant where the source names no servers.
 
     Raises:
         InvalidInput: no Kafka is named, or the records' schema cannot be used.
@@ -166,5 +167,7 @@ def open_topic(schema: Schema, source: TopicSource, url: str) -> EventLog:
     def info_of(message: KafkaMessage) -> RecordInfo:
         return RecordInfo(message.partition, message.offset, len(message.value or b""), headers_of(message))
 
-    servers = source.servers or url.removeprefix(_KAFKA)
-    return KafkaLog(servers.split(","), record_of=record_of, info_of=info_of, committed_only=True)
+    servers, security = (
+        (source.servers.split(","), NO_SECURITY) if source.servers else kafka_of(url.removeprefix(_KAFKA))
+    )
+    return KafkaLog(servers, record_of=record_of, info_of=info_of, committed_only=True, security=security)

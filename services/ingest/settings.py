@@ -22,7 +22,7 @@ class IngestSettings(ServiceSettings):
     log_level: str = "INFO"
     registry_address: str = "127.0.0.1:8700"
     event_log: str
-    """segments:/absolute/dir or kafka:host:port[,host:port]."""
+    """segments:/absolute/dir or kafka:host:port[,host:port], with TLS and a user behind `?` (docs/guide/access.md)."""
     partition_count: int = Field(1, ge=1, le=1000)
     """Partitions of the topics that this service makes; existing ones keep theirs."""
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,11 +64,18 @@ def _copy_jars(pom: Path, folder: Path) -> None:
 
 @dataclass
 class KafkaServer:
-    """One broker with its data in a folder of its own; the data survives kill() and start()."""
+    """One broker with its data in a folder of its own; the data survives kill() and start().
+
+    Attributes:
+        properties: further lines of its configuration.
+        format_arguments: further ones of kafka-storage format.
+    """
 
     directory: Path
     port: int = field(default_factory=free_port)
     controller_port: int = field(default_factory=free_port)
+    properties: str = ""
+    format_arguments: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -80,9 +88,11 @@ class KafkaServer:
             template = (_HERE / "server.properties").read_text()
             properties.write_text(
                 template.format(port=self.port, controller_port=self.controller_port, directory=self.directory)
+                + self.properties
             )
+            form = ("format", "-t", _CLUSTER_ID, "-c", str(properties), *self.format_arguments)
             subprocess.run(
-                self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)),
+                self._java("kafka.tools.StorageTool", *form),
                 check=True, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_SECONDS,
             )  # fmt: skip
         with (self.directory / "server.log").open("ab") as log:

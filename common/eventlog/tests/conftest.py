@@ -51,15 +51,20 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def start_kafka(directory: Path) -> KafkaServer:
+    server = kafka_server(directory)
+    server.start()
+    return server
+
+
+def kafka_server(directory: Path) -> KafkaServer:
+    """Not started yet."""
     try:
         jars()
     except NoKafkaError as error:
         if os.environ.get("CI"):
             pytest.fail(f"no Kafka in CI: {error}")
         pytest.skip(f"no Kafka on this machine: {error}")
-    server = KafkaServer(directory)
-    server.start()
-    return server
+    return KafkaServer(directory)
 
 
 @pytest.fixture(params=["segments", pytest.param("kafka", marks=pytest.mark.kafka)])

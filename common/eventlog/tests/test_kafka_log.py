@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from common.access.authority import AUTHORITY, CERTIFICATE, KEY, issue_missing
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
-from common.eventlog.tests.conftest import start_kafka
+from common.eventlog.open import open_event_log
+from common.eventlog.tests.conftest import kafka_server, start_kafka
 from common.eventlog.tests.records import examples_of, read_all, record
 from testing.kafka.kafka_server import KafkaServer
 
@@ -111,3 +113,61 @@ def _wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         threading.Event().wait(0.01)
+
+
+_SECURE = """
+listeners=SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=SASL_SSL://127.0.0.1:{port}
+listener.security.protocol.map=SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule \\
+  required username="headrace" password="s3cret-of-Kafka";
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+"""
+
+
+@pytest.fixture(scope="module")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """host:port of a broker that takes SASL over TLS only, and the folder with the authority and the password."""
+    directory = tmp_path_factory.mktemp("secure_kafka")
+    (folder,) = issue_missing(directory / "tls", ["kafka"], hosts=["127.0.0.1"], days=1)
+    keystore, authority = directory / "keystore.pem", directory / "tls" / AUTHORITY
+    keystore.write_bytes((folder / KEY).read_bytes() + (folder / CERTIFICATE).read_bytes() + authority.read_bytes())
+    (directory / "password").write_text("s3cret-of-Kafka\n")
+    server = kafka_server(directory)
+    server.format_arguments = ("--add-scram", "SCRAM-SHA-512=[name=headrace,password=s3cret-of-Kafka]")
+    server.properties = _SECURE.format(
+        port=server.port, controller_port=server.controller_port, keystore=keystore, authority=authority
+    )
+    server.start()
+    yield server.address, directory
+    server.stop()
+
+
+def test_events_go_over_sasl_and_tls_with_a_password_from_a_file(
+    secure_kafka: tuple[str, Path], tmp_path: Path
+) -> None:
+    address, directory = secure_kafka
+    sasl = "security_protocol=SASL_SSL&sasl_mechanism=SCRAM-SHA-512&sasl_plain_username=headrace"
+    trust = f"&ssl_cafile={directory / 'tls' / AUTHORITY}"
+    log = open_event_log(f"kafka:{address}?{sasl}&password_file={directory / 'password'}{trust}")
+    log.ping(timeout_seconds=10.0)
+    log.create_topic(_TOPIC, partition_count=1)
+    log.append(_TOPIC, 0, [record(b"a")])
+    assert examples_of(read_all(log, _TOPIC)) == [b"a"]
+    log.close()
+    (tmp_path / "wrong").write_text("wrong")
+    for options in (
+        f"{sasl}&password_file={tmp_path / 'wrong'}{trust}", f"{sasl}&password_file={directory / 'password'}",
+        f"{sasl}&password_file={tmp_path / 'none'}{trust}", f"security_protocol=SSL{trust}", "",
+    ):  # fmt: skip
+        refused = open_event_log(f"kafka:{address}?{options}")
+        with pytest.raises(Unavailable) as caught:
+            refused.partition_count(_TOPIC)
+        assert "s3cret" not in caught.value.message
+        refused.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
+from common.eventlog.kafka_security import kafka_of
 from common.eventlog.open import open_event_log
 from common.eventlog.topics import deadletter_topic, examples_topic
 from common.registry.client import RegistryClient
@@ -82,7 +83,8 @@ def _with_log(
         read += [str(folder / examples_topic(stream.log_name))]
         write += [_dead_letters(assignment.event_log, folder, stream.log_name)]
     else:
-        servers += assignment.event_log.removeprefix(_KAFKA).split(",")
+        known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))
+        servers, read = servers + known, read + security.files()
     if source:
         servers += [*source.servers.split(","), urlsplit(str(source.options.get("schema_registry", ""))).netloc]
     servers = [server.strip() for server in servers if server.strip()]

@@ -1,22 +1,28 @@
-"""Files that are there whole or not at all: written aside, flushed to the disk, renamed."""
+"""Files that are there whole or not at all: written aside, renamed."""
 
 import os
+import uuid
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """A reader sees the old content or the new, also after a power cut; makes the folders above it.
+def write_whole(path: Path, content: bytes, *, mode: int | None = None, flush: bool = True) -> None:
+    """A reader sees the old content or the new; makes the folders above the file.
 
     Args:
-        mode: of the new file, less the process's umask.
+        mode: the file's, exactly; None: 0o666 less the process's umask.
+        flush: to the disk before the rename, so that a power cut, too, leaves the old content or the new.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
     try:
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """A bad version that a person has promoted goes back by itself when labels come, and says why."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,22 @@ _MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def _apply(pupil: Pupil, folder: Path) -> None:
-    """The points with an id, labels that may come late, and a judge."""
-    write_definition(folder, stream=pupil.stream, model=pupil.model)
-    for name, more in _MORE.items():
-        document: dict[str, Any] = yaml.safe_load((folder / name).read_text())
-        if "late_labels" in more:
-            document["features"].append({"name": "id", "dtype": "int64"})
-        (folder / name).write_text(yaml.safe_dump(document | more))
-    read_folder(folder).apply(pupil.client)
+@pytest.fixture
+def pupil(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> Iterator[Pupil]:
+    """Of points with an id, labels that may come late, and a judge; version 1 is served."""
+    with platform.client() as client:
+        pupil = make_pupil(client)
+        write_definition(tmp_path, stream=pupil.stream, model=pupil.model)
+        for name, more in _MORE.items():
+            document: dict[str, Any] = yaml.safe_load((tmp_path / name).read_text())
+            if "late_labels" in more:
+                document["features"].append({"name": "id", "dtype": "int64"})
+            (tmp_path / name).write_text(yaml.safe_dump(document | more))
+        read_folder(tmp_path).apply(client)
+        _teach(client, pupil.stream, seed=1)
+        pupil.await_judged(1)
+        pupil.await_served(1)
+        yield pupil
 
 
 def _teach(client: Client, stream: str, *, seed: int, noise: bool = False) -> None:
@@ -51,59 +59,45 @@ def _predict_and_label(client: Client, pupil: Pupil, source: random.Random, firs
     assert client.label(pupil.stream, labels).accepted == _ROWS
 
 
-def test_a_bad_version_promoted_by_hand_goes_back_by_itself_when_labels_come(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path
-) -> None:
-    with platform.client() as client:
-        pupil = make_pupil(client)
-        _apply(pupil, tmp_path / "points")
-        _teach(client, pupil.stream, seed=1)
-        pupil.await_judged(1)
-        pupil.await_served(1)
-        _teach(client, pupil.stream, seed=2, noise=True)
-        pupil.await_judged(2)
-        assert client.aliases(pupil.model) == {"production": 1}, "the gate has rejected what learned coin tosses"
-        client.promote(pupil.model, 2, reason="by hand")
-        assert client.aliases(pupil.model) == {"production": 2, "predecessor": 1}
-        pupil.await_served(2)
+def test_a_bad_version_promoted_by_hand_goes_back_by_itself_when_labels_come(pupil: Pupil) -> None:
+    client = pupil.client
+    _teach(client, pupil.stream, seed=2, noise=True)
+    pupil.await_judged(2)
+    assert client.aliases(pupil.model) == {"production": 1}, "the gate has rejected what learned coin tosses"
+    client.promote(pupil.model, 2, reason="by hand")
+    assert client.aliases(pupil.model) == {"production": 2, "predecessor": 1}
+    pupil.await_served(2)
 
-        source, first_id = random.Random(5), iter(range(10**6, 10**9, _ROWS))
+    source, first_id = random.Random(5), iter(range(10**6, 10**9, _ROWS))
 
-        def has_gone_back() -> bool:
-            _predict_and_label(client, pupil, source, next(first_id))
-            return client.aliases(pupil.model)["production"] == 1
+    def has_gone_back() -> bool:
+        _predict_and_label(client, pupil, source, next(first_id))
+        return client.aliases(pupil.model)["production"] == 1
 
-        until(has_gone_back, "production has gone back to version 1")
-        pupil.await_served(1)
-        above, below = pupil.probabilities()
-        assert above > 0.5 > below
-        last = client.alias_history(pupil.model)[-1]
-        assert (last.by, last.from_version, last.to_version) == ("judge", 2, 1)
-        assert "error_rate of version 2 is +" in last.reason
-        assert client.version(pupil.model, 2).status == "rejected"
-        judge = next(one for one in client.live(pupil.model)["versions"] if one["version"] == 2)["judge"]
-        assert (judge["verdict"], judge["moved_to"], judge["against"]) == ("worse", 1, 1)
-        assert judge["e_value"] >= 100
-        assert judge["samples"] >= 100
+    until(has_gone_back, "production has gone back to version 1")
+    pupil.await_served(1)
+    above, below = pupil.probabilities()
+    assert above > 0.5 > below
+    last = client.alias_history(pupil.model)[-1]
+    assert (last.by, last.from_version, last.to_version) == ("judge", 2, 1)
+    assert "error_rate of version 2 is +" in last.reason
+    assert client.version(pupil.model, 2).status == "rejected"
+    judge = next(one for one in client.live(pupil.model)["versions"] if one["version"] == 2)["judge"]
+    assert (judge["verdict"], judge["moved_to"], judge["against"]) == ("worse", 1, 1)
+    assert judge["e_value"] >= 100
+    assert judge["samples"] >= 100
 
 
-def test_a_label_counts_once_when_the_trainer_is_killed_between(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path
-) -> None:
-    with platform.client() as client:
-        pupil = make_pupil(client)
-        _apply(pupil, tmp_path / "points")
-        _teach(client, pupil.stream, seed=1)
-        pupil.await_judged(1)
-        pupil.await_served(1)
-        source = random.Random(6)
-        for number in range(4):
-            _predict_and_label(client, pupil, source, number * _ROWS)
-            if number == 1:
-                platform.kill("trainer")
-        until(lambda: _labelled(client, pupil.model) >= 4 * _ROWS, "all labels are counted")
-        counts = client.live(pupil.model)["counts"]
-        assert (counts["labelled"], counts.get("duplicate_labels", 0)) == (4 * _ROWS, 0)
+def test_a_label_counts_once_when_the_trainer_is_killed_between(platform: Platform, pupil: Pupil) -> None:
+    client = pupil.client
+    source = random.Random(6)
+    for number in range(4):
+        _predict_and_label(client, pupil, source, number * _ROWS)
+        if number == 1:
+            platform.kill("trainer")
+    until(lambda: _labelled(client, pupil.model) >= 4 * _ROWS, "all labels are counted")
+    counts = client.live(pupil.model)["counts"]
+    assert (counts["labelled"], counts.get("duplicate_labels", 0)) == (4 * _ROWS, 0)
 
 
 def _labelled(client: Client, model: str) -> int:

@@ -173,7 +173,7 @@ def tls_dir(data_dir: Path) -> Path:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Aside, then renamed: a reader sees the old or the new file."""
-    write_whole(path, (json.dumps(document, indent=2) + "\n").encode())
+    write_whole(path, (json.dumps(document, indent=2) + "\n").encode(), flush=False)
 
 
 def write_state(state: PlatformState) -> None:

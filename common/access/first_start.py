@@ -8,12 +8,12 @@ makes anew.
 """
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.access.tokens import digest_of, new_token
+from common.whole_files import write_whole
 
 OPERATOR = "operator"
 ROLES: Mapping[str, str] = {
@@ -48,14 +48,7 @@ def token_path(tokens: Path, name: str) -> Path:
 
 def _write(path: Path, text: str, *, mode: int) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.chmod(mode)
-    aside.replace(path)
+    write_whole(path, text.encode(), mode=mode)
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from common.access.access import Access
 from common.access.first_start import ROLES, make, token_path
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
+from common.whole_files import write_whole
 
 
 def _run(folder: Path) -> str:
@@ -41,6 +42,25 @@ def test_a_first_start_that_ended_early_is_begun_again(tmp_path: Path) -> None:
     again = make(tmp_path / "access.yaml", tmp_path)
     assert token != again
     assert Access(tmp_path / "access.yaml").principal_of(f"Bearer {again}").name == "operator"
+
+
+def test_two_writers_of_a_file_leave_the_whole_of_the_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(descriptor)
+        if len(flushed) == 1:
+            write_whole(tmp_path / "file", b"of the other writer", mode=0o644)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_whole(tmp_path / "file", b"ours", mode=0o640)
+    assert (tmp_path / "file").read_bytes() == b"ours"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    write_whole(tmp_path / "file", b"again", flush=False)
+    assert len(flushed) == 2
 
 
 def test_a_token_that_was_replaced_in_its_file_is_shown_without_a_restart(tmp_path: Path) -> None:

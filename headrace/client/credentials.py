@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import InvalidInput
+from common.whole_files import write_whole
 
 _TOKEN, _TOKEN_FILE = "HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"  # names of variables
 _OTHERS = 0o077
@@ -54,13 +55,7 @@ def store(urls: Iterable[str], token: str) -> Path:
         if token:
             known[_door(url)] = token
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(known, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_whole(path, json.dumps(known, indent=2).encode(), mode=0o600)
     return path
 
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +26,30 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 120.0
 """How long one batch may be refused as too much, or ingest be away, before the upload gives up."""
+
+Resume = Annotated[
+    str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(help="A file for the place reached; the same command goes on there, also in a grown file."),
+]
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """What the options of a command ask for."""
+
+    resume: str | None
+    state: Path | None
+    into: Literal["events", "labels"] = "events"
+    file_format: str | None = None
+    policy: OnInvalid = "reject"
+    readers: int = 1
+
+    @property
+    def noun(self) -> str:
+        return self.into.removesuffix("s")
 
 
 def ingest(
@@ -48,74 +73,57 @@ def ingest(
     on_invalid: Annotated[
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
     ] = "reject",
-    resume: Annotated[
-        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
-    ] = None,
+    resume: Resume = None,
     readers: Annotated[
         int, typer.Option(min=1, max=64, help="Files that are read at once; their order stays that of their names.")
     ] = 1,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="A file for the place reached; the same command goes on there, also in a grown file."),
-    ] = None,
+    state: State = None,
 ) -> None:
     """Append files of events to a stream; each batch is in the log when it counts."""
-    from headrace.files.batches import batches_of_all
     from headrace.files.sources import formats
 
-    session: Session = context.obj
     given = _choice("--format", file_format, formats())
-    if resume == "":
-        raise InvalidInput("--resume takes the key of an upload, got an empty text")
-    if resume and state:
-        raise InvalidInput("--state has a key of its own; leave out --resume")
     policy: OnInvalid = _choice("--on-invalid", on_invalid, ("reject", "deadletter"))  # type: ignore[assignment]  # as above
-    place = place_of(file)
-    UploadState("", "").files(place, given)  # what is not there is told before the platform is asked
-    began = time.monotonic()
-    with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        stream = stream or _stream_named_like(client, place)
-        progress_of = UploadState.read(state, stream, key=resume or secrets.token_hex(8))
-        files = progress_of.files(place, given)
-        found = batches_of_all(files, _schema_of(client, stream), readers=readers, lenient=policy == "deadletter")
-        size = sum(one.place.size() for one in files if one.place.is_file())
-        quiet = session.as_json or not sys.stderr.isatty()
-        with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
-            totals = _append(client, stream, found, progress_of, policy, progress)
-    seconds = time.monotonic() - began
-    document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": progress_of.key}
-    session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream)))
+    _upload(context.obj, file, stream, _Upload(resume, state, file_format=given, policy=policy, readers=readers))
 
 
 def labels(
     context: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="As of `headrace ingest`, with the key and the labels.")],
-    resume: Annotated[
-        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="A file for the place reached; the same command goes on there, also in a grown file."),
-    ] = None,
+    resume: Resume = None,
+    state: State = None,
 ) -> None:
     """Append labels that come after their events, by the key that the stream's late_labels names."""
+    _upload(context.obj, file, stream, _Upload(resume, state, into="labels"))
+
+
+def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
     from headrace.files.batches import batches_of_all
 
-    session: Session = context.obj
-    if resume and state:
-        raise InvalidInput("--state has a key of its own; leave out --resume")
+    if upload.resume == "":
+        raise InvalidInput("--resume takes the key of an upload, got an empty text")
+    if upload.resume and upload.state:
+        raise InvalidInput("--state has a key; leave out --resume")
     place = place_of(file)
-    UploadState("", "").files(place, None)
+    UploadState("", "").files(place, upload.file_format)  # A missing file is an error before the platform is asked.
     began = time.monotonic()
     with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        progress_of = UploadState.read(state, stream, key=resume or secrets.token_hex(8))
-        files = progress_of.files(place, None)
-        schema = _schema_of(client, stream).of_late_labels(stream)
-        with closing(batches_of_all(files, schema)) as found, _Progress(place.name, 0, quiet=True) as progress:
-            totals = _append(client, stream, found, progress_of, "reject", progress, into="labels")
-    document = {**totals, "files": len(files), "resume_key": progress_of.key}
-    session.show(document, lambda: typer.echo(_sentence(totals, time.monotonic() - began, stream, noun="label")))
+        stream = stream or _stream_named_like(client, place)
+        are_labels = upload.into == "labels"
+        kept = f"{stream}:labels" if are_labels else stream
+        reached = UploadState.read(upload.state, kept, key=upload.resume or secrets.token_hex(8))
+        files = reached.files(place, upload.file_format)
+        schema = _schema_of(client, stream)
+        schema = schema.of_late_labels(stream) if are_labels else schema
+        found = batches_of_all(files, schema, readers=upload.readers, lenient=upload.policy == "deadletter")
+        size = sum(one.place.size() for one in files if one.place.is_file())
+        quiet = session.as_json or not sys.stderr.isatty()
+        with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
+            totals = _append(client, stream, found, reached, upload, progress)
+    seconds = time.monotonic() - began
+    document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": reached.key}
+    session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream, upload.noun)))
 
 
 def _append(
@@ -123,10 +131,8 @@ def _append(
     stream: str,
     batches: "Iterable[Batch]",
     state: "UploadState",
-    policy: OnInvalid,
+    upload: _Upload,
     progress: "_Progress",
-    *,
-    into: Literal["events", "labels"] = "events",
 ) -> dict[str, int]:
     """Sends the batches one after the other; what became of their events."""
     totals = {"accepted": 0, "refused": 0, "already_there": 0}
@@ -137,16 +143,16 @@ def _append(
                 batch.body,
                 batch.content_type,
                 idempotency_key=state.key_of(batch),
-                on_invalid=policy,
-                into=into,
+                on_invalid=upload.policy,
+                into=upload.into,
             )
             state.note(batch)
             totals["already_there" if answer.duplicate else "accepted"] += answer.accepted
             totals["refused"] += len(answer.refused)
             progress.reached(batch, sum(totals.values()))
     except (HeadraceError, KeyboardInterrupt) as error:
-        _explain(error, totals["accepted"], state, taken=sum(totals.values()))
-        if policy == "reject" and into == "events" and isinstance(error, InvalidInput) and error.refused:
+        _explain(error, totals["accepted"], state, upload.noun, taken=sum(totals.values()))
+        if upload.policy == "reject" and upload.into == "events" and isinstance(error, InvalidInput) and error.refused:
             typer.echo(
                 "--on-invalid deadletter takes the valid events and sets the others aside with their reasons; bounds "
                 "are widened in stream.yaml, by `headrace apply`",
@@ -176,18 +182,18 @@ def _stream_named_like(client: Client, file: Place) -> str:
     return name
 
 
-def _explain(error: BaseException, accepted: int, state: "UploadState", *, taken: int) -> None:
+def _explain(error: BaseException, accepted: int, state: "UploadState", noun: str, *, taken: int) -> None:
     """Before the error itself: how to go on, and how to read its indexes."""
     if taken or not isinstance(error, InvalidInput):
         how = "the same command" if state.path else f"--resume {state.key}"
         were = "was" if accepted == 1 else "were"
-        typer.echo(f"{counted(accepted, 'event')} {were} taken; {how} goes on without doubling them", err=True)
+        typer.echo(f"{counted(accepted, noun)} {were} taken; {how} goes on without doubling them", err=True)
     if isinstance(error, InvalidInput) and error.refused and taken:
         whole = "the file" if len(state.positions) == 1 and not state.path else "what was sent"
-        typer.echo(f"indexes below count from event {taken:,} of {whole}", err=True)
+        typer.echo(f"indexes below count from {noun} {taken:,} of {whole}", err=True)
 
 
-def _sentence(totals: dict[str, int], seconds: float, stream: str, noun: str = "event") -> str:
+def _sentence(totals: dict[str, int], seconds: float, stream: str, noun: str) -> str:
     parts = [f"{counted(totals['accepted'], noun)} in {stream} in {seconds:.1f} s"]
     if totals["accepted"] and seconds > 0:
         parts.append(f"{totals['accepted'] / seconds:,.0f} a second")

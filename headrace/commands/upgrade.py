@@ -43,7 +43,7 @@ def upgrade(
         raise InvalidInput(f"tf_upgrade_v2 cannot rewrite all of it, and nothing is written:\n  {listed}{more}")
     to.mkdir(parents=True, exist_ok=True)
     for name, one in upgraded.items():
-        write_whole(to / name, one["text"].encode())
+        write_whole(to / name, one["text"].encode(), flush=False)
         if _GRAPHS.search(one["text"]):
             one["warnings"].append(_NEEDS_GRAPHS)
     document = {

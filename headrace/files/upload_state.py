@@ -78,4 +78,4 @@ class UploadState:
         if self.path is None:
             return
         document = {"stream": self.stream, "key": self.key, "files": self.positions}
-        write_whole(self.path, (json.dumps(document, indent=1) + "\n").encode())
+        write_whole(self.path, (json.dumps(document, indent=1) + "\n").encode(), flush=False)

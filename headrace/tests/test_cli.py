@@ -270,9 +270,13 @@ def test_labels_sends_the_key_and_the_labels_to_their_door(run: Run, server: Ser
         "labels": [{"name": "late", "dtype": "int64"}],
         "late_labels": {"key": "id", "wait_seconds": 60},
     }
-    server.will_answer(200, STREAM | {"schema_json": json.dumps(schema)})
+    stream = STREAM | {"schema_json": json.dumps(schema)}
+    server.will_answer(200, stream)
     server.will_answer(200, {"accepted": 2})
-    assert json.loads(run("--json", "labels", "s", str(path)).stdout)["accepted"] == 2
+    state = ("--state", str(tmp_path / "state.json"))
+    assert json.loads(run("--json", "labels", "s", str(path), *state).stdout)["accepted"] == 2
+    assert "state.json is about stream s:labels, not s" in run("ingest", str(path), "-s", "s", *state).stderr
+    assert "--resume takes the key of an upload" in run("labels", "s", str(path), "--resume", "").stderr
     assert server.requests[1].path == "/v1/streams/s/labels"
     assert server.requests[1].body == b'{"id":"UA1","late":1}\n{"id":"UA2","late":0}\n'
 

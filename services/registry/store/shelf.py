@@ -145,7 +145,7 @@ class Elsewhere:
         return self.place / digest[:2] / digest
 
     def _note(self, digest: str, size: int) -> None:
-        write_whole(path_of(self._directory, digest), str(size).encode())
+        write_whole(path_of(self._directory, digest), str(size).encode(), flush=False)
 
 
 def elsewhere_of(directory: Path) -> Elsewhere | None:

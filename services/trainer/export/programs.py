@@ -116,7 +116,7 @@ def _facts(program: Program) -> dict[str, Any]:
 
 
 def _write(folder: Path, facts: Mapping[str, Any]) -> None:
-    write_whole(folder / "program.json", json.dumps(facts, sort_keys=True).encode())
+    write_whole(folder / "program.json", json.dumps(facts, sort_keys=True).encode(), flush=False)
 
 
 def _files_of(output: Path) -> list[str]:

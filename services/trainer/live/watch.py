@@ -4,6 +4,7 @@ Every trainer does so; the registry takes each step from one of them. The traine
 whether the other goes on; when it does not, it takes over from what is stored.
 """
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -25,7 +26,6 @@ _IDLE_SECONDS = 5.0
 _YIELD_SECONDS = 10.0
 _MOST_STEPS = 20
 """Of one model before the next has its turn."""
-_LATE = '"late_labels"'
 
 
 @dataclass
@@ -59,11 +59,12 @@ class LiveWatch:
 
     def turn(self) -> int:
         """Looks once at every model; how many have labels that come late. Raises Unavailable."""
-        late = {one.name: one.schema_json for one in self._registry.list_streams() if _LATE in one.schema_json}
+        schemas = {one.name: _schema(one.schema_json) for one in self._registry.list_streams()}
+        late = {name: schema for name, schema in schemas.items() if schema.late_labels}
         models = [one for one in self._registry.list_models() if one.stream in late] if late else []
         for model in models:
             if model.aliases.get(PRODUCTION) and not model.archived:
-                self._look(model, Schema.from_json(late[model.stream]))
+                self._look(model, late[model.stream])
         return len(models)
 
     def _look(self, model: Model, schema: Schema) -> None:
@@ -107,3 +108,8 @@ class LiveWatch:
                 self._definitions.clear()
             self._definitions[digest] = parse_definition(self._registry.get_definition(digest))
         return self._definitions[digest]
+
+
+@functools.lru_cache(maxsize=1000)
+def _schema(text: str) -> Schema:
+    return Schema.from_json(text)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,10 @@ class Registry:
     stored: Evidence = field(default_factory=lambda: Evidence(0))
     handed_in: list[Evidence] = field(default_factory=list)
     definition: bytes = DEFINITION
+    schema: Schema = SCHEMA
 
     def list_streams(self) -> list[Stream]:
-        return [Stream("s", 1, SCHEMA.to_json(), 0.0)]
+        return [Stream("s", 1, self.schema.to_json(), 0.0)]
 
     def list_models(self) -> list[Model]:
         return [Model("m", "s", "digest", 0.0, aliases=dict(self.aliases))]
@@ -136,6 +137,12 @@ def test_predictions_and_labels_become_metrics_by_version_and_alias(log: Log) ->
     assert registry.track(1, "predecessor")["total"]["metrics"]["accuracy"] == 0.25
     counts = registry.handed_in[-1].counts
     assert (counts["labelled"], counts["waiting"]) == (8, 1)
+
+
+def test_a_stream_whose_labels_come_with_its_events_is_left_alone_whatever_its_features_are_called(log: Log) -> None:
+    features = (*SCHEMA.features, replace(SCHEMA.feature("distance"), name="late_labels"))
+    registry = Registry({"production": 1}, schema=replace(SCHEMA, features=features, late_labels=None))
+    assert _watch(registry, log).turn() == 0
 
 
 def test_the_window_holds_the_newest_and_the_total_all(log: Log) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import uvicorn
 import uvloop
+from prometheus_client import REGISTRY
 
 from common.access.guard import Guard
 from common.errors import DataLoss, HeadraceError, InvalidInput
@@ -92,6 +93,7 @@ async def _serve(
         shared_keys=_shared_keys(settings),
         tracing=tracing,
     )
+    REGISTRY.register(intake.budget)
     stop, stopped = Stop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -5,13 +5,16 @@ import contextlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from common.access.principal import Principal, act_as
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
@@ -20,6 +23,7 @@ from common.schema import Schema
 from services.ingest.codec import bodies
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
+from services.ingest.intake.budget import Budget, Share
 from services.ingest.intake.replay import ReplayReport, replay
 from services.ingest.intake.streams import check_files
 from services.ingest.once.keys import Answer, Refusal
@@ -338,6 +342,31 @@ def test_the_bound_on_memory_refuses_and_is_given_back(world: World) -> None:
             other.resize(1)
         assert caught.value.retry_after_seconds >= 1
     assert intake.budget.used_bytes == 0
+
+
+def test_a_flood_of_one_principal_leaves_room_for_another() -> None:
+    def open_share(name: str) -> Share:
+        act_as(Principal(name, frozenset()))
+        return budget.open()
+
+    def run() -> None:
+        with contextlib.ExitStack() as held:
+            for _ in range(80):
+                held.enter_context(open_share("flood")).resize(10)
+            with pytest.raises(Overloaded, match="others need room"), open_share("flood") as share:
+                share.resize(10)
+            assert generate_latest(registry).decode().endswith('of_principal{principal="flood"} 800.0\n')
+            with open_share("other") as share:
+                share.resize(100)
+                with pytest.raises(Overloaded, match="may hold 900"):
+                    share.resize(101)
+        with open_share("alone") as share:
+            share.resize(900)
+        assert (budget.used_bytes, next(iter(budget.collect())).samples) == (0, [])
+
+    budget, registry = Budget(900), CollectorRegistry()
+    registry.register(budget)
+    copy_context().run(run)
 
 
 def test_what_arrives_during_an_append_goes_into_the_next_one(world: World) -> None:

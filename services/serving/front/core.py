@@ -18,6 +18,7 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from common.access.principal import current
 from common.process.health import Health
 from protos import queue_pb2
 from services.serving.front.request_counts import ContextCounts
@@ -48,10 +49,14 @@ _PRESSURE_SECONDS = 1.0
 class _Open:
     """A request that was accepted and not answered yet."""
 
-    __slots__ = ("deadline", "is_owed", "on_reply", "queue", "request", "rows", "span")
+    __slots__ = ("deadline", "is_owed", "on_reply", "principal", "queue", "request", "rows", "span")
 
-    def __init__(self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply) -> None:
+    def __init__(
+        self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply, principal: str
+    ) -> None:
         self.queue = queue
+        self.principal = principal
+        """Who asks; "": nobody in particular."""
         self.rows = rows
         self.request = request
         self.deadline = deadline
@@ -83,7 +88,7 @@ class Front:
         """Its own, and no method around it, because every request asks it."""
         self.timeout_seconds = timeout_seconds
         self.limits = limits
-        self.admission = Admission(in_flight_limit)
+        self.admission = Admission(in_flight_limit, queue_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
         self.contexts = ContextCounts()
@@ -163,7 +168,7 @@ class Front:
         queue, load = route.queue, route.queue.load
         rows = rows if load.most_rows else 1
         try:
-            self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
+            principal = self._check(queue, rows, timeout)
         except RequestFailed:
             self._note_pressure()
             raise
@@ -176,8 +181,8 @@ class Front:
         serialized = request.SerializeToString() + serialized  # The script looks for the id at the beginning.
         now = self._loop.time()
         deadline = now + timeout
-        load.opened(rows)
-        self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply)
+        load.opened(rows, principal)
+        self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply, principal)
         if deadline < self._sweep_at:
             self._sweep_later(deadline)
         self.queue_client.enqueue(queue, request_id, serialized)
@@ -196,7 +201,17 @@ class Front:
             if route.queue.load.full_until > self._loop.time():
                 raise RequestFailed(*self._refusal(route.queue, 0))
             timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
-            self.admission.check(model, route.queue.load, open_count=len(self._open), rows=1, timeout_seconds=timeout)
+            self._check(route.queue, 1, timeout)
+
+    def _check(self, queue: Queue, rows: int, timeout_seconds: float) -> str:
+        """Who asks; "" where nobody is asked for credentials. Raises RequestFailed."""
+        asks = current()
+        principal = asks.name if asks.is_identified else ""
+        self.admission.check(
+            queue.model, queue.load, open_count=len(self._open), rows=rows, timeout_seconds=timeout_seconds,
+            principal=principal, depth=queue.depth,
+        )  # fmt: skip
+        return principal
 
     @property
     def is_refusing(self) -> bool:
@@ -214,7 +229,7 @@ class Front:
         """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
         request = self._open.pop(request_id, None)
         if request is not None:
-            request.queue.load.closed(request.rows)
+            request.queue.load.closed(request.rows, request.principal)
             self._cancel(request_id, request)
 
     def _cancel(self, request_id: bytes, request: _Open) -> None:
@@ -254,7 +269,7 @@ class Front:
             if request is None:
                 continue
             queue = request.queue  # A batch answers requests of one queue.
-            queue.load.closed(request.rows)
+            queue.load.closed(request.rows, request.principal)
             in_time_count += reply.error_code != Code.DEADLINE_EXCEEDED
             try:
                 request.on_reply(reply)
@@ -358,7 +373,7 @@ class Front:
     def _fail(self, request_id: bytes, code: int, message: str) -> None:
         request = self._open.pop(request_id, None)
         if request is not None:
-            request.queue.load.closed(request.rows)
+            request.queue.load.closed(request.rows, request.principal)
             request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
 
     def _sweep_later(self, at: float) -> None:

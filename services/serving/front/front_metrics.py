@@ -59,13 +59,19 @@ class FrontMetrics(Collector):
         rate = GaugeMetricFamily(
             "headrace_serving_drain_per_second", "Answers per second of a busy queue, as last measured", labels=_QUEUE
         )
+        of_principals = GaugeMetricFamily(
+            "headrace_serving_in_flight_of_principal", "Requests that a principal has open at a queue of this front",
+            labels=[*_QUEUE, "principal"],
+        )  # fmt: skip
         for (model, target), route in sorted(self._front.routes.items()):
             load = route.queue.load
+            for principal, count in tuple(load.of_principals.items()):
+                of_principals.add_metric([model, target, principal], count)
             depth.add_metric([model, target], route.queue.depth)
             in_flight.add_metric([model, target], load.open_count)
             if load.rate is not None:
                 rate.add_metric([model, target], load.rate)
-        yield from (depth, in_flight, rate)
+        yield from (depth, in_flight, rate, of_principals)
 
     def _refusals(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(

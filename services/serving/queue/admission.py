@@ -3,6 +3,8 @@
     front full       the front has as many requests open as it may
     unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
                      others find room (dynamic thresholds, Choudhury and Hahne 1998)
+    principal        a principal may have eight times the room at a queue that is left to everybody, where identity
+                     is on: however much it sends, the others find room (the same thresholds)
     batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
     too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
                      time until the deadline; sixteen requests are taken while they take less than nine tenths of it
@@ -10,6 +12,7 @@
 The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -43,11 +46,13 @@ class QueueLoad:
 
     __slots__ = (
         "_answered", "_answered_at", "_busy_seconds", "_has_refused", "at_once", "full_until", "most_rows",
-        "open_count", "open_rows", "rate",
+        "of_principals", "open_count", "open_rows", "rate",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.open_count = 0
+        self.of_principals: dict[str, int] = {}
+        """What is open by the principals that have asked; what nobody in particular has asked is not in it."""
         self.open_rows = 0
         """Rows of what is open, counted where most_rows bounds them."""
         self.most_rows = 0
@@ -65,14 +70,20 @@ class QueueLoad:
         self._has_refused = False
         """Something was too late since the last answers."""
 
-    def opened(self, rows: int) -> None:
+    def opened(self, rows: int, principal: str = "") -> None:
         self.open_count += 1
         self.open_rows += rows
+        if principal:
+            self.of_principals[principal] = self.of_principals.get(principal, 0) + 1
 
-    def closed(self, rows: int) -> None:
+    def closed(self, rows: int, principal: str = "") -> None:
         """One is answered, or its asker is gone."""
         self.open_count -= 1
         self.open_rows -= rows
+        if principal:
+            left = self.of_principals.pop(principal) - 1
+            if left:
+                self.of_principals[principal] = left
 
     def answered(self, count: int, now: float) -> None:
         """A batch of answers came from a runner, after each of them was closed.
@@ -96,11 +107,16 @@ class QueueLoad:
         """Whether what is open takes so long that one more would not be answered in time."""
         if self.rate is None:
             return False
-        in_time = timeout_seconds * self.rate
-        most_ahead = max(in_time * _USABLE_DEADLINE, min(_FEW, in_time * _USABLE_DEADLINE_OF_FEW), _ALWAYS_AHEAD)
-        is_too_late = self.open_count > most_ahead
+        is_too_late = self.open_count > self.most_ahead(timeout_seconds)
         self._has_refused |= is_too_late
         return is_too_late
+
+    def most_ahead(self, timeout_seconds: float) -> float:
+        """How many may be open for one more to be answered in time; infinity while that is not known."""
+        if self.rate is None:
+            return math.inf
+        in_time = timeout_seconds * self.rate
+        return max(in_time * _USABLE_DEADLINE, min(_FEW, in_time * _USABLE_DEADLINE_OF_FEW), _ALWAYS_AHEAD)
 
     def follow(self, options: Mapping[str, Any]) -> int:
         """Takes the bounds of the model's options (ModelOptions.to_mapping); returns how many requests may wait and
@@ -119,15 +135,31 @@ class QueueLoad:
 class Admission:
     """The rules of one front. `refusals` counts by (model, reason)."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, queue_limit: int) -> None:
+        """Args:
+        limit: of requests that this front has open.
+        queue_limit: of requests in one queue, of all fronts.
+        """
+        self._limit, self._queue_limit = limit, queue_limit
         self.refusals: Counter[tuple[str, str]] = Counter()
 
-    def check(self, model: str, load: QueueLoad, *, open_count: int, rows: int, timeout_seconds: float) -> None:
+    def check(
+        self,
+        model: str,
+        load: QueueLoad,
+        *,
+        open_count: int,
+        rows: int,
+        timeout_seconds: float,
+        principal: str = "",
+        depth: int = 0,
+    ) -> None:
         """Raises RequestFailed when a request for the queue cannot be taken.
 
         Args:
             open_count: what the front has open over all queues.
+            principal: who asks; "": nobody in particular.
+            depth: of the queue, over all fronts, as last seen.
         """
         room = self._limit - open_count
         if room <= 0:
@@ -139,6 +171,8 @@ class Admission:
                 f"model {model} has {load.open_count} of the {self._limit} requests that this front may have open, "
                 "and the others need room, too; try again",
             )  # fmt: skip
+        if principal in load.of_principals:
+            self._check_share(model, load, principal, min(room, self._queue_limit - depth), timeout_seconds)
         if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
             self.refusals[model, "batches full"] += 1
             raise RequestFailed(Code.UNAVAILABLE, BATCHES_FULL)
@@ -147,6 +181,16 @@ class Admission:
                 model, "too late",
                 f"{counted(load.open_count, 'request')} for model {model} {is_or_are(load.open_count)} ahead, "
                 f"{load.rate:.0f} are answered in a second, and the deadline is in {timeout_seconds:.2f} s; try again",
+            )  # fmt: skip
+
+    def _check_share(self, model: str, load: QueueLoad, principal: str, room: int, timeout_seconds: float) -> None:
+        """`room`: what the bounds on requests leave."""
+        held = load.of_principals[principal]
+        left = min(room, self._queue_limit - load.open_count, load.most_ahead(timeout_seconds) + 1 - load.open_count)
+        if held >= _ROOM_FACTOR * left:
+            raise self._refusal(
+                model, "principal",
+                f"{principal} has {held} requests for model {model} open, and others need room, too; try again",
             )  # fmt: skip
 
     def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:

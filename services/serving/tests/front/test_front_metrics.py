@@ -35,7 +35,7 @@ def _scraped(report: dict[str, Any]) -> str:
     load = QueueLoad()
     load.opened(1)
     queue = SimpleNamespace(load=load, depth=5)
-    admission = Admission(1)
+    admission = Admission(1, 10_000)
     admission.refusals["m", "too late"] = 4
     served = replica_state(version(work=report, runner_pid=7, private_bytes=23))
     state = decode(encode(replace(served, fetched={"whole_bytes": 128, "patch_bytes": 3})))
@@ -115,7 +115,7 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
             (one.model, "alias/production"): SimpleNamespace(queue=SimpleNamespace(load=QueueLoad(), depth=0))
             for one in versions
         },
-        admission=Admission(1),
+        admission=Admission(1, 10_000),
         cancelled={},
         contexts=ContextCounts(),
         state=decode(encode(replica_state(*versions))),

@@ -1,5 +1,6 @@
 """Refusals at the front: decided at once, fair between models, and aware of deadlines. Time is told, not waited for."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -7,8 +8,12 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from common.access.principal import Principal, act_as
 from protos import queue_pb2, tfserving_pb2
+from services.serving.front.core import Front
+from services.serving.front.front_metrics import FrontMetrics
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
 from services.serving.tests.front.test_front import predict, row_sums
@@ -43,43 +48,43 @@ def refusal(admission: Admission, load: QueueLoad, **changes: Any) -> str:
 
 
 def test_a_front_takes_what_its_limit_allows() -> None:
-    assert refusal(Admission(2), full_of(1)) == ""
-    assert refusal(Admission(2), full_of(2)) == "front full"
+    assert refusal(Admission(2, 4096), full_of(1)) == ""
+    assert refusal(Admission(2, 4096), full_of(2)) == "front full"
 
 
 def test_one_slow_model_leaves_room_for_the_others() -> None:
     slow, limit = QueueLoad(), 900
-    while not refusal(Admission(limit), slow):
+    while not refusal(Admission(limit, 4096), slow):
         slow.opened(1)
     assert slow.open_count == 800
-    assert refusal(Admission(limit), slow) == "unfair"
-    assert refusal(Admission(limit), QueueLoad(), open_count=slow.open_count) == ""
+    assert refusal(Admission(limit, 4096), slow) == "unfair"
+    assert refusal(Admission(limit, 4096), QueueLoad(), open_count=slow.open_count) == ""
 
 
 def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> None:
     load = full_of(500, rate=100.0)
-    assert refusal(Admission(10_000), load, timeout_seconds=10.0) == ""
-    assert refusal(Admission(10_000), load, timeout_seconds=9.9) == "too late"
-    assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
+    assert refusal(Admission(10_000, 10_000), load, timeout_seconds=10.0) == ""
+    assert refusal(Admission(10_000, 10_000), load, timeout_seconds=9.9) == "too late"
+    assert refusal(Admission(10_000, 10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
 
 
 def test_one_that_runs_and_one_to_run_next_are_taken_however_slow_they_seem() -> None:
-    assert refusal(Admission(10_000), full_of(1, rate=0.001)) == ""
-    assert refusal(Admission(10_000), full_of(2, rate=0.001)) == "too late"
+    assert refusal(Admission(10_000, 10_000), full_of(1, rate=0.001)) == ""
+    assert refusal(Admission(10_000, 10_000), full_of(2, rate=0.001)) == "too late"
 
 
 def test_few_requests_may_fill_most_of_a_deadline() -> None:
-    assert refusal(Admission(10_000), full_of(16, rate=20.0), timeout_seconds=1.0) == ""
-    assert refusal(Admission(10_000), full_of(17, rate=20.0), timeout_seconds=1.0) == "too late"
-    assert refusal(Admission(10_000), full_of(9, rate=10.0), timeout_seconds=1.0) == ""
-    assert refusal(Admission(10_000), full_of(10, rate=10.0), timeout_seconds=1.0) == "too late"
+    assert refusal(Admission(10_000, 10_000), full_of(16, rate=20.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000, 10_000), full_of(17, rate=20.0), timeout_seconds=1.0) == "too late"
+    assert refusal(Admission(10_000, 10_000), full_of(9, rate=10.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000, 10_000), full_of(10, rate=10.0), timeout_seconds=1.0) == "too late"
 
 
 @pytest.mark.parametrize(("timeout_seconds", "at_least"), [(0.05, 600), (0.1, 750), (0.3, 850), (1.0, 850)])
 def test_what_is_taken_from_three_times_too_much_is_answered_in_time(timeout_seconds: float, at_least: float) -> None:
     """A runner whose call takes 5 ms and 1 ms per request, up to 64 of them: at most 928 in a second, and 800 when no
     request may take longer than 50 ms."""
-    load, admission = full_of(0, at_once=64), Admission(10_000)
+    load, admission = full_of(0, at_once=64), Admission(10_000, 10_000)
     waiting: list[float] = []
     now, next_at, in_time, late, longest_run = 0.0, 0.0, 0, 0, 20.0
     while now < longest_run:
@@ -123,7 +128,7 @@ def test_the_rate_is_measured_only_while_there_is_more_than_enough_to_do() -> No
 
 
 def test_a_slow_estimate_is_mended_by_what_is_always_taken() -> None:
-    load, admission = full_of(0, rate=0.001), Admission(10_000)
+    load, admission = full_of(0, rate=0.001), Admission(10_000, 10_000)
     for step in range(1, 60):
         while not refusal(admission, load, timeout_seconds=1.0):
             load.opened(1)
@@ -136,24 +141,75 @@ def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_sh
     load = full_of(600, rate=100.0)
     for step in range(1, 20):
         answer(load, 10, 0.2 * step, in_time=False)
-    assert refusal(Admission(10_000), load) == "too late"
+    assert refusal(Admission(10_000, 10_000), load) == "too late"
     for _ in range(load.open_count):
         load.closed(1)
-    assert refusal(Admission(10_000), load) == ""
+    assert refusal(Admission(10_000, 10_000), load) == ""
 
 
 def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
     options = ModelOptions(batching=BatchingOptions(max_batch_size=4, max_enqueued_batches=2, num_batch_threads=1))
     load = QueueLoad()
     assert load.follow(options.to_mapping()) == 12
-    assert refusal(Admission(1000), load, rows=100) == "", "alone it is taken, however large"
+    assert refusal(Admission(1000, 10_000), load, rows=100) == "", "alone it is taken, however large"
     for _ in range(11):
         load.opened(1)
-    assert refusal(Admission(1000), load, rows=1) == ""
-    assert refusal(Admission(1000), load, rows=2) == "batches full"
+    assert refusal(Admission(1000, 10_000), load, rows=1) == ""
+    assert refusal(Admission(1000, 10_000), load, rows=2) == "batches full"
     assert load.follow({}) == 0
     unbatched = ModelOptions(batching=BatchingOptions(max_enqueued_batches=2, is_enabled=False))
     assert load.follow(unbatched.to_mapping()) == 0
+
+
+@pytest.mark.parametrize(("rate", "queue_limit", "expected"), [(None, 90, 80), (20.0, 10_000, 90)])
+def test_a_principal_leaves_room_for_the_others(rate: float | None, queue_limit: int, expected: int) -> None:
+    load, admission = full_of(0, rate=rate), Admission(900, queue_limit)
+    while not refusal(admission, load, principal="flood"):
+        load.opened(1, "flood")
+    assert (load.of_principals, admission.refusals["m", "principal"]) == ({"flood": expected}, 1)
+    admission.check("m", load, open_count=load.open_count, rows=1, timeout_seconds=10.0, principal="other")
+    load.closed(1, "flood")
+    admission.check("m", load, open_count=load.open_count, rows=1, timeout_seconds=10.0, principal="flood")
+
+
+def test_what_other_fronts_have_in_the_queue_counts_against_a_principals_room() -> None:
+    load = QueueLoad()
+    load.opened(1, "flood")
+    assert refusal(Admission(900, 90), load, principal="flood", depth=89) == ""
+    assert refusal(Admission(900, 90), load, principal="flood", depth=90) == "principal"
+
+
+def test_a_flood_of_one_principal_does_not_keep_out_another(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), in_flight_limit=900, queue_limit=90) as front,
+        held_back(redis_server) as runner,
+    ):
+        codes: list[tuple[int, str]] = []
+
+        def send(name: str) -> None:
+            act_as(Principal(name, frozenset()))
+            submit_here(front, codes)
+
+        refused = 0
+        for _ in range(200):
+            try:
+                front.call(lambda: send("flood"))
+            except RequestFailed:
+                refused += 1
+        assert refused == 120
+        shown = generate_latest(_registry_of(front.front)).decode()
+        assert re.search(r'in_flight_of_principal{model="m",principal="flood",target="\S+"} 80.0\n', shown)
+        front.call(lambda: send("other"))
+        runner.answers.set()
+        wait_until(lambda: len(codes) == 81)
+        assert {code for code, _ in codes} == {0}
+        assert not front.front.resolve("m").queue.load.of_principals
+
+
+def _registry_of(front: Front) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(FrontMetrics(front))
+    return registry
 
 
 @pytest.fixture
@@ -170,14 +226,14 @@ def held_back(redis_server: RedisServer) -> FakeRunner:
 
 
 def submit(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
+    return front.call(lambda: submit_here(front, codes))
+
+
+def submit_here(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
     request = queue_pb2.PredictionRequest()
     request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
     core = front.front
-    return front.call(
-        lambda: core.submit(
-            core.resolve("m"), request, lambda reply: codes.append((reply.error_code, reply.error_message))
-        )
-    )
+    return core.submit(core.resolve("m"), request, lambda reply: codes.append((reply.error_code, reply.error_message)))
 
 
 def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(

@@ -67,7 +67,7 @@ class Unauthenticated(HeadraceError):
 
 
 class PermissionDenied(HeadraceError):
-    """The principal has no role that lets it do this, whether or not there is such a thing."""
+    """No role of the principal permits the action; raised also where there is no such resource."""
 
 
 def kind_of(error: HeadraceError) -> type[HeadraceError]:

@@ -1,7 +1,7 @@
 """How good predictions are against known labels: the same words as a version's own metrics.
 
-What a metric needs of a prediction and its label is a row of two numbers, so that a window of rows is small whatever
-the model answers: (probability, label) of binary, (probability of the true class, whether it was the likeliest) of
+What a metric needs of a prediction and its label is a row of two numbers, so that a window of rows is small for every
+model: (probability, label) of binary, (probability of the true class, whether it was the likeliest) of
 multiclass, (prediction, label) of regression and count.
 """
 

@@ -41,7 +41,7 @@ class _State:
 
 
 class Access:
-    """Thread-safe. Without a file nobody is asked for credentials."""
+    """Thread-safe. Without a file requests need no credentials."""
 
     def __init__(self, path: Path | None = None, *, remark: str = "") -> None:
         """Args:
@@ -83,10 +83,10 @@ class Access:
         return self._fault or self._remark
 
     def principal_of(self, authorization: Credentials) -> Principal:
-        """Whose credentials these are. Never waits: where `needs_time` says so, `prepare` comes first.
+        """The owner of the credentials. Never waits: where `needs_time` is true, call `prepare` first.
 
         Raises:
-            Unauthenticated: nobody's, or none.
+            Unauthenticated: there are no credentials, or they have no owner.
         """
         if self.path is None:
             return ANONYMOUS
@@ -160,17 +160,17 @@ class Access:
         self.generation += 1
 
     def _note_fault(self, error: OSError | InvalidInput) -> None:
-        """What is wrong may name principals, so it is for the log; /readyz is everybody's."""
+        """The fault may name principals, so it goes to the log; everyone may read /readyz."""
         if not self._fault:
             logger.error("the access file's newest content is refused, and the one before it counts: %s", error)
         self._fault = "the access file's newest content is refused, and the one before it counts; the log says why"
 
 
 def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: str = "") -> Access:
-    """Who may do what at doors that listen on the host; `prefix` is the settings' in messages.
+    """The rights at doors that listen on the host; `prefix` is the settings' in messages.
 
     Raises:
-        InvalidInput: the file cannot be used, or other machines reach the host and nobody is asked for credentials.
+        InvalidInput: the file cannot be used, or other machines reach the host and requests need no credentials.
     """
     if path is not None:
         if allow_anonymous:
@@ -178,8 +178,8 @@ def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: 
         return Access(path)
     if not allow_anonymous and not _is_loopback(host):
         raise InvalidInput(
-            f"{prefix}HOST is {host}, which other machines reach, and nobody is asked for credentials: set "
-            "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to let everybody do everything"
+            f"{prefix}HOST is {host}, which other machines reach, and requests need no credentials: set "
+            "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to permit every request"
         )
     return Access(remark=_ANONYMOUS_REMARK if allow_anonymous else "")
 
@@ -204,11 +204,11 @@ def _looked_up(state: _State, authorization: Credentials) -> Principal:
 
 
 def _holder_of(file: AccessFile, names: tuple[str, ...]) -> Principal:
-    """Whose certificate has these names. Raises Unauthenticated: nobody's, or those of several."""
+    """The principal whose certificate has these names. Raises Unauthenticated unless exactly one has."""
     found = {file.certificates[name].name: file.certificates[name] for name in names if name in file.certificates}
     if len(found) != 1:
-        several = f"several principals: {', '.join(sorted(found))}" if found else "nobody"
-        raise Unauthenticated(f"no token, and the access file says that the client's certificate is of {several}")
+        owners = f"several principals: {', '.join(sorted(found))}" if found else "no principal"
+        raise Unauthenticated(f"no token, and by the access file the client's certificate is of {owners}")
     return next(iter(found.values()))
 
 
@@ -226,4 +226,4 @@ def _owner_of(file: AccessFile, digest: str) -> Principal:
     for known, principal in file.principals.items():
         if hmac.compare_digest(known, digest):
             return principal
-    raise Unauthenticated("the token is nobody's; it may have been replaced")
+    raise Unauthenticated("the token is of no principal; it may have been replaced")

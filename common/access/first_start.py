@@ -21,7 +21,7 @@ ROLES: Mapping[str, str] = {
     "serving": "service:serving", "tensorboard": "viewer", "prometheus": "viewer",
 }  # fmt: skip
 _GROUP_READS = {"prometheus"}
-"""Its image has a user of its own, who is of the services' group here."""
+"""Its image runs as another user, who is in the services' group here."""
 
 
 def make(access_file: Path, tokens: Path) -> str:

@@ -20,7 +20,7 @@ class Rule:
     Attributes:
         roles: (kind, field that has the name); without a field, a role of the kind for any name. None at all: every
             principal may.
-        is_open: nobody is asked for credentials.
+        is_open: the request needs no credentials.
         is_asked_by_door: the door has to read the request before it knows the name, and then calls `require`; until
             then a role for any name will do.
     """
@@ -67,7 +67,7 @@ class Guard:
         return self.access.is_on
 
     def let_in(self, action: str, identify: Callable[[], Principal]) -> Principal:
-        """Whose request it is, from now on the current principal; `check` has to let it through yet.
+        """The principal of the request, from now on the current one; `check` decides whether it may pass.
 
         Raises:
             Unauthenticated; PermissionDenied: the action has no rule.
@@ -77,13 +77,13 @@ class Guard:
             return ANONYMOUS
         principal = identify()
         if found is None:
-            raise PermissionDenied(f"{action} has no rule, so nobody may call it")
+            raise PermissionDenied(f"{action} has no rule, so every call of it is refused")
         act_as(principal)
         return principal
 
     def check(self, action: str, principal: Principal, named: Named) -> None:
-        """Raises PermissionDenied unless the principal may do that to what the request names; says the same whether or
-        not there is such a thing."""
+        """Raises PermissionDenied unless the principal may take the action on the resource that the request names; the
+        answer is the same where there is no such resource."""
         found = self.rules[action]
         named = _any_name if found.is_asked_by_door else named
         if not (found.is_open or found.admits(principal, named)):
@@ -99,7 +99,7 @@ def require(needed: Rule, named: Named) -> None:
 
 
 def called(name: str) -> Named:
-    """The name, whatever the rule calls its field."""
+    """The name, for every field that a rule may name."""
     return lambda field: (field[1:] if field.startswith("=") else name,)
 
 

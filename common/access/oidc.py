@@ -107,7 +107,7 @@ class Oidc:
         except jwt.PyJWKClientConnectionError as error:
             raise Unavailable(f"the keys of {self.config.issuer} cannot be fetched") from error
         except jwt.PyJWTError:
-            return  # There is no such key; `principal_of` says so.
+            return  # There is no such key; `principal_of` raises.
 
     def principal_of(self, token: str) -> Principal:
         """Raises Unauthenticated."""
@@ -181,7 +181,7 @@ def _is_role(text: str) -> bool:
 
 
 def _check_url(url: str) -> str:
-    """The URL itself. Raises ValueError unless nobody between here and there can change what it answers."""
+    """The URL itself. Raises ValueError unless its answer is protected on the way: https, or this machine."""
     parts = urlsplit(url)
     is_here = parts.hostname == "localhost"
     if not is_here and parts.hostname:

@@ -32,7 +32,7 @@ _MOST_ANSWERS = 4096
 class Principal:
     """Attributes:
     roles: as check_roles takes them.
-    is_identified: False where nobody is asked for credentials.
+    is_identified: False where requests need no credentials.
     expires_at: epoch seconds after which its credentials count no more.
     """
 
@@ -61,12 +61,12 @@ class Principal:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """By code points, case included. A name with a slash is nobody's: a path must not pass for what it begins with."""
+    """By code points, case included. A name with a slash matches no pattern: a path must not pass for its beginning."""
     return "/" not in name and fnmatchcase(name, pattern)
 
 
 ANONYMOUS = Principal("anonymous", frozenset({OPERATOR, *(f"{kind}:*" for kind in _WITH_NAME)}), is_identified=False)
-"""Stands for all who ask where nobody is asked for credentials."""
+"""Of every request where requests need no credentials."""
 _current: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)
 
 
@@ -98,8 +98,8 @@ def current() -> Principal:
 
 
 def may_know(kind: str) -> Callable[[str], bool]:
-    """Whether the current principal may know that there is a thing of this name: a role of the kind for it, or one to
-    read everything, lets it."""
+    """Whether the current principal may know that there is a resource of this name: by a role of the kind for it, or by
+    the role to read everything."""
     principal = _current.get()
     return lambda name: principal.may(VIEWER) or principal.may(kind, name)
 
@@ -110,8 +110,7 @@ def act_as(principal: Principal) -> None:
 
 
 def author_of(by: str) -> str:
-    """The name for the history: the principal's, whatever the request says, but for services, which say on whose behalf
-    they ask."""
+    """The name for the history: the principal's; for a service, which acts for others, the name in the request."""
     principal = _current.get()
     is_person = principal.is_identified and not principal.may(SERVICE)
     return principal.name if is_person else by or (principal.name if principal.is_identified else "")

@@ -1,4 +1,4 @@
-"""A token in a file, as a service or a user shows it to others; read again when the file changes."""
+"""The token in a file that a service or a user sends with its requests; read again when the file changes."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ class TokenFile:
         self._read()
 
     def authorization(self) -> str:
-        """The value of the header; what the file said last where it cannot be read any more."""
+        """The value of the header; the last token where the file can no longer be read."""
         if time.monotonic() >= self._look_at:
             try:
                 self._read()

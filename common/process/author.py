@@ -1,5 +1,4 @@
-"""`by` of a request: the principal's name where identity is on, whatever the request says (common/access/principal.py);
-else what the request says."""
+"""`by` of a request: with identity the principal's name (common/access/principal.py), else the request's text."""
 
 from typing import Annotated, Any
 

@@ -43,7 +43,7 @@ class Health:
         self._set(condition, reason)
 
     def ask(self, condition: str, but: Callable[[], str]) -> None:
-        """Has each look at a condition that holds ask what is to be said of it."""
+        """Each look at a condition that holds adds the remark that `but` returns."""
         with self._lock:
             self._asks[condition] = but
 

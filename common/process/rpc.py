@@ -247,7 +247,7 @@ def parser_of(handler: Any, method: str, visit: Visit | None) -> Callable[[bytes
     def parse(serialized: bytes) -> Any:
         if deserialize is None:
             if visit and not visit.is_left_to_the_door():
-                raise PermissionDenied(f"{method} is not read before it is answered, so nobody may call it")
+                raise PermissionDenied(f"{method} is answered before its message is read, so it is refused")
             return serialized
         try:
             message = deserialize(serialized)

@@ -142,7 +142,7 @@ async def _begin(visit: Visit | None, context: Any) -> None:
 
 
 def _nothing() -> None:
-    """Where nobody is asked for credentials."""
+    """Where requests need no credentials."""
 
 
 async def _read(waits: Waits, context: Any) -> Any:

@@ -41,10 +41,10 @@ class ServiceSettings(BaseSettings):
     """YAML that names principals, their roles and the SHA-256 of their tokens (docs/guide/access.md); read again when
     it changes. Empty: no credentials are asked for. ACCESS_FILE, without a prefix, counts for every service."""
     allow_anonymous: Literal["yes", "no"] = "no"
-    """yes: without an access file the service starts at an address that other machines reach, too, and says so on every
-    page and in /readyz. ALLOW_ANONYMOUS, without a prefix, counts for every service."""
+    """yes: without an access file the service starts also at an address that other machines reach, with a warning on
+    every page and in /readyz. ALLOW_ANONYMOUS, without a prefix, counts for every service."""
     service_token_file: Path | None = None
-    """The file with the token that this service shows to the others; read again when it changes. SERVICE_TOKEN_FILE,
+    """The file with the token that this service sends to the others; read again when it changes. SERVICE_TOKEN_FILE,
     without a prefix, counts for every service."""
 
     tls_certificate_file: Path | None = None
@@ -90,14 +90,14 @@ class ServiceSettings(BaseSettings):
             raise InvalidInput(f"invalid setting: {faults}") from error
 
     def authorization(self) -> Callable[[], str] | None:
-        """What this service shows to the others. Raises InvalidInput: the file holds no token."""
+        """The header Authorization of this service's calls. Raises InvalidInput: the file holds no token."""
         return TokenFile(self.service_token_file).authorization if self.service_token_file is not None else None
 
     def open_access(self, host: str) -> Access:
-        """Who may do what at doors that listen on the host.
+        """The rights at doors that listen on the host.
 
         Raises:
-            InvalidInput: the file cannot be used, or other machines reach the host and nobody is asked for credentials.
+            InvalidInput: the file cannot be used, or other machines reach the host and requests need no credentials.
         """
         prefix = str(self.model_config.get("env_prefix", ""))
         return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)

@@ -1,5 +1,5 @@
 """TLS from PEM files: a service's certificate, its key, and the authorities of those it talks to. A change of the files
-counts from the next connection on; files that cannot be used change nothing, and /readyz says so. TLS 1.2 or newer."""
+counts from the next connection on; unusable files change nothing, and /readyz names the fault. TLS 1.2 or newer."""
 
 import logging
 import math

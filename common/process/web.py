@@ -143,8 +143,8 @@ def create_app(
     Args:
         traces_itself: the service makes the spans of its requests.
         guard: who may ask for which route.
-        identify: whose request it is, where more than a bearer token says so.
-        refused: how whoever may not is answered.
+        identify: the request's principal, where that takes more than a bearer token.
+        refused: the answer to a request without the right.
     """
     app = FastAPI(
         title=title,

@@ -1,5 +1,5 @@
 """The form of the registry's audit log: JSON lines, each entry with the SHA-256 of the entry before, so that a change
-anywhere breaks the chain from there on. The registry writes it, whoever holds a copy verifies it.
+anywhere breaks the chain from there on. The registry writes it; each holder of a copy can verify it.
 
 A line is its entry in the canonical form of RFC 8785 (JCS): sorted keys, no blanks, UTF-8. Entries have ASCII keys,
 text, and whole numbers below 2**53 alone, for which Python's writer gives that form. `digest` is the SHA-256, in hex,

@@ -63,7 +63,7 @@ class RegistryClient:
         Args:
             address: "host:port".
             traceparent: of the span that all calls belong to.
-            authorization: the header's value, asked for with each call; None where nobody asks for credentials.
+            authorization: the header's value, asked for with each call; None: calls go without credentials.
             tls: None: plain text. What its files hold now counts for calls from now on.
         """
         self._address = address

@@ -59,7 +59,7 @@ def test_on_this_machine_alone_nobody_is_asked_for_credentials(host: str) -> Non
 def test_where_other_machines_come_credentials_are_asked_for_or_the_start_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str
 ) -> None:
-    with pytest.raises(InvalidInput, match="nobody is asked for credentials"):
+    with pytest.raises(InvalidInput, match="requests need no credentials"):
         _Settings.from_environment().open_access(host)
     monkeypatch.setenv("ALLOW_ANONYMOUS", "yes")
     allowed = _Settings.from_environment().open_access(host)

@@ -64,7 +64,7 @@ def replay(example_dir: Path, event_count: int | None) -> Iterator[dict[str, Any
 
 
 def batches(events: Iterator[dict[str, Any]], most_events: int) -> Iterator[list[bytes]]:
-    """Events as lines of JSON, in batches of so many or of so many bytes."""
+    """Events as lines of JSON, in batches of at most `most_events` and about _BATCH_BYTES."""
     lines: list[bytes] = []
     size = 0
     for event in events:

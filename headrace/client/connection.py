@@ -96,8 +96,8 @@ class Door:
         """`name` is the service's, for error messages; `url` is http://host:port or https://host:port.
 
         Args:
-            token: what it is shown; None: what credentials.py has for it, "": nothing.
-            ca_file: what https:// is verified by, as trust.py says.
+            token: sent with each request; None: the token that credentials.py finds, "": none.
+            ca_file: PEM authorities that verify https://, as trust.py finds them.
 
         Raises:
             InvalidInput: the URL is of another kind, or the token cannot be read.

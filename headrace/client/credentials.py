@@ -18,7 +18,7 @@ _OTHERS = 0o077
 
 
 def token_for(url: str) -> str:
-    """What the door at the URL (or host:port) is shown; "" where there is none.
+    """The token for the door at the URL (or host:port); "" where there is none.
 
     Raises:
         InvalidInput: a file cannot be read, holds no token, or others may read it.

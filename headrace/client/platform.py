@@ -351,7 +351,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     # the platform
 
     def whoami(self) -> Mapping[str, Any]:
-        """{"name", "roles"} of the principal whose token this is; of `anonymous` where nobody is asked for one."""
+        """{"name", "roles"} of the token's principal; of `anonymous` where requests need no token."""
         found: Mapping[str, Any] = self._get(self._registry, "/v1/whoami")
         return found
 

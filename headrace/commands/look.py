@@ -270,7 +270,7 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
         "training": training_facts.course(version),
         "files": _files(version),
-        "signed by": ", ".join(f"key {key[:16]}" for key in version.signed_by.split(",") if key) or "nobody",
+        "signed by": ", ".join(f"key {key[:16]}" for key in version.signed_by.split(",") if key) or "no key",
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
     for name, signature in version.contract.get("signatures", {}).items():

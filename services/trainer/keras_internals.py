@@ -149,5 +149,5 @@ def decay_by(optimizer: keras.optimizers.Optimizer, decay: Callable[[Iterable[ke
 
 
 def clip_by(optimizer: keras.optimizers.Optimizer, clip: Callable[[Sequence[Any]], list[Any]]) -> None:
-    """Has it clip gradients so, in place of its own way."""
+    """Replaces the optimizer's own clipping of gradients."""
     optimizer._clip_gradients = clip

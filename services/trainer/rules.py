@@ -1,4 +1,4 @@
-"""Who may call what of a trainer."""
+"""The roles that calls of a trainer need."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ RULES: Mapping[str, Rule] = {
     "POST /v1/models/{model}/versions/{version}:rebuild": _TRAINS,
     "POST /v1/models/{model}:measure": _TRAINS,
     "POST /v1/models/{model}:profile": _TRAINS,
-    # Both by ids that only who has asked is told.
+    # By ids, which the answer to the request gives.
     "GET /v1/rebuilds/{rebuild_id}": _READS,
     "GET /v1/measurements/{measurement_id}": _READS,
     "GET /v1/rounds/{round_id}/events": rule("viewer", "service"),

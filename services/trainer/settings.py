@@ -37,9 +37,9 @@ class TrainerSettings(ServiceSettings):
     signed. Rounds' processes never see it."""
 
     sandbox: Literal["auto", "require", "off"] = "off"
-    """What the process of a round, in which authors' code runs, is confined to: its own folders, its stream's events,
-    the registry and the log. off: it may do what the trainer may. auto: as far as this machine can; /readyz and
-    /v1/status say what stays open. require: the trainer starts only where all of it is confined."""
+    """Confines the process of a round, in which authors' code runs, to its own folders, its stream's events, the
+    registry and the log. off: it has every right of the trainer. auto: as far as this machine can; /readyz and
+    /v1/status list the rest. require: the trainer starts only where all of it is confined."""
     sandbox_read: str = ""
     """Further files and folders that rounds may read, separated by colons: what a module looks up beside its events."""
     sandbox_environment: str = ""

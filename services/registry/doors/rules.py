@@ -45,7 +45,7 @@ _HTTP: Mapping[str, Rule] = {
     "POST /v1/models/{model}:push": _WRITES_MODEL,
     "POST /v1/models/{model}/rounds/{round_id}:fail": _WRITES_MODEL,
     "GET /v1/rounds": _VIEWS,
-    # By digests, which nobody guesses.
+    # By digests, which cannot be guessed.
     "GET /v1/definitions/{digest}": rule("viewer", "author"),
     "GET /v1/files/{digest}": rule("viewer", "author"),
     "POST /v1/gc": _OPERATES,

@@ -332,7 +332,7 @@ class Pages:
 
 
 def _own(path: str) -> str:
-    """Where to go on: a page of this registry, whatever the form says."""
+    """The page after this: one of this registry's, "/" where the form names another host's."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 

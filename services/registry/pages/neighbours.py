@@ -22,7 +22,7 @@ _MULTIPLE_CHOICES = 300
 
 
 segment = partial(quote, safe="")
-"""One of a path, whatever is in the name: they are asked in this service's name, not in the reader's."""
+"""A name as a single segment of a path: with its slashes it could reach another route, with this service's rights."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Place:
     is_live: bool = False
     """Whether an open page is kept up to date; what costs much is then left as it was."""
     who: str = ""
-    """The principal; "" where nobody is asked for credentials."""
+    """The principal; "" where requests need no credentials."""
     remark: str = ""
     """A warning on every page."""
 

@@ -31,8 +31,8 @@ Context = Mapping[str, Any]
 
 @functools.cache
 def make_environment() -> Environment:
-    """What a trainer or an older plan has not said is nothing: progress and reports are mappings from elsewhere. A
-    process has one, since compiling its templates takes 0.1 s."""
+    """An undefined name renders as nothing: progress and reports come from trainers and older plans, which may leave
+    keys out. A process has one environment, since compiling its templates takes 0.1 s."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,

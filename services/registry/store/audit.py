@@ -27,7 +27,7 @@ from services.registry.store.tables import audit
 
 logger = logging.getLogger(__name__)
 BY_REGISTRY = "registry"
-"""What it decides by itself."""
+"""`by` of its decisions that no request asks for."""
 DONE, DENIED = "done", "denied"
 _MAX_TEXT = 300
 _PAGE = 1000
@@ -70,7 +70,7 @@ class AuditLog:
 
     @contextmanager
     def refusals(self, call: Call) -> Iterator[None]:
-        """Writes an entry where what is asked for is refused; an error that says to try again is no refusal."""
+        """Writes an entry where the request is refused; Unavailable and Overloaded ask for a repetition."""
         try:
             yield
         except (Unavailable, Overloaded):
@@ -90,7 +90,7 @@ class AuditLog:
 
     @contextmanager
     def call(self, action: str, *, by: str, **about: Any) -> Iterator[Transaction]:
-        """Both of a call that is one transaction."""
+        """Both `refusals` and `change`, of a call that is one transaction."""
         call = Call(action, by, about)
         with self.refusals(call), self.change(call) as transaction:
             yield transaction
@@ -111,7 +111,7 @@ class AuditLog:
             return _head(connection)
 
     def _is_due(self, call: Call, error: HeadraceError) -> bool:
-        """So many a minute: who is refused again and again must not fill the disk. The next entry counts the others."""
+        """At most _DENIED_A_MINUTE: repeated refusals must not fill the disk. The next entry counts those left out."""
         with self._lock:
             now = self._database.now
             if len(self._denied_at) == _DENIED_A_MINUTE and now - self._denied_at[0] < 60:
@@ -126,7 +126,7 @@ class AuditLog:
         try:
             with self._database.write() as transaction:
                 append(transaction, call, DENIED)
-        except HeadraceError:  # the caller is to hear why it was refused
+        except HeadraceError:  # The caller gets the reason of the refusal, not this error.
             logger.exception("a refusal is not in the audit log", extra={"action": call.action})
 
 

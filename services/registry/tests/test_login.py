@@ -96,7 +96,7 @@ def test_logging_in_leads_to_no_other_site(browser: httpx.Client, after: str) ->
 def test_a_wrong_token_is_refused_in_a_sentence_and_not_shown(browser: httpx.Client) -> None:
     answer = _log_in(browser, "nobody")
     assert answer.status_code == 401
-    assert "the token is nobody's" in seen(answer).text
+    assert "the token is of no principal" in seen(answer).text
     assert TOKENS["nobody"] not in answer.text
     assert LOGIN_COOKIE not in browser.cookies
 

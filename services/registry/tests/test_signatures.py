@@ -57,7 +57,7 @@ def test_a_signature_is_kept_and_handed_out_with_its_keys_id(
 
 def test_an_unsigned_version_says_so(catalog: Catalog, browser: httpx.Client) -> None:
     assert (publish(catalog).signed_by, publish(catalog).signature) == ("", "")
-    assert "nobody" in browser.get("/models/m/versions/1").text
+    assert "no key" in browser.get("/models/m/versions/1").text
 
 
 def test_the_same_draft_again_gives_the_same_signed_version(catalog: Catalog, signer: Signer) -> None:

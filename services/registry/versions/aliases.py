@@ -35,7 +35,7 @@ from services.registry.store.tables import alias_history, aliases, versions
 SET = "set"
 ROLLBACK = "rollback"
 JUDGE = "judge"
-"""Who moves production back from a version that answers worse than its predecessor."""
+"""`by` of the move back from a version that answers worse than its predecessor."""
 
 
 def set_alias(transaction: Transaction, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
@@ -53,7 +53,7 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     check_author(by, reason)
     if alias == PREDECESSOR:
         raise Conflict(
-            f"alias {PREDECESSOR} follows production where the definition's rollout has a judge; nobody sets it"
+            f"alias {PREDECESSOR} follows production where the definition's rollout has a judge; it cannot be set"
         )
     before = models.get_model(transaction.connection, model)
     current = before.aliases.get(alias, 0)
@@ -202,8 +202,8 @@ def move(
 
 
 def follow_predecessor(transaction: Transaction, model: str) -> None:
-    """Points PREDECESSOR at where production would go back, where the definition's rollout has a judge; else it
-    goes."""
+    """Points PREDECESSOR at where production would go back, where the definition's rollout has a judge; else removes
+    it."""
     connection = transaction.connection
     known = models.get_model(connection, model)
     current, wanted = known.aliases.get(PREDECESSOR, 0), 0

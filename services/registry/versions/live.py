@@ -1,9 +1,9 @@
-"""Live quality of versions, as trainers measure it, and the judge's verdict: kept, shown and acted on in one
+"""Live quality of versions, as trainers measure it, and the judge's verdict: stored, shown and acted on in one
 transaction.
 
-A trainer counts labels from where the stored state stands and hands the next one in by compare-and-set. So a label
-counts once however many trainers read the log, and a trainer that dies between two hands loses nothing that another
-cannot read.
+A trainer counts labels from the position of the stored state and hands the next state in by compare-and-set. So a label
+counts once for any number of trainers, and another trainer reads again from the log what one that died had not handed
+in.
 """
 
 import json
@@ -34,10 +34,13 @@ def get_evidence(connection: Connection, model: str) -> Evidence:
 
 
 def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> int:
-    """Stores it; production goes back where the judge says so and it is still there. Gives the new revision.
+    """Stores it, and moves production back from a version that the judge found worse, if that is still in production.
+
+    Returns:
+        The new revision.
 
     Raises:
-        Conflict: another trainer has handed in what follows that revision.
+        Conflict: another trainer has handed in the next revision.
         InvalidInput: it is too large. NotFound.
     """
     stored = get_evidence(transaction.connection, model).revision

@@ -1,5 +1,5 @@
-"""A version's signature as it is stored and handed out. The registry sees that it is about this version and verifies no
-key: that is for whoever holds the trusted ones.
+"""A version's signature as it is stored and handed out. The registry checks that it is of this version's files; the
+holders of the trusted keys verify it.
 """
 
 from sqlalchemy import Connection, insert, select

@@ -1,5 +1,5 @@
-"""Who may call what of serving. Where a model is named, the door asks the guard with the name that it has read: the URL
-decides as a whole, whatever the router took for the model (http_api.py)."""
+"""The roles that calls of serving need. For a model's routes the door asks the guard, with the name that it has read
+from the whole URL (http_api.py): the router's idea of the name may differ."""
 
 from collections.abc import Iterator, Mapping
 

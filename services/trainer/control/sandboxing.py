@@ -1,4 +1,4 @@
-"""What a round may reach: its own folders, its stream's part of the log, the registry, and what the settings add."""
+"""The limits of a round: its own folders, its stream's part of the log, the registry, and what the settings add."""
 
 import ipaddress
 import os
@@ -26,10 +26,10 @@ Confining = Callable[[RoundAssignment], RoundAssignment]
 
 
 def check_machine(mode: str, found: Sequence[str]) -> Sequence[str]:
-    """What stays open under the mode, a sentence each; `found`: what this machine cannot confine.
+    """The limits that are not set under the mode, a sentence each; `found`: those that this machine cannot set.
 
     Raises:
-        InvalidInput: all is required to be closed.
+        InvalidInput: the mode requires all of them.
     """
     if mode == OFF:
         return ["everything: TRAINER_SANDBOX is off"]
@@ -39,7 +39,7 @@ def check_machine(mode: str, found: Sequence[str]) -> Sequence[str]:
 
 
 def environment_of(settings: TrainerSettings) -> dict[str, str]:
-    """What the processes of rounds are given of this one's."""
+    """The environment variables of rounds' processes."""
     if settings.sandbox == OFF:
         return dict(os.environ)
     return scrubbed(os.environ, frozenset(_words(settings.sandbox_environment)))

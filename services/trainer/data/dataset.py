@@ -47,8 +47,8 @@ class Block:
     places: NDArray[np.void]
     """PLACE of each example, same shape."""
     faults: Mapping[int, str]
-    """By index, why an example is none: what the record of somebody else's topic was found to be, or a damaged frame,
-    which then stands in its place."""
+    """By index, why an example cannot be used: the fault of a record in a source's topic, or a damaged frame, which
+    keeps its place."""
 
 
 def read_blocks(
@@ -72,8 +72,7 @@ def read_blocks(
         traces: gets those of the records that are read, in order, 64 and a record's at most.
 
     Raises:
-        DataLoss: a record is so damaged that nobody can tell how many examples it holds, or retention has removed part
-            of the ranges.
+        DataLoss: a record is too damaged to count its examples, or retention has removed part of the ranges.
         InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
     """
     if block_examples < 1:
@@ -179,7 +178,7 @@ def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], M
     """Examples, their checksums, and why those that are damaged frames are none, by index.
 
     Raises:
-        DataLoss: it holds another number of examples than it says, or so much of it is damaged that nobody can tell.
+        DataLoss: it holds another number of examples than its header, or is too damaged to count them.
     """
     place = f"{topic}, partition {record.partition}, offset {record.offset}"
     faults: dict[int, str] = {}

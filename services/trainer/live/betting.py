@@ -4,9 +4,9 @@ A share s of a capital is bet on each difference x being above the margin m: the
 While the mean given the past is at most m, no such capital grows on average, so that the chance that it ever reaches
 1 / alpha is at most alpha (Ville's inequality; Waudby-Smith and Ramdas 2023, "Estimating means of bounded random
 variables by betting", JRSS B 86:1). The capital of 1 is divided evenly over several shares, because the best is not
-known, and over beginnings: a part of it begins anew every so many samples, so that a version that turns bad late is
-found by a part that has lost nothing before (Shin, Ramdas and Rinaldo 2023, "E-detectors", NEJSDS 2:2). A sum of such
-capitals is one again.
+known, and over beginnings: a part of it begins anew every few samples, so that a version that turns bad late is found
+by a part that has lost nothing before (Shin, Ramdas and Rinaldo 2023, "E-detectors", NEJSDS 2:2). A sum of such
+capitals is such a capital again.
 """
 
 from collections.abc import Mapping

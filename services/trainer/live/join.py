@@ -1,7 +1,7 @@
 """Labels find the predictions of their key: in the order of the log, within a window of the log's own time.
 
-Either may come first. What came is a function of the log alone, so a trainer that starts again reads the window once
-more and knows what the one before it knew. The window is bounded; past its bound the oldest keys are dropped.
+Either may come first. The state is a function of the log alone, so a trainer that starts again has it after reading
+the window once more. The window is bounded; past its bound the oldest keys are dropped.
 """
 
 from collections import Counter, deque
@@ -17,13 +17,13 @@ MOST_KEYS = 200_000
 MOST_VALUES = 5_000_000
 COUNTS = ("labelled", "late", "never", "unmatched", "duplicate_predictions", "duplicate_labels", "unusable", "dropped")
 """Of predictions: with a label in time, with a label that came later than the wait (up to twice the wait), without one.
-Of labels: of no prediction. Then what came again and changed nothing, what has no output or class of the head's, and
-what was dropped because the window was full."""
+Of labels: without a prediction. Then duplicates, which change nothing; records without an output or class of the head;
+and keys dropped because the window was full."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a version said of a key. `row` as quality.row_of makes it, once the label is there."""
+    """A version's prediction for a key. `row` as quality.row_of makes it, once the label is there."""
 
     version: int
     alias: str
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a key. Its window is closed once the wait is over."""
+    """The predictions and the label of a key. Its window is closed once the wait is over."""
 
     at: float
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Join:
 
     @property
     def horizon(self) -> float:
-        """What came before plays no part any more."""
+        """Records from before this time are no longer needed."""
         return self.now - 2 * self._wait
 
     def predict(self, key: str, at: float, answer: Answer) -> Iterator[tuple[Entry, Answer]]:
-        """What has its label by this, if anything."""
+        """The prediction, if its label is there already."""
         entry = self._entry(key, at)
         if answer.version in entry.answers:
             self.counts["duplicate_predictions"] += 1
@@ -74,7 +74,7 @@ class Join:
             yield from self._score(entry, answer)
 
     def label(self, key: str, at: float, label: float) -> Iterator[tuple[Entry, Answer]]:
-        """What has its label by this: the answers of each version under the key."""
+        """The predictions of each version under the key, which now have their label."""
         entry = self._entry(key, at)
         if entry.label is not None:
             self.counts["duplicate_labels"] += 1

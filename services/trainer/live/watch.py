@@ -1,7 +1,7 @@
 """Watches the live quality of every model whose labels come late, in a thread of its own.
 
-Every trainer does so; the registry takes each step from one of them. The trainer that was second waits and looks
-whether the other goes on; when it does not, it takes over from what is stored.
+Every trainer watches; the registry takes each step from one of them. The other trainers wait, and one of them takes
+over from the stored state when the first has stopped.
 """
 
 import functools
@@ -25,12 +25,12 @@ _LOOK_SECONDS = 0.5
 _IDLE_SECONDS = 5.0
 _YIELD_SECONDS = 10.0
 _MOST_STEPS = 20
-"""Of one model before the next has its turn."""
+"""Of a model before the next has its turn."""
 
 
 @dataclass
 class _Place:
-    """Of one model: who watches it. `seen`: the revision of another trainer, which is left alone until `until`."""
+    """Of a model. `seen`: the revision that another trainer stored, which goes on undisturbed until `until`."""
 
     watching: Watching | None = None
     digest: str = ""
@@ -39,7 +39,7 @@ class _Place:
 
 
 class LiveWatch:
-    """`run` in a thread; `turn` is one look."""
+    """`run` in a thread; `turn` is a single look."""
 
     def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry, self._log, self._clock = registry, log, clock
@@ -87,7 +87,7 @@ class LiveWatch:
             logger.warning("live quality cannot be measured", extra={"model": model.name, "reason": error.message})
 
     def _watching(self, model: Model, schema: Schema, place: _Place) -> Watching | None:
-        """None where the model has no output that is measured, or another trainer goes on."""
+        """None: the model has no output that is measured, or another trainer watches it."""
         digest = f"{model.definition_digest} {schema.to_json()}"
         if place.watching is not None and place.digest == digest:
             return place.watching

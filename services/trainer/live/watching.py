@@ -1,6 +1,6 @@
-"""One model's live quality: reads predictions and labels from where the registry stands, and hands in what they say.
+"""One model's live quality: reads predictions and labels from the registry's position on, and hands in the result.
 
-What a crash leaves behind: what was read since the last hand-in is read again; the registry takes each step once.
+After a crash the records since the last hand-in are read again; the registry takes each step once.
 """
 
 import heapq
@@ -85,7 +85,7 @@ class Watching:
         self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
 
     def _read_window_again(self, window: Mapping[Place, int], counts: Mapping[str, int]) -> None:
-        """What was counted before is known again, and not counted twice."""
+        """Restores the join's state without counting its records twice."""
         for record, place in self._merged(window, self._positions):
             for _ in self._scored(record, place):
                 pass
@@ -93,7 +93,7 @@ class Watching:
         self._join.counts.update(counts)
 
     def turn(self, model: Model, registry: RegistryClient) -> bool:
-        """Reads what is new, at most some hundred records, and hands it in. Whether there is more to read.
+        """Reads new records, at most some hundred, and hands the result in. Whether there is more to read.
 
         Raises:
             Conflict: another trainer has handed in more. Unavailable, DataLoss: of the log or the registry.

@@ -1,1 +1,1 @@
-"""What a round's process may reach, held by the kernel: authors' code runs in it."""
+"""The limits of a round's process, in which authors' code runs; the kernel enforces them."""

@@ -52,7 +52,7 @@ def enter(rules: SandboxRules) -> None:
 
 
 def not_confined() -> list[str]:
-    """What stays open on this machine, a sentence each."""
+    """The limits that this machine cannot set, a sentence each."""
     version = landlock.abi()
     return [
         sentence
@@ -72,8 +72,8 @@ def not_confined() -> list[str]:
 
 
 def has_own_user() -> bool:
-    """Whether a round gets a user of its own: this process is root, and may read what others own below the paths that
-    Landlock leaves."""
+    """Whether a round runs as another user: this process is root, with the right to read all users' files below the
+    paths that Landlock permits."""
     if os.geteuid() != 0 or not landlock.abi():
         return False
     permitted = next(line for line in _status() if line.startswith("CapPrm:"))
@@ -82,7 +82,7 @@ def has_own_user() -> bool:
 
 
 def _limit(rules: SandboxRules, *, is_own_user: bool) -> None:
-    """The number of processes counts for a user, so it is bounded for one of the round's own alone."""
+    """The kernel counts processes by user, so their number is bounded only for a user that has nothing else running."""
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, rules.file_mib << 20 or None),
@@ -96,9 +96,8 @@ def _limit(rules: SandboxRules, *, is_own_user: bool) -> None:
 
 
 def _become_a_user_of_its_own() -> None:
-    """A number that no other process has. It keeps the right to read and write whatever the modes of files say, so that
-    nothing has to change its owner: Landlock says which files these are. No mode and no owner of others' files can be
-    changed with it."""
+    """A user id that no other process has, with the right to read and write files of every mode (CAP_DAC_OVERRIDE), so
+    that no file has to change its owner; Landlock limits which files. It cannot change modes or owners of others'."""
     parent, user = os.getppid(), _free_uid()
     # Without this, access(2) would not see the right that is kept (capabilities(7), SECBIT_NO_SETUID_FIXUP).
     if _libc.prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP_FOR_GOOD, 0, 0, 0):

@@ -39,7 +39,7 @@ def abi() -> int:
 
 
 def restrict(paths: Iterable[tuple[str, int]], *, connect: Iterable[int] | None) -> None:
-    """From now on only this may be done, and ptrace reaches nobody outside. Needs no_new_privs, and an ABI of 1.
+    """Permits only this from now on, and ptrace no process outside. Needs no_new_privs, and an ABI of 1.
 
     Args:
         paths: (path, rights to it and to all below it); one that is not there is left out.

@@ -1,4 +1,4 @@
-"""What one process of a round may reach, as control decides it."""
+"""The limits of a round's process, as control decides them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _BEGINNINGS = (
 
 
 def scrubbed(environment: Mapping[str, str], also: frozenset[str]) -> dict[str, str]:
-    """Without whatever may be a secret: those named here, those of `also`, and no others."""
+    """The variables that hold no secrets: those named here, and those of `also`."""
     return {
         name: value
         for name, value in environment.items()

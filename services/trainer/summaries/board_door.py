@@ -29,7 +29,7 @@ _Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def guarded(inner: _Wsgi, allowed_hosts: str, access: Access) -> _Wsgi:
-    """The application, asked only by names and pages of its own and of `allowed_hosts`, and by who may view."""
+    """The application, for principals who may view; at its own host names and `allowed_hosts`, from pages of those."""
     own = frozenset({"tensorboard", socket.gethostname().lower()})
     door = Door(HttpBounds(own_names=own, allowed_hosts=host_names(allowed_hosts)))
 

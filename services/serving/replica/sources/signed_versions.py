@@ -1,4 +1,4 @@
-"""Which versions this replica may load: where SERVING_REQUIRE_SIGNED says so, those that a trusted key has signed."""
+"""The versions that this replica may load: with SERVING_REQUIRE_SIGNED, those that a trusted key has signed."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

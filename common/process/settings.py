@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.access.access import Access, open_access
@@ -58,6 +58,13 @@ class ServiceSettings(BaseSettings):
     tls_client_certificates: ClientCertificates = "none"
     """`accepted`: HTTP takes the certificate of a client that has one, and other clients by token. `required`: HTTP and
     gRPC refuse connections without one. The access file says which principal a certificate stands for."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_path(cls, value: object, field: ValidationInfo) -> object:
+        """Empty stands for none, as Compose files pass on what is not set."""
+        is_path = cls.model_fields[str(field.field_name)].annotation == Path | None
+        return None if is_path and value == "" else value
 
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:

@@ -15,6 +15,8 @@ from typing import Any
 from common.errors import DataLoss
 from common.registry.catalog import JsonMap
 
+PRUNED = "prune_audit"
+"""The action of an entry that says which were removed before the first: up to `through`, whose digest was `removed`."""
 FIRST = "0" * 64
 """What the first entry names as the digest of the one before."""
 
@@ -52,7 +54,8 @@ def head_of(line: str) -> Head:
 
 
 def verify_chain(lines: Iterable[str], *, after: str = FIRST) -> Head:
-    """The head of an unbroken log; EMPTY for one without entries.
+    """The head of an unbroken log; EMPTY for one without entries. The first entries may be missing where a later entry
+    says that the registry has pruned them.
 
     Args:
         after: digest of the entry before the first line, for a part of a log.
@@ -60,17 +63,30 @@ def verify_chain(lines: Iterable[str], *, after: str = FIRST) -> Head:
     Raises:
         DataLoss: an entry was changed, removed, inserted or moved; the sentence names the first such place.
     """
-    head = Head(0, after)
+    head, pruned = Head(0, after), None
     for number, line in enumerate(lines, start=1):
         entry = _entry(number, line)
         digest, sequence = entry["digest"], entry["sequence"]
         if digest != digest_of(entry) or canonical(entry) != line:
             raise DataLoss(f"line {number} (entry {sequence}) was changed: its digest is not that of its content")
+        if number == 1 and after == FIRST and sequence > 1:
+            head = pruned = Head(sequence - 1, entry["previous"])
+        if entry.get("action") == PRUNED and pruned == _removed(entry):
+            pruned = None
         if entry["previous"] != head.digest or sequence != (head.sequence + 1 if head.sequence else sequence):
             before = f"entry {head.sequence}" if head.sequence else "the beginning"
             raise DataLoss(f"line {number} (entry {sequence}) does not follow {before}: entries were removed or moved")
         head = Head(sequence, digest)
+    if pruned:
+        first = f"line 1 (entry {pruned.sequence + 1})"
+        raise DataLoss(
+            f"{first} does not follow the beginning: entries were removed or moved, and none says who pruned"
+        )
     return head
+
+
+def _removed(entry: JsonMap) -> Head:
+    return Head(entry.get("through", 0), entry.get("removed", ""))
 
 
 def _entry(number: int, line: str) -> dict[str, Any]:

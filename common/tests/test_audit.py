@@ -46,7 +46,7 @@ def sealed_again(line: str, **changes: object) -> str:
         (lambda lines: lines.pop(0), "line 1 .entry 2. does not follow the beginning"),
         (lambda lines: lines.insert(2, lines[2]), "line 4 .entry 3. does not follow entry 3"),
         (lambda lines: lines.insert(2, sealed_again(lines[2], by="eve")), "line 4 .entry 3. does not follow"),
-        (lambda lines: lines.reverse(), "line 1 .entry 5. does not follow"),
+        (lambda lines: lines.reverse(), "line 2 .entry 4. does not follow entry 5"),
         (lambda lines: lines.__setitem__(slice(1, 3), [lines[2], lines[1]]), "line 2 .* does not follow entry 1"),
         (lambda lines: lines.insert(1, ""), "line 2 is no entry"),
         (lambda lines: lines.insert(1, "[" * 100_000), "line 2 is no entry"),
@@ -67,3 +67,18 @@ def test_a_line_is_canonical_whatever_is_in_it(entry: dict[str, object]) -> None
     assert canonical(json.loads(line)) == line
     assert list(json.loads(line)) == sorted(json.loads(line))
     assert verify_chain([line]).sequence == 1
+
+
+def pruned_log(**changes: object) -> list[str]:
+    """Entries 3 to 5 of five, and one that says that those before were pruned."""
+    lines = log()
+    said = {"action": "prune_audit", "by": "registry", "through": 2, "removed": head_of(lines[1]).digest, **changes}
+    return [*lines[2:], line_after(head_of(lines[-1]), said)]
+
+
+def test_a_pruned_log_is_unbroken_where_it_says_what_was_removed() -> None:
+    lines = pruned_log()
+    assert verify_chain(lines) == head_of(lines[-1])
+    for broken in (lines[1:], lines[:-1], pruned_log(through=1), pruned_log(removed=FIRST), pruned_log(action="other")):
+        with pytest.raises(DataLoss, match=r"line 1 .entry [34]. does not follow the beginning"):
+            verify_chain(broken)

@@ -44,6 +44,13 @@ def test_a_value_of_the_wrong_type_or_range_is_named(monkeypatch: pytest.MonkeyP
         _Settings.from_environment()
 
 
+def test_an_empty_path_is_none_and_other_empty_text_is_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTSERVICE_SERVICE_TOKEN_FILE", "")
+    monkeypatch.setenv("TESTSERVICE_NAME", "")
+    settings = _Settings.from_environment()
+    assert (settings.service_token_file, settings.authorization(), settings.name) == (None, None, "")
+
+
 def test_settings_do_not_change_afterwards() -> None:
     settings = _Settings.from_environment()
     with pytest.raises(ValueError, match="frozen"):

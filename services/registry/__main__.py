@@ -147,6 +147,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
         max_watchers=settings.max_watchers,
         max_parameters=settings.max_parameters,
         heartbeat_seconds=settings.heartbeat_seconds,
+        keep_audit_entries=settings.keep_audit_entries,
     )
 
 

@@ -85,6 +85,7 @@ class CatalogLimits:
     max_watchers: int
     max_parameters: int
     heartbeat_seconds: float
+    keep_audit_entries: int = 1_000_000
 
 
 class Catalog:
@@ -568,6 +569,7 @@ class Catalog:
 
     def collect(self, *, by: str = BY_REGISTRY) -> Collected:
         """`by`: who asks; what the registry collects by itself is in the audit log where something was removed."""
+        self.audit.prune(self._limits.keep_audit_entries)
         return collect(
             self.audit,
             by,

@@ -59,6 +59,8 @@ class RegistrySettings(ServiceSettings):
     """Time between garbage collections."""
     keep_changes: int = Field(100_000, ge=1)
     """Newest entries of the change log that are kept for watchers."""
+    keep_audit_entries: int = Field(1_000_000, ge=1000)
+    """Newest entries of the audit log that are kept, and up to a tenth more. Export older ones before."""
     max_watchers: int = Field(64, ge=1, le=1000)
     """Watchers at once; each holds one thread."""
     heartbeat_seconds: float = Field(2.0, gt=0, le=5)

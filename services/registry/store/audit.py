@@ -1,4 +1,5 @@
-"""The audit log: each call that changes something, and each that was refused, as an entry that only grows at its end.
+"""The audit log: each call that changes something, and each that was refused, as an entry at its end. Only `prune`
+removes, from its beginning.
 
 An entry is written in the transaction of its change: there is no change without an entry, and no entry without a
 change. What trainers and replicas do by themselves many times a second (leases, resume points, reports, files by their
@@ -17,11 +18,11 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from common.access.principal import author_of, current
 from common.errors import HeadraceError, Overloaded, Unavailable
-from common.registry.audit import EMPTY, Head, head_of, line_after
+from common.registry.audit import EMPTY, PRUNED, Head, head_of, line_after
 from services.registry.store.database import Database, Transaction
 from services.registry.store.tables import audit
 
@@ -109,6 +110,25 @@ class AuditLog:
     def head(self) -> Head:
         with self._database.read() as connection:
             return _head(connection)
+
+    def prune(self, keep: int) -> int:
+        """Removes the oldest entries once there are a tenth more than are to be kept; returns how many. An entry says
+        which, so that the rest still verifies."""
+        with self._database.read() as connection:
+            oldest = connection.execute(
+                select(audit.c.sequence).order_by(audit.c.sequence).limit(1)
+            ).scalar_one_or_none()
+            newest = _head(connection).sequence
+        if oldest is None or newest - oldest + 1 <= keep + keep // 10:
+            return 0
+        with self._database.write() as transaction:
+            last = select(audit.c.line).where(audit.c.sequence == newest - keep)
+            removed = head_of(transaction.connection.execute(last).scalar_one())
+            gone = transaction.connection.execute(delete(audit).where(audit.c.sequence <= removed.sequence))
+            append(
+                transaction, Call(PRUNED, BY_REGISTRY, {"through": removed.sequence, "removed": removed.digest}), DONE
+            )
+        return int(gone.rowcount)
 
     def _is_due(self, call: Call, error: HeadraceError) -> bool:
         """At most _DENIED_A_MINUTE: repeated refusals must not fill the disk. The next entry counts those left out."""

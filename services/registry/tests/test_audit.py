@@ -4,7 +4,7 @@ import ast
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from services.registry.doors.grpc_api import RegistryServicer
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.pages.actions import FORMS
+from services.registry.store.audit import Call
 from services.registry.tests.building import (
     NEWEST_ONLY,
     SCHEMA,
@@ -267,7 +268,7 @@ def test_no_write_of_the_registry_passes_the_log_by() -> None:
     sources = [path for path in Path(__file__).parents[1].rglob("*.py") if "tests" not in path.parts]
     parsed = (node for path in sources for node in ast.walk(ast.parse(path.read_text())))
     found = {node.name for node in parsed if isinstance(node, ast.FunctionDef) and writes(node)}
-    assert found == {"change", "_write_denied", "__init__"} | {
+    assert found == {"change", "prune", "_write_denied", "__init__"} | {
         "lease_round", "renew_lease", "release_round", "put_resume_point", "take", "tell",
         "put_evidence",  # which is in the log where it moves production: test_live.py
     }  # fmt: skip
@@ -396,6 +397,23 @@ def test_the_log_goes_on_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     assert json.loads(lines[head.sequence])["previous"] == head.digest
     verify_chain(lines)
     again.close()
+
+
+def test_the_oldest_entries_go_once_there_are_a_tenth_too_many_and_the_rest_verifies(platform: Platform) -> None:
+    log = platform.catalog.audit
+    for name in range(20):
+        log.note_denied(Call(f"denied-{name}", "ann"), NotFound("no"))
+    log.close()
+    before = log.head()
+    assert log.prune(before.sequence) == 0
+    assert log.prune(10) == before.sequence - 10
+    lines = [line.rstrip("\n") for line in log.lines(0, 10_000)]
+    assert len(lines) == 11
+    assert verify_chain(lines) == log.head() == replace(log.head(), sequence=before.sequence + 1)
+    assert json.loads(lines[-1])["through"] == before.sequence - 10
+    assert log.prune(10) == 0, "one more is not a tenth"
+    with pytest.raises(HeadraceError, match="does not follow the beginning"):
+        verify_chain(lines[1:])
 
 
 def test_an_entry_that_was_changed_in_the_database_shows(platform: Platform) -> None:

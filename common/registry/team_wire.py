@@ -1,21 +1,18 @@
 """Teams as protobuf messages, and back; beside wire.py, for both ends of RegistryService."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from common.registry.teams import Membership, Offer, Orders, TeamState
-from common.registry.wire import lease_from_wire, lease_to_wire
+from common.registry.wire import lease_from_wire, lease_to_wire, read_from, sent_as
 from protos import registry_pb2 as pb
 
 
 def offer_to_wire(offer: Offer) -> pb.HelpOffer:
-    return pb.HelpOffer(**asdict(offer))
+    return sent_as(pb.HelpOffer, offer)
 
 
 def offer_from_wire(message: pb.HelpOffer) -> Offer:
-    return Offer(
-        message.holder, message.group, message.index, tuple(message.addresses), message.code_digest, message.team_id,
-        message.is_leaving,
-    )  # fmt: skip
+    return read_from(message, Offer, addresses=tuple(message.addresses))
 
 
 def orders_to_wire(orders: Orders) -> pb.OfferHelpResponse:
@@ -37,11 +34,8 @@ def orders_from_wire(message: pb.OfferHelpResponse) -> Orders:
 
 
 def team_to_wire(team: TeamState) -> pb.Team:
-    return pb.Team(**asdict(team))
+    return sent_as(pb.Team, team)
 
 
 def team_from_wire(message: pb.Team) -> TeamState:
-    return TeamState(
-        message.team_id, tuple(message.addresses), tuple(message.members),
-        message.free, message.known, message.lost, message.is_leaving,
-    )  # fmt: skip
+    return read_from(message, TeamState, addresses=tuple(message.addresses), members=tuple(message.members))

@@ -1,7 +1,6 @@
 """Models: which stream they learn from, their newest definition, and how planning and training of them fare."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -16,6 +15,7 @@ from services.registry.definitions import streams
 from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.history import remember
+from services.registry.store.read_rows import read_row
 from services.registry.store.tables import aliases, definition_files, deleted, models
 
 _MAX_FILES = 256
@@ -135,21 +135,5 @@ def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by
 
 
 def _model_of(row: Row[tuple[object, ...]], named: Mapping[str, int]) -> Model:
-    return Model(
-        name=row.name,
-        stream=row.stream,
-        definition_digest=row.definition_digest,
-        created_at=row.created_at,
-        aliases=named,
-        newest_version=row.newest_version,
-        round_sequence=row.round_sequence,
-        consecutive_failures=row.consecutive_failures,
-        retry_at=row.retry_at,
-        last_failure=row.last_failure,
-        failure=json.loads(row.failure_json),
-        paused=row.paused,
-        pinned_version=row.pinned_version,
-        archived=row.archived,
-        head_version=row.head_version or named.get(PRODUCTION, 0),
-        rolled_back=json.loads(row.rolled_back_json),
-    )
+    head_version = row.head_version or named.get(PRODUCTION, 0)
+    return read_row(row._mapping, Model, aliases=named, head_version=head_version)

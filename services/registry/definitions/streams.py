@@ -10,6 +10,7 @@ from common.schema import Schema, check_name
 from common.schema_changes import check_compatible
 from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
+from services.registry.store.read_rows import read_row
 from services.registry.store.tables import archived_streams, deleted, streams
 
 _MAX_SCHEMA_BYTES = 1024 * 1024
@@ -92,6 +93,4 @@ def _query() -> Select[Any]:
 
 
 def _stream_of(row: Row[tuple[object, ...]]) -> Stream:
-    return Stream(
-        row.name, row.schema_version, row.schema_json, row.created_at, bool(row.archived), row.log_number
-    )  # fmt: skip
+    return read_row(row._mapping, Stream, archived=bool(row.archived))

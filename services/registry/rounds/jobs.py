@@ -13,13 +13,14 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select,
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded
 from common.registry.catalog import PUSHED, ChangeKind, JsonMap
 from common.registry.jobs import Job, JobKind, JobState, measured_files
-from common.registry.wire import json_map, json_text
+from common.registry.wire import json_text
 from services.registry.definitions.models import get_model
 from services.registry.rounds.plans import get_round
 from services.registry.store.audit import AuditLog
 from services.registry.store.database import Database, Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
+from services.registry.store.read_rows import read_row
 from services.registry.store.tables import jobs, versions
 
 MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
@@ -225,8 +226,4 @@ def _forget_oldest(connection: Connection) -> None:
 
 
 def _job_of(row: Row[Any]) -> Job:
-    return Job(
-        row.job_id, JobKind(row.kind), row.model, row.version, row.asked_by, row.reason, row.asked_at,
-        JobState(row.state), json_map("options_json", row.options_json), row.holder, row.attempts,
-        json_map("told_json", row.told_json), row.ended_at,
-    )  # fmt: skip
+    return read_row(row._mapping, Job, kind=JobKind(row.kind), by=row.asked_by, state=JobState(row.state))

@@ -25,6 +25,7 @@ from common.registry.wire import json_text
 from services.registry.definitions import models, streams
 from services.registry.rounds.ranges import check_contiguous
 from services.registry.store.database import Transaction
+from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, versions
 
 RoundRow = Row[tuple[object, ...]]
@@ -235,19 +236,7 @@ def row_of(connection: Connection, round_id: str) -> RoundRow:
 
 
 def round_of(row: RoundRow) -> Round:
-    return Round(
-        round_id=row.round_id,
-        plan=plan_of(row),
-        planned_at=row.planned_at,
-        state=RoundState(row.state),
-        reason=row.reason,
-        lease_holder=row.lease_holder,
-        lease_expires_at=row.lease_expires_at,
-        attempts=row.attempts,
-        progress=json.loads(row.progress_json),
-        version=row.version,
-        failure=json.loads(row.failure_json),
-    )
+    return read_row(row._mapping, Round, plan=plan_of(row), state=RoundState(row.state))
 
 
 def plan_of(row: RoundRow) -> RoundPlan:

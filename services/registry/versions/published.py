@@ -34,6 +34,7 @@ from services.registry.rounds.plans import RoundRow, end_done, parent_end_of, pl
 from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
 from services.registry.store.manifest import check_manifest
+from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, version_files, versions
 from services.registry.store.told import check_told
 from services.registry.versions import aliases
@@ -258,47 +259,20 @@ def _joined() -> Any:
 
 
 def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
-    plan = plan_of(row)
-    draft: Mapping[str, Any] = json.loads(row.draft_json)
     verdict = json.loads(row.verdict_json)
-    return Version(
-        model=row.model,
-        version=row.version,
+    return read_row(
+        {**json.loads(row.draft_json), **vars(plan_of(row)), **row._mapping}, Version,
         status=VersionStatus(row.status),
-        round_id=row.round_id,
-        parent_version=plan.parent_version,
-        stream=plan.stream,
-        schema_version=plan.schema_version,
-        ranges=plan.ranges,
-        definition_digest=plan.definition_digest,
-        configuration_digest=plan.configuration_digest,
-        code_digest=plan.code_digest,
-        seed=plan.seed,
-        weights_digest=draft["weights_digest"],
-        metrics=draft["metrics"],
         verdict=Verdict(
             Decision(verdict["decision"]),
             tuple(verdict["reasons"]),
             _stored_rule(verdict["rule"]),
             tuple(verdict.get("outcomes", ())),
         ),
-        events_trained=draft["events_trained"],
-        events_held_out=draft["events_held_out"],
-        events_unusable=draft["events_unusable"],
         files=tuple(files),
-        created_at=row.created_at,
-        last_event_at=plan.last_event_at,
-        timings=draft["timings"],
-        environment=draft["environment"],
-        step=draft["step"],
         end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
-        unusable=draft.get("unusable", {}),
-        contract=json.loads(row.contract_json),
-        evaluation=draft.get("evaluation", {}),
-        thinned_at=row.thinned_at,
-        thinned_by=row.thinned_by,
-        signed_by=row.signed_by,
-    )
+        signature="",
+    )  # fmt: skip
 
 
 def _stored_rule(stored: Mapping[str, Any]) -> Gate:

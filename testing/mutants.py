@@ -33,6 +33,8 @@ _SWAPS = {
 _STATEMENTS = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return, ast.If, ast.While, ast.Raise)
 _NEAREST = 4
 """Test files a mutant."""
+_GOLDEN = Path("common/tests/test_refusals.py")
+"""Its cases are in a file, and of every module of its service: it runs beside the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,8 @@ def nearest_tests(module: Path, imports: dict[Path, set[Path]]) -> list[Path]:
         seen |= layer
         near = [path for path in layer if path.name.startswith("test_") and path.parts[: len(service)] == service]
         tests += sorted(near, key=lambda path: (module.stem not in path.stem, str(path)))
-    return tests[:_NEAREST]
+    found = tests[:_NEAREST]
+    return found if _GOLDEN in found or _GOLDEN.parts[: len(service)] != service else [*found, _GOLDEN]
 
 
 def fails(tree: Path, path: Path, text: bytes, tests: list[Path], seconds: float) -> bool:

@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
-    MOST_LISTED,
     PRODUCTION,
-    AliasChange,
     Change,
     FileEntry,
     HistoryEntry,
@@ -26,7 +24,6 @@ from common.registry.catalog import (
     Round,
     RoundPlan,
     Stream,
-    ThinnedVersions,
     Version,
     VersionDraft,
 )
@@ -49,7 +46,7 @@ from services.registry.series import Series, Wanted
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
-from services.registry.store.history import HistoryPage, check_author, list_history, remember
+from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
@@ -65,6 +62,8 @@ from services.registry.versions.retention import list_thinned, thinned_counts
 from services.registry.watch import Watch
 
 logger = logging.getLogger(__name__)
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 _MAX_REASON = 1500
 ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
 StreamChange = Literal["archive", "restore"]
@@ -86,6 +85,19 @@ class CatalogLimits:
     max_parameters: int
     heartbeat_seconds: float
     keep_audit_entries: int = 1_000_000
+
+
+def _reading(
+    question: Callable[Concatenate[Connection, Given], Answer],
+) -> Callable[Concatenate["Catalog", Given], Answer]:
+    """The question as a method of the catalog, in a transaction that reads."""
+
+    def method(catalog: "Catalog", /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        with catalog._database.read() as connection:
+            return question(connection, *given, **named)
+
+    method.__doc__ = question.__doc__
+    return method
 
 
 class Catalog:
@@ -133,13 +145,8 @@ class Catalog:
         with self.audit.call("register_stream", by="", stream=name) as transaction:
             return streams.register_stream(transaction, name, schema_json)
 
-    def get_stream(self, name: str, schema_version: int = 0) -> Stream:
-        with self._database.read() as connection:
-            return streams.get_stream(connection, name, schema_version)
-
-    def list_streams(self) -> list[Stream]:
-        with self._database.read() as connection:
-            return streams.list_streams(connection)
+    get_stream = _reading(streams.get_stream)
+    list_streams = _reading(streams.list_streams)
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
         """Raises Conflict also where a layer would start anew that the definition does not name (takeover.py)."""
@@ -174,17 +181,9 @@ class Catalog:
             pass
         return applied
 
-    def get_model(self, name: str) -> Model:
-        with self._database.read() as connection:
-            return models.get_model(connection, name)
-
-    def list_models(self) -> list[Model]:
-        with self._database.read() as connection:
-            return models.list_models(connection)
-
-    def get_definition(self, digest: str) -> dict[str, bytes]:
-        with self._database.read() as connection:
-            return models.get_definition(connection, digest)
+    get_model = _reading(models.get_model)
+    list_models = _reading(models.list_models)
+    get_definition = _reading(models.get_definition)
 
     # rounds and leases
 
@@ -194,14 +193,8 @@ class Catalog:
         with self.audit.change(Call("plan_round", by, about, only_changes=True)) as transaction:
             return rounds.plan_round(transaction, plan)
 
-    def list_rounds(self, model: str, limit: int) -> list[Round]:
-        with self._database.read() as connection:
-            return rounds.list_rounds(connection, model, limit)
-
-    def recent_rounds(self, names: Sequence[str], limit: int, *, before: str = "") -> list[Round]:
-        """Of all these models together, the newest first; `before`: those planned before this round."""
-        with self._database.read() as connection:
-            return rounds.recent_rounds(connection, names, limit, before=before)
+    list_rounds = _reading(rounds.list_rounds)
+    recent_rounds = _reading(rounds.recent_rounds)
 
     def get_round(self, model: str, round_id: str) -> Round:
         """Raises NotFound, also when the round is another model's."""
@@ -241,9 +234,7 @@ class Catalog:
     def keep_team(self, round_id: str, token: int, *, chief: Offer, team: TeamState) -> TeamState:
         return self._teams.keep(self._held(round_id, token), chief, team)
 
-    def _held(self, round_id: str, token: int) -> Lease:
-        with self._database.read() as connection:
-            return leases.held(connection, round_id, token)
+    _held = _reading(leases.held)
 
     def _is_held(self, lease: Lease) -> bool:
         with self._database.read() as connection:
@@ -320,32 +311,12 @@ class Catalog:
                 call.outcome = _outcome_of(made)
                 return made
 
-    def get_version(self, model: str, version: int) -> Version:
-        with self._database.read() as connection:
-            return versions.get_version(connection, model, version)
-
-    def list_versions(self, model: str, *, limit: int = MOST_LISTED, before: int = 0) -> list[Version]:
-        """The newest `limit`, oldest first; those before a version where `before` is not 0."""
-        with self._database.read() as connection:
-            return versions.list_versions(connection, model, limit=limit, before=before)
-
-    def count_versions(self, model: str) -> int:
-        with self._database.read() as connection:
-            return versions.count_versions(connection, model)
-
-    def versions_of(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Version]:
-        """{(model, version): Version} of those that there are, without their files."""
-        with self._database.read() as connection:
-            return versions.versions_of(connection, keys)
-
-    def configurations(self, model: str, first: int, last: int) -> dict[int, JsonMap]:
-        """{version: what its round was configured with} of the versions from `first` to `last`."""
-        with self._database.read() as connection:
-            return versions.configurations_of(connection, model, first, last)
-
-    def compare(self, model: str, first: int, second: int) -> JsonMap:
-        with self._database.read() as connection:
-            return compare(connection, model, first, second)
+    get_version = _reading(versions.get_version)
+    list_versions = _reading(versions.list_versions)
+    count_versions = _reading(versions.count_versions)
+    versions_of = _reading(versions.versions_of)
+    configurations = _reading(versions.configurations_of)
+    compare = _reading(compare)
 
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
         about = {"model": model, "alias": alias, "version": version, "reason": reason}
@@ -366,22 +337,13 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
-    def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
-        """The newest `limit` moves, oldest first."""
-        with self._database.read() as connection:
-            return aliases.list_history(connection, model, limit=limit)
+    alias_history = _reading(aliases.list_history)
 
     def history(self, **wanted: Any) -> list[HistoryEntry]:
         """As list_history takes it: the entries alone."""
         return [entry for _, entry in self.history_page(**wanted).entries]
 
-    def history_page(
-        self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100, before: str = ""
-    ) -> HistoryPage:
-        with self._database.read() as connection:
-            return list_history(
-                connection, model=model, stream=stream, by=by, action=action, limit=limit, before=before
-            )
+    history_page = _reading(list_history)
 
     def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
         """Writes into the history what somebody has asked of another service through this one."""
@@ -391,9 +353,7 @@ class Catalog:
 
     # live quality
 
-    def get_evidence(self, model: str) -> Evidence:
-        with self._database.read() as connection:
-            return live.get_evidence(connection, model)
+    get_evidence = _reading(live.get_evidence)
 
     def put_evidence(self, model: str, evidence: Evidence) -> int:
         """Gives the new revision; as live.put_evidence."""
@@ -404,19 +364,9 @@ class Catalog:
         with self.audit.change(call) as transaction:
             return live.put_evidence(transaction, model, evidence)
 
-    def live_quality(self, model: str) -> JsonMap:
-        with self._database.read() as connection:
-            return live.live_quality(connection, model)
-
-    def live_measured(self, model: str) -> JsonMap:
-        """The same without the model, for its page; {} where nothing is known."""
-        with self._database.read() as connection:
-            return live.measured(connection, model)
-
-    def live_evidence(self, model: str, version: int) -> JsonMap:
-        """Of one version; {} where nothing is known."""
-        with self._database.read() as connection:
-            return live.evidence_of(connection, model, version)
+    live_quality = _reading(live.live_quality)
+    live_measured = _reading(live.measured)
+    live_evidence = _reading(live.evidence_of)
 
     # reports
 
@@ -580,15 +530,8 @@ class Catalog:
             served=lambda model: {served.version for _, served in self._reports.served(model)},
         )
 
-    def thinned(self, model: str) -> list[ThinnedVersions]:
-        """What retention has thinned of the model, by rule."""
-        with self._database.read() as connection:
-            return list_thinned(connection, model)
-
-    def thinned_counts(self) -> dict[tuple[str, str], int]:
-        """{(model, rule): versions}."""
-        with self._database.read() as connection:
-            return thinned_counts(connection)
+    thinned = _reading(list_thinned)
+    thinned_counts = _reading(thinned_counts)
 
     # changes
 

@@ -52,7 +52,7 @@ def register_stream(transaction: Transaction, name: str, schema_json: str) -> St
     return stream
 
 
-def get_stream(connection: Connection, name: str, schema_version: int) -> Stream:
+def get_stream(connection: Connection, name: str, schema_version: int = 0) -> Stream:
     """Schema version 0 means the newest. Raises NotFound."""
     stream = _find(connection, name, schema_version)
     if stream is not None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from common.json_values import value_of
 from services.serving.options.model_options import ModelOptions
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.wire.keys import alias_target
-from services.serving.wire.replica_state import LoadAttempt, ServingState, Signature, VersionState, signature_of
+from services.serving.wire.replica_state import LoadAttempt, ServingState, Signature, VersionState
 
 _ALIAS_PREFIX = alias_target("")
 _HAND_OVER_SECONDS = 5.0
@@ -145,7 +146,7 @@ class VersionSlot:
     def take_ready(self, message: Mapping[str, Any], *, now: float) -> None:
         """Its runner could answer with it, and reads no queue for it yet. now: epoch seconds."""
         self.is_ready = True
-        self.signatures = {name: signature_of(item) for name, item in message["signatures"].items()}
+        self.signatures = {name: value_of(Signature, item) for name, item in message["signatures"].items()}
         way = "its variables taken" if self.is_joining else "loaded"
         alone = [f"in a runner of its own: {self.needs_own_runner}"] if self.needs_own_runner else []
         self.engine = "; ".join([message["engine"], f"{way} as {message['load_priority']}", *alone, *message["notes"]])

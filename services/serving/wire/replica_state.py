@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from common.json_values import value_of
 from common.registry.catalog import PRODUCTION
 
 SNAPSHOT_SECONDS = 1.0
@@ -180,42 +181,5 @@ def encode(state: ReplicaState) -> bytes:
 
 
 def decode(line: bytes) -> ReplicaState:
-    """The inverse of encode; raises ValueError, KeyError or TypeError on anything else."""
-    document = orjson.loads(line)
-    return ReplicaState(
-        replica=document["replica"],
-        conditions=document["conditions"],
-        models=document["models"],
-        versions=tuple(_version(item) for item in document["versions"]),
-        default_alias=document["default_alias"],
-        config=_config(document["config"]),
-        notice=document["notice"],
-        fetched=document["fetched"],
-        requires_signed=document["requires_signed"],
-    )
-
-
-def _config(item: dict[str, Any] | None) -> ConfigState | None:
-    if item is None:
-        return None
-    return ConfigState(**item | {"reloads": tuple(ReloadResult(**result) for result in item["reloads"])})
-
-
-def _version(item: dict[str, Any]) -> VersionState:
-    signatures = {name: signature_of(signature) for name, signature in item["signatures"].items()}
-    state, attempt = ServingState(item["state"]), LoadAttempt(**item["attempt"])
-    return VersionState(
-        **item | {"state": state, "aliases": tuple(item["aliases"]), "signatures": signatures, "attempt": attempt}
-    )
-
-
-def signature_of(item: Mapping[str, Any]) -> Signature:
-    """The inverse of asdict, after JSON."""
-    return Signature(**{**item, "inputs": _specs(item["inputs"]), "outputs": _specs(item["outputs"])})
-
-
-def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    return {
-        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
-        for name, spec in item.items()
-    }
+    """The inverse of encode; raises ValueError, TypeError or AttributeError on anything else."""
+    return value_of(ReplicaState, orjson.loads(line))

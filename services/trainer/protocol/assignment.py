@@ -1,14 +1,13 @@
 """Everything that a round's process is given: its plan under a lease, where things are, how it may compute."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from common.definition.identity import MAX_PARAMETERS
+from common.json_values import value_of
 from common.process.tls import TlsFiles
-from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
+from common.registry.catalog import FileEntry, Lease, Round, RoundPlan
 from services.trainer.sandbox.rules import SandboxRules
 
 LIVE_EVENTS = "live/events.out.tfevents.live"
@@ -132,33 +131,4 @@ class RoundAssignment:
 
     @classmethod
     def from_json(cls, text: str) -> "RoundAssignment":
-        fields = json.loads(text)
-        told: dict[str, Any] = {"lease": _lease(fields["lease"])}
-        told["sandbox"] = _sandbox(fields["sandbox"])
-        told["tls"] = TlsFiles(**fields["tls"]) if fields["tls"] else None
-        told["candidate"] = tuple(FileEntry(**entry) for entry in fields["candidate"])
-        return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
-
-
-def _sandbox(fields: Mapping[str, Any]) -> SandboxRules:
-    ports = fields["ports"]
-    told = {name: tuple(fields[name]) for name in ("read", "write")}
-    return SandboxRules(**{**fields, **told, "ports": None if ports is None else tuple(ports)})
-
-
-def _lease(fields: Mapping[str, Any]) -> Lease:
-    point = fields["resume_point"]
-    return Lease(
-        round=_round(fields["round"]),
-        token=fields["token"],
-        expires_at=fields["expires_at"],
-        resume_point=None
-        if point is None
-        else ResumePoint(point["state"], tuple(FileEntry(**entry) for entry in point["files"]), point["saved_at"]),
-    )
-
-
-def _round(fields: Mapping[str, Any]) -> Round:
-    plan = dict(fields["plan"])
-    plan["ranges"] = tuple(OffsetRange(**item) for item in plan["ranges"])
-    return Round(**{**fields, "plan": RoundPlan(**plan), "state": RoundState(fields["state"])})
+        return value_of(cls, json.loads(text))

@@ -29,6 +29,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from common.errors import InvalidInput
+from common.json_values import value_of
 from services.trainer.protocol.assignment import RoundAssignment
 
 
@@ -202,16 +203,8 @@ def decode_message(line: bytes) -> Message:
     try:
         fields: dict[str, Any] = json.loads(line)
         kind = _MESSAGES[fields.pop("kind_of_message")]
-        if kind is Failed:
-            fields["kind"] = FailureKind(fields["kind"])
-        if kind is Progress:
-            fields |= {name: tuple(fields.get(name, ())) for name in ("members", "devices")}
         if kind is ToSign:
             fields["files"] = {str(path): str(digest) for path, digest in fields["files"].items()}
-        if kind is Done:
-            fields["traces"] = tuple(fields["traces"])
-        if kind is Rebuilt:
-            fields |= {name: tuple(fields[name]) for name in ("missing", "differences", "warnings")}
-        return kind(**fields)
+        return value_of(kind, fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"not a message of a round's process: {line[:200]!r}") from error

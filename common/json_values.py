@@ -3,9 +3,9 @@
 import enum
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,34 +19,36 @@ def value_of(kind: type[T], mapping: Mapping[str, Any]) -> T:
     Raises:
         TypeError, ValueError, AttributeError: the object is of another shape.
     """
-    values: dict[str, Any] = {}
-    for name, hint in _hints(typing.cast(Any, kind)).items():
+    values = {}
+    for name, read, empty in _fields(typing.cast(Any, kind)):
         if name in mapping:
-            values[name] = _value(hint, mapping[name])
-        elif typing.get_origin(hint) is tuple:
-            values[name] = ()
+            values[name] = mapping[name] if read is None else read(mapping[name])
+        elif empty is not None:
+            values[name] = empty
     return kind(**values)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _fields(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None, tuple[()] | None]]:
+    """Of each field its name, how it is read, and what it is where it is left out; None: as it is, by its default."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    named = [(field.name, hints[field.name]) for field in fields(kind)]
+    return [(name, _reader(hint), () if typing.get_origin(hint) is tuple else None) for name, hint in named]
 
 
-def _value(hint: Any, value: Any) -> Any:
-    origin = typing.get_origin(hint)
+def _reader(hint: Any) -> Callable[[Any], Any] | None:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
-        return tuple(_value(typing.get_args(hint)[0], item) for item in value or ())
+        read = _reader(inner[0])
+        return lambda items: tuple(items or () if read is None else map(read, items or ()))
     if origin is Mapping:
-        of_key, of_item = typing.get_args(hint)
-        # JSON has no numbers as keys.
-        return {int(key) if of_key is int else key: _value(of_item, item) for key, item in value.items()}
+        key, read = (int if inner[0] is int else str), _reader(inner[1])  # JSON has no numbers as keys
+        if key is str and read is None:
+            return None
+        return lambda items: {key(name): item if read is None else read(item) for name, item in items.items()}
     if origin in (typing.Union, types.UnionType):
-        inner = next(part for part in typing.get_args(hint) if part is not type(None))
-        return None if value is None else _value(inner, value)
+        read = _reader(next(part for part in inner if part is not type(None)))
+        return None if read is None else lambda value: None if value is None else read(value)
     if is_dataclass(hint):
-        return value_of(typing.cast(Any, hint), value)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
-    return value
+        return partial(value_of, typing.cast(Any, hint))
+    return hint if isinstance(hint, type) and issubclass(hint, enum.Enum) else None

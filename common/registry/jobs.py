@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry, JsonMap
-from common.registry.wire import json_map, json_text
+from common.registry.wire import read_from, sent_as
 from protos import registry_pb2 as pb
 
 
@@ -70,17 +70,8 @@ def measured_files(options: JsonMap) -> tuple[FileEntry, ...]:
 
 
 def job_to_wire(job: Job) -> pb.Job:
-    return pb.Job(
-        job_id=job.job_id, kind=str(job.kind), model=job.model, version=job.version,
-        options_json=json_text(job.options), by=job.by, reason=job.reason, asked_at=job.asked_at,
-        state=str(job.state), holder=job.holder, attempts=job.attempts, told_json=json_text(job.told),
-        ended_at=job.ended_at,
-    )  # fmt: skip
+    return sent_as(pb.Job, job)
 
 
 def job_from_wire(message: pb.Job) -> Job:
-    return Job(
-        message.job_id, JobKind(message.kind), message.model, message.version, message.by, message.reason,
-        message.asked_at, JobState(message.state), json_map("options_json", message.options_json), message.holder,
-        message.attempts, json_map("told_json", message.told_json), message.ended_at,
-    )  # fmt: skip
+    return read_from(message, Job, kind=JobKind(message.kind), state=JobState(message.state))

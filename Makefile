@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Without compiled modules each of pytest's workers rewrites the assertions of all test modules anew: 3 s of a core.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install protos docs screenshots format check test test-redis demo bench faults definitions clean
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
@@ -103,12 +104,20 @@ def _check_options(record_format: str, options: Mapping[str, Any]) -> None:
     if "avro_schema" in options and not _is_avro_schema(options["avro_schema"]):
         raise InvalidInput("source.kafka: avro_schema must be an Avro schema, or a file beside stream.yaml")
     url = options.get("schema_registry")
-    if url is not None and not (isinstance(url, str) and re.fullmatch(r"https?://[^\s/]+(/\S*)?", url)):
+    if url is not None and not (isinstance(url, str) and _is_url(url)):
         raise InvalidInput(f"source.kafka: schema_registry {url!r} is no http://host:port")
     if "protobuf_descriptor" in options:
         _check_base64(options["protobuf_descriptor"])
     if not isinstance(options.get("protobuf_message", ""), str):
         raise InvalidInput("source.kafka: protobuf_message must be the full name of a message")
+
+
+def _is_url(given: str) -> bool:
+    try:
+        parts = urlsplit(given)
+        return bool(re.fullmatch(r"https?://[^\s/]+(/\S*)?", given) and parts.hostname) and parts.port != 0
+    except ValueError:  # of its port or address
+        return False
 
 
 def _is_avro_schema(given: object) -> bool:

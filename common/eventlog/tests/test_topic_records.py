@@ -307,6 +307,7 @@ def test_examples_are_taken_with_the_features_that_the_schema_names() -> None:
         ({"format": "avro", "avro_schema": "order.avsc"}, "must be an Avro schema, or a file beside stream.yaml"),
         ({"format": "avro", "avro_schema": {"type": "nothing"}}, "the Avro schema cannot be used"),
         ({"format": "avro", "schema_registry": "schemas:8081"}, "is no http://host:port"),
+        ({"format": "avro", "schema_registry": "http://schemas:http"}, "is no http://host:port"),
         ({"format": "protobuf", "protobuf_message": "a"}, "protobuf needs protobuf_descriptor and protobuf_message"),
         ({"format": "protobuf", "protobuf_message": "a", "protobuf_descriptor": "a.desc"}, "must be base64"),
     ],

@@ -296,6 +296,8 @@ class Attempt:
             answer = {"signed": str(path)}
         except HeadraceError as error:
             answer = {"unsigned": error.message}
+        except OSError as error:  # The author's code may write to this folder, too.
+            answer = {"unsigned": f"the signature cannot be written: {error}"}
         with suppress(Unavailable):  # it has ended, and its status says how
             self._zygote.answer(child, answer)
 

@@ -86,7 +86,7 @@ def _with_log(
         known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))
         servers, read = servers + known, read + security.files()
     if source:
-        servers += [*source.servers.split(","), urlsplit(str(source.options.get("schema_registry", ""))).netloc]
+        servers += [*source.servers.split(","), _server_of(str(source.options.get("schema_registry", "")))]
     servers = [server.strip() for server in servers if server.strip()]
     alone = assignment.workers == 1 and not assignment.addresses and not assignment.is_asynchronous
     ports = {int(server.rpartition(":")[2]) for server in servers} | set(map(int, _words(settings.sandbox_ports)))
@@ -106,6 +106,12 @@ def _dead_letters(event_log: str, folder: Path, log_name: str) -> str:
         finally:
             log.close()
     return str(folder / topic)
+
+
+def _server_of(url: str) -> str:
+    """host:port, also where the URL leaves the port to its scheme; "" of ""."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}" if parts.hostname else ""
 
 
 def _is_address(server: str) -> bool:

@@ -1,8 +1,9 @@
 """seccomp: a filter over system calls, for this process and all that it forks, for good (seccomp(2)).
 
 It answers EPERM to calls that no computation needs and that reach other processes or the kernel, and EACCES to sockets
-that lead elsewhere than over TCP. The filter is classic BPF over `struct seccomp_data` (include/uapi/linux/seccomp.h,
-filter.h); numbers of calls are those of arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
+of other protocols than TCP: Landlock's rules for ports see no Multipath TCP and no SCTP. The filter is classic BPF over
+`struct seccomp_data` (include/uapi/linux/seccomp.h, filter.h); numbers of calls are those of
+arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _AND, _RETURN, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x20, 0x54, 0x06, 0x15, 0x35, 0x45
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 """Offsets in seccomp_data; of an argument the lower half."""
 _NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
@@ -88,10 +89,12 @@ def restrict(*, allow_udp: bool) -> None:
 
 def _program(machine: str, *, allow_udp: bool) -> bytes:
     types = [socket.SOCK_STREAM, *([socket.SOCK_DGRAM] if allow_udp else [])]
+    protocols = [socket.IPPROTO_IP, socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if allow_udp else [])]
     no_socket = _errno(errno.EACCES)
     of_type = [
         _step(_LOAD, _SECOND_ARGUMENT), _step(_AND, _SOCKET_TYPE),
-        *_unless(_IF_EQUAL, types, no_socket), _step(_RETURN, _ALLOW),
+        *_unless(_IF_EQUAL, types, no_socket), _step(_LOAD, _THIRD_ARGUMENT),
+        *_unless(_IF_EQUAL, protocols, no_socket), _step(_RETURN, _ALLOW),
     ]  # fmt: skip
     of_sockets = [
         _step(_LOAD, _FIRST_ARGUMENT), *_unless(_IF_EQUAL, [socket.AF_INET, socket.AF_INET6], no_socket), *of_type

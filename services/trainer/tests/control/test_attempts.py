@@ -1,7 +1,7 @@
 """One attempt at a round: what is heard of its process, by which limits it ends, and how the registry is told."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from common.process.own_time import OwnClock, Usage
 from common.process.tracing import open_tracing
 from common.registry.catalog import Lease
 from common.registry.jobs import Job, JobKind, JobState
+from common.registry.statements import SIGNATURE_FILE
 from services.trainer.control.attempt import MAX_DEATHS, Activity, Attempt, Outcome
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
@@ -26,6 +27,7 @@ from services.trainer.protocol.messages import (
     Message,
     Progress,
     Rebuilt,
+    ToSign,
 )
 from services.trainer.settings import TrainerSettings
 from testing.waiting import wait_until
@@ -83,6 +85,28 @@ def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundA
     attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
     ending = attempt.run(Stop())
     assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
+
+
+class AskingZygote(QuickZygote):
+    """Its child asks for a signature before its last word; notes the answers."""
+
+    def __init__(self, word: Message) -> None:
+        super().__init__(word)
+        self._words = [ToSign({}, "w"), word]
+        self.answers: list[Mapping[str, str]] = []
+
+    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
+        self.answers.append(answer)
+
+
+def test_a_round_hears_that_its_signature_cannot_be_written(assignment: RoundAssignment, tmp_path: Path) -> None:
+    (Path(assignment.work_dir) / SIGNATURE_FILE).mkdir(parents=True)
+    asking: Any = AskingZygote(Done(7, "promote", 5))
+    signer: Any = SimpleNamespace(sign=lambda *_: "envelope")
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
+    attempt = Attempt(assignment, registry=None, zygote=asking, settings=settings, signer=signer)  # type: ignore[arg-type]  # nothing is asked of the registry
+    assert attempt.run(Stop()).outcome is Outcome.DONE
+    assert asking.answers[0]["unsigned"].startswith("the signature cannot be written: ")
 
 
 class StagedZygote(QuickZygote):

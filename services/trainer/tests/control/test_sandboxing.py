@@ -70,6 +70,16 @@ def test_kafkas_and_the_sources_ports_may_be_connected_to(assignment: RoundAssig
     assert found.read == ()
 
 
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://names:8081", 8081), ("https://a:b@names/v1", 443), ("http://names", 80)]
+)
+def test_the_schema_registrys_port_may_be_connected_to(
+    of_segments: RoundAssignment, tmp_path: Path, url: str, port: int
+) -> None:
+    source = {"kafka": {"topic": "orders", "format": "avro", "servers": "kafka:9192", "schema_registry": url}}
+    assert port in (rules(settings_of(tmp_path), of_segments, Registry(SCHEMA | {"source": source})).ports or ())
+
+
 @pytest.mark.parametrize("together", [{"workers": 2}, {"addresses": ("a:1", "b:2")}])
 def test_processes_that_compute_a_round_together_reach_each_other(
     of_segments: RoundAssignment, tmp_path: Path, together: Mapping[str, Any]

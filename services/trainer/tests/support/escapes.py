@@ -19,7 +19,7 @@ from services.trainer.protocol.messages import Done, Report
 SECRET = "THE_KEY_OF_THE_STORE"
 FORKS, FILES, FILE_BYTES, DATA_BYTES = 40, 300, 3 << 20, 6 << 30
 """More than the limits of the sandbox that the tests make."""
-_PTRACE_SEIZE, _PTRACE_DETACH, _CLONE_NEWUSER = 0x4206, 17, 0x10000000
+_PTRACE_SEIZE, _PTRACE_DETACH, _CLONE_NEWUSER, _MULTIPATH_TCP = 0x4206, 17, 0x10000000, 262
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -186,6 +186,13 @@ def connect_to_a_service_of_the_machine(ground: Ground) -> None:
     socket.create_connection(("127.0.0.1", ground.closed_port), timeout=60).close()
 
 
+def connect_over_multipath_tcp(ground: Ground) -> None:
+    """Over TCP where the kernel has none."""
+    has_it = Path("/proc/sys/net/mptcp").is_dir()
+    with socket.socket(proto=_MULTIPATH_TCP if has_it else 0) as out:
+        out.connect(("127.0.0.1", ground.closed_port))
+
+
 def listen_for_others(ground: Ground) -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
@@ -246,8 +253,8 @@ ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
         run_a_program_of_its_own, read_a_secret_of_the_environment, read_the_environment_that_it_began_with,
         read_the_environment_of_the_process_above, read_the_memory_of_the_process_above, trace_the_process_above,
         copy_the_memory_of_the_process_above, signal_the_process_above, slow_the_process_above_down, become_root,
-        leave_by_another_root, make_a_user_namespace, connect_to_a_service_of_the_machine, listen_for_others,
-        send_a_datagram, talk_to_a_daemon_over_a_unix_socket, read_packets_of_the_network, write_a_huge_file,
-        take_all_memory, open_files_without_end, fork_without_end,
+        leave_by_another_root, make_a_user_namespace, connect_to_a_service_of_the_machine,
+        connect_over_multipath_tcp, listen_for_others, send_a_datagram, talk_to_a_daemon_over_a_unix_socket,
+        read_packets_of_the_network, write_a_huge_file, take_all_memory, open_files_without_end, fork_without_end,
     )
 }  # fmt: skip

@@ -32,7 +32,7 @@ from services.serving.doors.rest_predict import (
 )
 from services.serving.doors.roles import PREDICTS
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
-from services.serving.front.prediction_keys import PREDICTION_KEY
+from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class PredictProtocol(BoundedHttpProtocol):
         elif name == _TRACEPARENT:
             self._traceparent = value
         elif name == PREDICTION_KEY:
-            self._keys = value or b","
+            self._keys = joined((self._keys, value) if self._keys else (value,))
         elif name == b"authorization":
             if self._authorization:
                 raise RefusedByDoor(_BAD_REQUEST, "the request has two authorization headers")

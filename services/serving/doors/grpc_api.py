@@ -39,7 +39,7 @@ from services.serving.front.classify import (
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, Entry, Journal, Tags
 from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
-from services.serving.front.prediction_keys import PREDICTION_KEY
+from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
@@ -332,8 +332,7 @@ class _Call:
 
 def _keys_of(context: Any) -> bytes:
     """b"" where the call has none."""
-    given = (value.encode() or b"," for key, value in context.invocation_metadata() or () if key == _KEY)
-    return next(given, b"")
+    return joined(value.encode() for key, value in context.invocation_metadata() or () if key == _KEY)
 
 
 def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:

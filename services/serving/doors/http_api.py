@@ -37,7 +37,7 @@ from services.serving.front.async_predictions import AsyncPredictions
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.front.model_info import metadata_json, replica_json, status_json, versions_of
-from services.serving.front.prediction_keys import PREDICTION_KEY
+from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.rest_json.values import invalid
 from services.serving.wire.prediction import RequestFailed
 
@@ -130,7 +130,7 @@ class _Door:
                 answered.set_result(_response(status, content, version=version))
 
         traceparent = request.headers.get(TRACEPARENT, "").encode("latin-1")
-        keys = (request.headers.get(_KEY, "") or ("," if _KEY in request.headers else "")).encode("latin-1")
+        keys = joined(value.encode("latin-1") for value in request.headers.getlist(_KEY))
         abandon = self._predict.start(
             path, body, answer, tag=tag, timeout_seconds=_timeout_of(request), traceparent=traceparent, keys=keys
         )

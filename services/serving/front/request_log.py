@@ -98,7 +98,7 @@ class RequestLog(Collector):
                 signature=sample.request.signature, output_filter=sample.request.output_filter
             )
             sample = replace(sample, request=kept)
-        size = sample.request.ByteSize() + sample.reply.ByteSize()
+        size = sample.request.ByteSize() + sample.reply.ByteSize() + sum(map(len, sample.keys))
         with self._lock:
             if len(self._samples) >= _LONGEST_BUFFER or self._held_bytes + size > self._buffer_bytes:
                 self._counts[sample.model, DROPPED_FULL] += 1

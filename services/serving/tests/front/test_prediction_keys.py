@@ -70,7 +70,8 @@ def test_a_prediction_with_keys_is_logged_with_its_outputs_and_without_its_input
     log = _log(tmp_path)
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
         body = json.dumps(_TWO_ROWS).encode()
-        headers = {"x-prediction-key": "UA1, Z%C3%BCrich%2C 7"} | ({"content-encoding": "gzip"} if packed else {})
+        headers = [("x-prediction-key", "UA1"), ("x-prediction-key", "Z%C3%BCrich%2C 7")]
+        headers += [("content-encoding", "gzip")] if packed else []
         content = gzip.compress(body) if packed else body
         answer = plain_http.post(front.url + _PATH, content=content, headers=headers, timeout=60)
         assert answer.json() == {"predictions": [3.0, 7.0]}
@@ -134,7 +135,7 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
             request.inputs["x"].tensor_shape.dim.add(size=size)
         call(request, metadata=[("x-prediction-key", "a")])
         with pytest.raises(grpc.RpcError, match="names 2 of 1 row"):
-            call(request, metadata=[("x-prediction-key", "a,b")])
+            call(request, metadata=[("x-prediction-key", "a"), ("x-prediction-key", "b")])
     (record,) = _records(log, tmp_path)
     assert (list(record.prediction_keys), record.alias) == (["a"], "production")
 
@@ -146,6 +147,8 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
         (_PATH, "a,", "a key that is empty"),
         (_PATH, "", "a key that is empty"),
         (_PATH, f"a,{'b' * 257}", "longer than 256 characters"),
+        (_PATH, "a,Zürich", "is not ASCII with percent-encoded UTF-8"),
+        (_PATH, "a,Z%FCrich", "is not ASCII with percent-encoded UTF-8"),
         ("/v1/models/m:predictAsync", "a,b", "goes with :predict alone"),
         ("/v1/models/m:classify", "a,b", "goes with :predict alone"),
     ],
@@ -155,7 +158,9 @@ def test_keys_that_do_not_go_with_the_request_are_refused(
 ) -> None:
     log = _log(tmp_path)
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        answer = plain_http.post(front.url + path, json=_TWO_ROWS, headers={"x-prediction-key": keys}, timeout=60)
+        answer = plain_http.post(
+            front.url + path, json=_TWO_ROWS, headers=[(b"x-prediction-key", keys.encode())], timeout=60
+        )
     assert (answer.status_code, sentence in answer.json()["error"]) == (400, True), answer.text
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert not (tmp_path / "m").exists()

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,14 @@ def test_a_model_may_have_a_sampling_rate_of_its_own(redis_url: str, tmp_path: P
 def test_about_the_share_that_was_asked_for_is_taken() -> None:
     log = RequestLog(_Stuck(), default=RequestLogOptions(0.2), buffer_bytes=1)
     assert 700 < sum(log.takes("m") for _ in range(5000)) < 1300
+
+
+def test_the_keys_of_a_prediction_count_for_the_buffer() -> None:
+    log = RequestLog(_Stuck(), default=_ALL, buffer_bytes=1000)
+    empty = Sample("m", b"", 0.0, 0.0, queue_pb2.PredictionRequest(), queue_pb2.PredictionReply())
+    for _ in range(3):
+        log.offer(replace(empty, keys=("k" * 200, "l" * 200)))
+    assert counts(log) == {("m", DROPPED_FULL): 1}
 
 
 class _Stuck:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from common.counted import counted
-from common.errors import Conflict, DataLoss, InvalidInput
+from common.errors import DataLoss, InvalidInput
 from common.registry.audit import FIRST, head_of, verify_chain
+from common.storage import place_of
 from headrace.commands.session import Session
 
 app = typer.Typer(help="Who did what to the registry, and whether the record is whole.", no_args_is_help=True)
@@ -23,17 +24,15 @@ def export(
 ) -> None:
     """Write the audit log to a new file, the oldest entry first."""
     session: Session = context.obj
-    if file.exists():
-        raise Conflict(f"{file} is there already")
     last, count = "", 0
-    with session.client(timeout_seconds=60.0) as client, file.open("w", encoding="utf-8") as out:
+    with session.client(timeout_seconds=60.0) as client, place_of(str(file)).writer() as out:
         for line in client.audit_lines(after=after):
-            out.write(f"{line}\n")
+            out.write(f"{line}\n".encode())
             last, count = line, count + 1
     newest = head_of(last) if last else None
     document = {"file": str(file), "entries": count, "digest": newest.digest if newest else ""}
-    told = f"; the newest is {newest.sequence}, digest {newest.digest}" if newest else ""
-    session.show(document, lambda: typer.echo(f"{counted(count, 'entry')} in {file}{told}"))
+    ending = f"; the newest is {newest.sequence}, digest {newest.digest}" if newest else ""
+    session.show(document, lambda: typer.echo(f"{counted(count, 'entry')} in {file}{ending}"))
 
 
 @app.command()

@@ -20,9 +20,14 @@ def log(count: int) -> list[str]:
 
 def test_the_log_is_written_to_a_new_file_and_found_whole(server: Server, run: Run, tmp_path: Path) -> None:
     lines, file = log(5), tmp_path / "audit.jsonl"
+    newest = head_of(lines[-1])
+    server.will_answer(200, "".join(f"{line}\n" for line in lines[:3]).encode())
+    server.will_answer(403, {"error": {"kind": "PermissionDenied", "message": "no longer an operator"}})
+    assert run("audit", "export", str(file)).exit_code != 0
+    assert not [*tmp_path.glob("*audit*")], "a log that broke off is no log"
+    server.requests.clear()
     for part in (lines[:3], lines[3:], []):
         server.will_answer(200, "".join(f"{line}\n" for line in part).encode())
-    newest = head_of(lines[-1])
     told = run("audit", "export", str(file))
     assert told.output == f"5 entries in {file}; the newest is 5, digest {newest.digest}\n"
     assert [request.path for request in server.requests] == [f"/v1/audit?after={after}" for after in (0, 3, 5)]

@@ -29,12 +29,18 @@ def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:
-    """Those most like it, or that hold it; where none is, the first ones."""
+    """Those that hold it, then those of which as many parts of the path are most like it; where none is, the first."""
     choices = list(dict.fromkeys(known))
-    likeness = {one: max(_likeness(word, part) for part in (one, one.rpartition("/")[2])) for one in choices}
+    likeness = {one: max(_likeness(word, part) for part in _parts(one, like=word)) for one in choices}
     holding = [one for one in choices if word.lower() in one.lower()]
     close = sorted((one for one in choices if likeness[one] > 0.5), key=lambda one: -likeness[one])
     return list(dict.fromkeys((*holding, *close)))[:count] or choices[:count]
+
+
+def _parts(path: str, *, like: str) -> list[str]:
+    """The path, and every run of as many of its parts as the word has, without the number of an output."""
+    parts, length = path.partition(":")[0].split("/"), like.count("/") + 1
+    return [path, *("/".join(parts[start : start + length]) for start in range(len(parts) - length + 1))]
 
 
 def _likeness(word: str, other: str) -> float:

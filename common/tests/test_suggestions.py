@@ -1,6 +1,8 @@
 """What a sentence lists for a word that is not known."""
 
-from common.suggestions import there_is_no
+import pytest
+
+from common.suggestions import near, there_is_no
 
 
 def test_a_few_names_are_all_listed() -> None:
@@ -21,3 +23,10 @@ def test_of_many_names_the_nearest_are_listed_and_the_others_counted() -> None:
 
 def test_no_name_is_said_as_none() -> None:
     assert there_is_no("stream 'a'", "a", []) == "there is no stream 'a'; there is none"
+
+
+@pytest.mark.covers("fmt-surgery")
+@pytest.mark.parametrize("word", ["hiden_0/Relu", "hiden_0", "network_2/hidden_0_1"])
+def test_a_path_is_near_by_any_of_its_parts(word: str) -> None:
+    meant = "StatefulPartitionedCall/network_1/hidden_0_1/Relu:0"
+    assert near(word, ["code:0", "pair:0", "x:0", meant, "StatefulPartitionedCall/words/Less:0"])[0] == meant

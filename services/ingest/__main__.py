@@ -52,7 +52,7 @@ _SEGMENTS = "segments"
 
 
 def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
-    """Exit status 0 after SIGTERM, 1 when it cannot start.
+    """Exit status 0 after SIGTERM, 1 when it cannot start, 2 for a setting that is unknown or of another type.
 
     Args:
         open_log: makes the log that a URL names; the tests put a slow one here.
@@ -62,7 +62,7 @@ def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
         settings = IngestSettings.from_environment()
     except HeadraceError as error:
         print(f"ingest: {error.message}", file=sys.stderr)
-        return 1
+        return 2
     raise_open_files_limit()
     keep_giving_back()
     configure_logs("ingest", log_format=settings.log_format, level=settings.log_level)

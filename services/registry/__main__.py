@@ -44,13 +44,13 @@ _MAX_BODIES_BYTES = 8 * MAX_BODY_BYTES
 
 
 def main() -> int:
-    """Exit status 0 after SIGTERM, 1 when it cannot start."""
+    """Exit status 0 after SIGTERM, 1 when it cannot start, 2 for a setting that is unknown or of another type."""
     started_at = time.monotonic()
     try:
         settings = RegistrySettings.from_environment()
     except HeadraceError as error:
         print(f"registry: {error.message}", file=sys.stderr)
-        return 1
+        return 2
     configure_logs("registry", log_format=settings.log_format, level=settings.log_level)
     raise_open_files_limit()
     # A version costs 60 ms of a core here. Where serving shares the machine, predictions go first.

@@ -40,17 +40,21 @@ _MAX_REGISTRY_CALL_SECONDS = 5.0
 
 
 def main(round_function: str = ROUND_FUNCTION) -> int:
-    """Exit status 0 after a stop that was asked for, 1 when the trainer cannot start.
+    """Exit status 0 after a stop that was asked for, 1 when the trainer cannot start, 2 for a setting that is wrong.
 
     Args:
         round_function: "module:function", what a round's process runs; the tests put their own here.
     """
+    try:
+        settings = TrainerSettings.from_environment()
+    except HeadraceError as error:
+        print(f"trainer: {error.message}", file=sys.stderr)
+        return 2
     raise_open_files_limit()
     keep_giving_back()
     stop = Stop()
     stop.listen_for_signals()
     try:
-        settings = TrainerSettings.from_environment()
         configure_logs("trainer", log_format=settings.log_format, level=settings.log_level)
         _run(settings, round_function, stop)
     except HeadraceError as error:

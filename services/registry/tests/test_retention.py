@@ -64,6 +64,7 @@ def test_an_hour_and_then_a_day_is_thinned_to_its_newest_accepted_version() -> N
     assert [(one.version, one.rule) for one in ended] == [(number, "none") for number in range(1, 6)]
 
 
+@pytest.mark.covers("est-run-config")
 def test_a_thinned_version_says_so_and_its_files_are_collected(catalog: Catalog, clock: Clock) -> None:
     for _ in range(5):
         publish(catalog)

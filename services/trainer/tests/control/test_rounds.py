@@ -15,11 +15,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.errors import Conflict, InvalidInput
+from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, Lease, Round, RoundState
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState
 from common.registry.round_words import hindrance_of
+from services.trainer.__main__ import main
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import Ending, Outcome
 from services.trainer.control.identity import holder_id, holder_secret
@@ -201,10 +202,20 @@ def test_a_round_that_gets_no_core_says_so_and_no_other_is_begun_beside_it(
     os.kill(child_pid, signal.SIGCONT)
 
 
-def test_a_setting_that_was_renamed_is_refused_with_its_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINER_ROUND_SET_ASIDE_SECONDS", "10")
-    with pytest.raises(InvalidInput, match="TRAINER_ROUND_SET_ASIDE_SECONDS is TRAINER_ROUND_STALL_SECONDS now"):
-        TrainerSettings.from_environment()
+@pytest.mark.covers("est-run-config")
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("ROUND_SET_ASIDE_SECONDS", "10", "TRAINER_ROUND_SET_ASIDE_SECONDS is TRAINER_ROUND_STALL_SECONDS now"),
+        ("RESUME_INTERVAL_SECONDS", "abc", "TRAINER_RESUME_INTERVAL_SECONDS"),
+    ],
+)
+def test_a_setting_that_was_renamed_or_is_no_number_ends_the_start_with_status_two(
+    name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"TRAINER_{name}", value)
+    assert main() == 2
+    assert sentence in capfd.readouterr().err
 
 
 def test_the_limits_of_an_export_are_the_settings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a module's `model_fn(features, labels, mode, params)` is told and gives back (docs/guide/keras.md)."""
+"""What a module's `model_fn(features, labels, mode, params, config)` is given and returns (docs/guide/keras.md)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,19 @@ class ModeKeys:
     """What a call is for; the names and values of TensorFlow's estimators."""
 
     TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a function that takes `config` learns of its round; the names of TensorFlow's estimators.
+
+    Attributes:
+        save_checkpoints_steps: training.save_every_steps; None where resume points go by time alone.
+        train_batch_size: in examples.
+    """
+
+    save_checkpoints_steps: int | None
+    train_batch_size: int
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""model_fn(features, labels, mode, params) as a Keras network: one function, called in every mode.
+"""model_fn(features, labels, mode, params, config) as a Keras network: one function, called in every mode.
 
 The function makes its layers and variables anew in each call, and yet they are the same variables: whatever makes a
 `tf.Variable` in a call is given the one that an earlier call has made under the same path. A path is Keras's name of
@@ -16,7 +16,7 @@ The first calls, one in each mode, are made at once on two empty examples; what 
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -25,22 +25,23 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
 
 from common.definition.model import Definition
-from common.model_fn import ModeKeys
+from common.model_fn import ModeKeys, RunConfig
 from common.schema import Feature, Schema
 from services.trainer.families import module_inputs
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.port import Columns, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.families.tensorflow_1 import tensorflow_1
 from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.parsing import DTYPES
 from services.trainer.keras_internals import name_variable
 
 ModelFunction = Callable[..., Any]
-_ARGUMENTS = ("features", "labels", "mode", "params", "weights")
+_ARGUMENTS = ("features", "labels", "mode", "params", "config", "weights")
 _NAMES_OF_ONE = ("logits", "predictions", "prediction", "outputs", "output")
 _KERAS_COUNTERS = ("object_name_uids", "name_scope_stack")
-_VARIABLE_STORES = ("__variable_store",)
-"""Where tf.compat.v1.get_variable looks for what it has made: within one call it makes each once."""
+_COLLECTIONS = (("__variable_store",), ("__varscope",))
+"""Where tf.compat.v1.get_variable looks for what it has made, and counts scopes: within one call it makes each once."""
 _EMPTY_ROWS = 2
 
 
@@ -62,13 +63,16 @@ class _Variables:
         kept = {name: global_state.get_global_attribute(name) for name in _KERAS_COUNTERS}
         for name in kept:
             global_state.set_global_attribute(name, None)
-        stores = tf.compat.v1.get_default_graph().get_collection_ref(_VARIABLE_STORES)
-        known, stores[:] = stores[:], []
+        stores = [tf.compat.v1.get_default_graph().get_collection_ref(name) for name in _COLLECTIONS]
+        known = [store[:] for store in stores]
+        for store in stores:
+            store.clear()
         try:
             with tf.variable_creator_scope(self._make):
                 yield self._asked
         finally:
-            stores[:] = known
+            for store, before in zip(stores, known, strict=True):
+                store[:] = before
             for name, value in kept.items():
                 global_state.set_global_attribute(name, value)
 
@@ -100,6 +104,8 @@ class ModelFnNetwork(keras.Model):
         super().__init__(name="model_fn")
         self._function, self._path = function, str(definition.module)
         self._parameters = definition.module_parameters
+        training = definition.training
+        self._config = RunConfig(training.save_every_steps, training.batch_size)
         self._accepts = _accepted(function, schema, definition)
         self._store = _Variables(self._path)
         self._head_names = tuple(head.name for head in definition.heads)
@@ -209,8 +215,12 @@ class ModelFnNetwork(keras.Model):
         given: dict[str, Any] = {"features": dict(features), "mode": mode}
         given["params"] = copy.deepcopy(dict(self._parameters))
         given["labels"] = labels if labels is None or len(labels) > 1 else next(iter(labels.values()))
-        given["weights"] = weights
-        with self._store.call() as asked:
+        given["weights"], given["config"] = weights, self._config
+        with (
+            self._store.call() as asked,
+            tf.GradientTape(persistent=True) if mode == ModeKeys.TRAIN else nullcontext() as tape,
+            tensorflow_1(tape, asked),
+        ):
             spec = self._function(**{name: given[name] for name in self._accepts})
         if spec is None:
             raise DefinitionFailedError(f"{self._path}: model_fn returned nothing in mode {mode}")
@@ -283,8 +293,8 @@ def _accepted(function: ModelFunction, schema: Schema, definition: Definition) -
     unknown = [name for name in names if name not in _ARGUMENTS]
     if unknown or "features" not in names or "mode" not in names:
         raise DefinitionFailedError(
-            f"{path}: model_fn takes {', '.join(names)}; expected features, labels, mode, params, and weights if "
-            f"wanted; another one, such as config, needs a default, which it keeps"
+            f"{path}: model_fn takes {', '.join(names)}; expected features, labels, mode, params, and config or "
+            f"weights if wanted; another one needs a default, which it keeps"
         )
     if schema.weight is not None and "weights" not in names:
         raise DefinitionFailedError(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.schema import Schema
+from services.trainer.determinism import block_order
 from services.trainer.families.building import build
 from services.trainer.families.heads import ByHead
 from services.trainer.families.model import BuiltModel
@@ -73,14 +74,29 @@ def model_fn(features, labels, mode, params):
     return {"loss": loss, "train_op": lambda: optimizer.apply_gradients(zip(tape.gradient(loss, watched), watched))}
 """
 )
+HANDBOOK = """
+import tensorflow.compat.v1 as tf
+from common.model_fn import EstimatorSpec
+
+def model_fn(features, labels, mode, params, config):
+    assert config.train_batch_size == 8
+    hidden = tf.layers.dense(features["x"][:, tf.newaxis], params["hidden"], activation=tf.nn.relu, name="hidden")
+    logits = tf.layers.dense(hidden, 1)[:, 0]
+    if mode == "infer":
+        return EstimatorSpec(mode, predictions={"logits": logits})
+    loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    step = tf.train.get_global_step()
+    optimizer = tf.train.MomentumOptimizer(tf.train.exponential_decay(0.5, step, 2, 0.5, staircase=True), 0.9)
+    return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, global_step=step))
+"""
 HEADS = {"label": None, "task": None, "heads": {"late": {"task": "binary"}, "kind": {"task": "multiclass"}}}
 
 
 @pytest.mark.covers("est-model-fn")
 @pytest.mark.parametrize(
     ("source", "sections"),
-    [(PLAIN, {}), (OWN_STEP, HEADS)],
-    ids=["optimizer, metrics and a signature", "own train op and several heads"],
+    [(PLAIN, {}), (OWN_STEP, HEADS), (HANDBOOK.replace("== 8", "== 16"), {})],
+    ids=["optimizer, metrics and a signature", "own train op and several heads", "as in the handbooks"],
 )
 def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(
     source: str, sections: dict[str, Any], tmp_path: Path
@@ -116,6 +132,33 @@ def built(source: str, directory: Path, **training: Any) -> tuple[BuiltModel, Tr
     raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
     labels: ByHead = {"late": raw["late"]}
     return model, TrainingSet(model.transformed(raw).columns, labels, {"late": tf.ones(len(EXAMPLES))}, len(EXAMPLES))
+
+
+@pytest.mark.covers("est-model-fn", "api-tf1-compat")
+def test_an_optimizer_of_tensorflow_1_takes_the_steps_of_numpy_by_its_own_global_step(tmp_path: Path) -> None:
+    model, examples = built(HANDBOOK, tmp_path)
+    weights = {one.path: one.numpy().astype(float) for one in model.network.variables}
+    assert weights["global_step"] == 0
+    training = Training(model, seed=5)
+    training.train_block(examples, pass_index=0, block_index=0)
+    found = {one.path: one.numpy() for one in model.network.variables}
+    assert found["global_step"] == len(EXAMPLES) / 8
+    order = block_order(5, count=len(EXAMPLES), pass_index=0, block_index=0)
+    x, y = (np.asarray(one, float) for one in (examples.columns["x"], examples.labels["late"]))
+    names = ("hidden/kernel", "hidden/bias", "dense/kernel", "dense/bias")
+    speeds = {name: np.zeros_like(weights[name]) for name in names}
+    for step, rows in enumerate(order.reshape(-1, 8)):
+        before = x[rows, np.newaxis] @ weights["hidden/kernel"] + weights["hidden/bias"]
+        hidden = np.maximum(before, 0)
+        logits = (hidden @ weights["dense/kernel"] + weights["dense/bias"])[:, 0]
+        slope = (1 / (1 + np.exp(-logits)) - y[rows])[:, np.newaxis] / 8
+        back = slope @ weights["dense/kernel"].T * (before > 0)
+        gradients = (x[rows, np.newaxis].T @ back, back.sum(0), hidden.T @ slope, slope.sum(0))
+        for name, gradient in zip(names, gradients, strict=True):
+            speeds[name] = 0.9 * speeds[name] + gradient
+            weights[name] -= 0.5 * 0.5 ** (step // 2) * speeds[name]
+    for name in names:
+        np.testing.assert_allclose(found[name], weights[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.covers("api-exec-modes")

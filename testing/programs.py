@@ -14,9 +14,11 @@ from pathlib import Path
 PROGRAMS = {
     "chromium": "chromium",  # the dashboard in a browser
     "curl": "curl",  # the tutorial's request
+    "initdb": "postgresql",  # the catalog in PostgreSQL
     "g++": "g++",  # a library of operations for TensorFlow
     "java": "openjdk-17-jre-headless",  # Kafka
     "mvn": "maven",  # Kafka's jars
+    "postgres": "postgresql",
     "prometheus": "prometheus",  # the dashboards and rules of the profile `observe`
     "promtool": "prometheus",
     "redis-server": "redis-server",  # a newer Redis than the wheel of `make install` has
@@ -35,8 +37,14 @@ _EVERYWHERE = (
 """What a machine with make and a shell has. The compiler's own two are nothing without g++."""
 
 
+def where(name: str) -> str | None:
+    """The program's path. Debian keeps PostgreSQL's servers away from PATH, in a folder for each release."""
+    releases = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(releases[-1]) if releases else None)
+
+
 def is_there(name: str) -> bool:
-    return shutil.which(name) is not None
+    return where(name) is not None
 
 
 def packages() -> list[str]:
@@ -47,7 +55,7 @@ def link(names: Iterable[str], folder: Path) -> None:
     """Fills a new folder; names that are not there are left out."""
     folder.mkdir(parents=True)
     for name in names:
-        if found := shutil.which(name):
+        if found := where(name):
             (folder / name).symlink_to(found)
 
 

@@ -37,8 +37,12 @@ class RegistryServer:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        self.process = ForkedProcess("services.registry.__main__:main", environment=self.environment())
+        self.begin()
         wait_until(self._is_ready, "the registry is ready")
+
+    def begin(self) -> None:
+        """Returns at once."""
+        self.process = ForkedProcess("services.registry.__main__:main", environment=self.environment())
 
     def environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}

@@ -5,13 +5,15 @@ import logging
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import TextIO
 
 import grpc
 from prometheus_client import REGISTRY
 
-from common.errors import HeadraceError, Unavailable
+from common.access.guard import Guard
+from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process import scheduling
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
@@ -19,8 +21,9 @@ from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.retry import Backoff
 from common.process.rpc import start_server
+from common.process.tls import Tls
 from common.process.tracing import open_tracing
-from common.process.web import WebServer, bind, bounds_of
+from common.process.web import WebServer, bind, bounds_of, create_app
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.doors.audited import AuditedGuard
@@ -32,9 +35,10 @@ from services.registry.pages.forms import read_secret
 from services.registry.pages.neighbours import Neighbours
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
+from services.registry.store.postgres import Leadership, lead, open_engine, url_of
 from services.registry.store.shelf import claim
 from services.registry.webhooks.hooks import read_webhooks
-from services.registry.webhooks.sender import Webhooks
+from services.registry.webhooks.sender import PlacesInFiles, Webhooks
 
 logger = logging.getLogger(__name__)
 # Calls other than watches that run at once; an upload holds one from its first to its last byte.
@@ -72,8 +76,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     access = settings.open_access(settings.host)
     tls = settings.open_tls(service_health)
     tracing = open_tracing("registry", settings.trace_sample)
-    shelf = claim(settings.data_dir, settings.blobs)
-    catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
+    leadership = _led(settings, stop, service_health, Guard(access, RULES), tls) if settings.database else None
+    shelf = claim(settings.data_dir, settings.blobs, owner=leadership.owner if leadership else "")
+    catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf, leadership=leadership)
     guard = AuditedGuard(access, RULES, catalog.audit)
     REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))
     service_health.satisfy("catalog")
@@ -84,9 +89,10 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     neighbours = Neighbours(
         settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
     )
-    secret = read_secret(settings.data_dir / "pages.secret")
+    secret = leadership.secret if leadership else read_secret(settings.data_dir / "pages.secret")
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
-    webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)
+    places = leadership or PlacesInFiles(settings.data_dir / "webhooks")
+    webhooks = Webhooks(hooks, catalog, places, stop=stop)
     app = create_registry_app(
         catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing,
         guard=guard,
@@ -119,7 +125,45 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     logger.info("stopping")
     service_health.stop()
     catalog.end_watches()
-    close_all(lambda: _stop_grpc(server), web.stop, catalog.close, tracing.close)
+    close_all(
+        lambda: _stop_grpc(server), web.stop, catalog.close, *([leadership.close] if leadership else []), tracing.close
+    )
+    if leadership and leadership.lost.is_set():
+        raise Unavailable("another registry leads; a new start stands by")
+
+
+def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: Guard, tls: Tls | None) -> Leadership:
+    """Once this registry leads; until then its HTTP door says why it is not ready.
+
+    Raises:
+        InvalidInput, Unavailable.
+    """
+    if not settings.blobs:
+        raise InvalidInput("REGISTRY_DATABASE needs REGISTRY_BLOBS: another registry would not find files in a folder")
+    engine = open_engine(url_of(settings.database, settings.database_password_file))
+    waiting = create_app("registry", service_health, guard=guard)
+    sock = bind(settings.host, settings.http_port)
+    bounds = bounds_of(
+        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
+    )
+    web = WebServer(waiting, sock, bounds, tls)
+    web.start()
+    try:
+        leadership = lead(
+            engine,
+            uuid.uuid4().hex,
+            is_stopped=stop.wait,
+            say=lambda reason: service_health.fail("catalog", reason),
+        )
+    finally:
+        web.stop()
+
+    def step_down() -> None:
+        service_health.fail("catalog", "another registry leads")
+        stop.request()
+
+    leadership.watch(step_down)
+    return leadership
 
 
 def _stop_grpc(server: grpc.Server) -> None:

@@ -48,6 +48,7 @@ from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
 from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
+from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
@@ -104,9 +105,22 @@ class Catalog:
     """Thread-safe. One per data folder: SQLite file, blobs and unfinished uploads live below it."""
 
     def __init__(
-        self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time, shelf: Shelf | None = None
+        self,
+        data_dir: Path,
+        limits: CatalogLimits,
+        *,
+        clock: Clock = time.time,
+        shelf: Shelf | None = None,
+        leadership: Leadership | None = None,
     ) -> None:
-        """`shelf`: where the files are kept, if not in the folder. Raises DataLoss, Unavailable."""
+        """
+        Args:
+            shelf: where the files are kept, if not in the folder.
+            leadership: of a catalog in PostgreSQL, in place of SQLite's file.
+
+        Raises:
+            DataLoss, Unavailable.
+        """
         self.is_open = True
         """Until the watches are ended; what waits for changes looks at it."""
         self._limits = limits
@@ -115,7 +129,11 @@ class Catalog:
         self._series = Series(clock)
         self._teams = Teams(clock, self._is_held)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
-        self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
+        self._database = (
+            Database.in_postgres(leadership, keep_changes=limits.keep_changes, clock=clock)
+            if leadership
+            else Database.in_file(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
+        )
         with self._database.write() as transaction:
             line.complete(transaction.connection)
         self.audit = AuditLog(self._database)

@@ -29,6 +29,11 @@ class RegistrySettings(ServiceSettings):
     data_dir: Path = Path("data/registry")
     """Folder of the catalog, the files and unfinished uploads; one registry at a time."""
 
+    database: str = ""
+    """postgresql://user@host:port/database of the catalog; empty: SQLite in `data_dir`. Several registries may name one
+    database: one leads, the others stand by. The files must be at `blobs` then."""
+    database_password_file: Path | None = None
+    """File with the password of that user; empty: as libpq finds it."""
     blobs: str = ""
     """URL of the folder that holds the files (s3://bucket/registry), for a new registry; empty: `data_dir`. The catalog
     and unfinished uploads stay in `data_dir`."""

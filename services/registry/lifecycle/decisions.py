@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from common.counted import counted
 from common.errors import Conflict
@@ -11,6 +10,7 @@ from common.registry.catalog import PRODUCTION, ChangeKind, Model, Stream
 from services.registry.definitions import models, streams
 from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.database import Transaction
+from services.registry.store.dialects import upsert
 from services.registry.store.history import check_author, remember
 from services.registry.store.tables import (
     aliases,
@@ -179,8 +179,7 @@ def check_stream_deletable(connection: Connection, name: str) -> Stream:
 
 def _keep_counting(connection: Connection, kind: str, name: str, newest_version: int, round_sequence: int) -> None:
     numbers = {"newest_version": newest_version, "round_sequence": round_sequence}
-    row = upsert(deleted).values(kind=kind, name=name, **numbers)
-    connection.execute(row.on_conflict_do_update(index_elements=["kind", "name"], set_=numbers))
+    upsert(connection, deleted, ["kind", "name"], {"kind": kind, "name": name, **numbers}, numbers)
 
 
 def _changed(

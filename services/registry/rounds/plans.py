@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, Row, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, insert, select, tuple_, update
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.process.retry import Backoff
@@ -25,6 +25,7 @@ from common.registry.wire import json_text
 from services.registry.definitions import models, streams
 from services.registry.rounds.ranges import check_contiguous
 from services.registry.store.database import Transaction
+from services.registry.store.dialects import likely
 from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, versions
 
@@ -214,7 +215,7 @@ def list_rounds(connection: Connection, model: str, limit: int) -> list[Round]:
 def recent_rounds(connection: Connection, names: Sequence[str], limit: int, *, before: str = "") -> list[Round]:
     """Of all these models together, the newest first; `before`: those planned before this round. Raises NotFound."""
     # The newest of most models are near the end: SQLite would sort every round of them all (sqlite.org/lang_corefunc).
-    query = select(rounds).where(func.likely(rounds.c.model.in_(names)))
+    query = select(rounds).where(likely(rounds.c.model.in_(names)))
     if before:
         place = tuple_(rounds.c.planned_at, rounds.c.round_id)
         query = query.where(place < (row_of(connection, before).planned_at, before))

@@ -1,4 +1,5 @@
-"""SQLite in WAL mode behind one writer: each state change is one durable transaction with its entry in the change log.
+"""SQLite in WAL mode, or PostgreSQL, behind one writer: each state change is one durable transaction with its entry in
+the change log.
 
 A crash at any line leaves the state before or after a transaction, never between; nothing is told to a watcher before
 it is on disk.
@@ -20,10 +21,13 @@ from sqlalchemy.schema import CreateColumn
 from common.errors import DataLoss, Unavailable
 from common.registry.catalog import ChangeKind
 from services.registry.store import tables
+from services.registry.store.postgres import Leadership, format_of
 
 _BUSY_TIMEOUT_SECONDS = 5.0
 _WRITER_TIMEOUT_SECONDS = 10.0
 _COMPACT_EVERY = 256
+_READS, _WRITES = "REPEATABLE READ", "READ COMMITTED"
+"""PostgreSQL's levels. Writers follow each other (Leadership.check), so each sees what the one before has committed."""
 Clock = Callable[[], float]
 
 
@@ -53,26 +57,34 @@ class Transaction:
 class Database:
     """Thread-safe. Reads see one consistent state and never wait for the writer."""
 
-    def __init__(self, path: Path, *, keep_changes: int, clock: Clock = time.time) -> None:
-        """Opens or creates the file.
+    def __init__(self, engine: Engine, *, keep_changes: int, leadership: Leadership | None, clock: Clock) -> None:
+        self._keep_changes = keep_changes
+        self._clock = clock
+        self._writer = threading.Lock()
+        self._listeners: list[Callable[[int], None]] = []
+        self._engine, self._leadership = engine, leadership
+        with self.write() as transaction:
+            _check_format(transaction.connection)
+            _add_columns(transaction.connection)
+            tables.metadata.create_all(transaction.connection)
+            _add_indexes(transaction.connection)
+
+    @classmethod
+    def in_file(cls, path: Path, *, keep_changes: int, clock: Clock = time.time) -> "Database":
+        """Opens or creates the file of SQLite.
 
         Raises:
             DataLoss: the file is not a catalog, or of another format.
             Unavailable: it cannot be opened.
         """
-        self._keep_changes = keep_changes
-        self._clock = clock
-        self._writer = threading.Lock()
-        self._listeners: list[Callable[[int], None]] = []
-        self._engine = create_engine(
-            f"sqlite:///{path}", pool_size=8, max_overflow=24, pool_timeout=_BUSY_TIMEOUT_SECONDS
-        )
-        _use_wal(self._engine)
-        with _storage_errors(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
-            _check_format(connection)
-            _add_columns(connection)
-            tables.metadata.create_all(connection)
-            _add_indexes(connection)
+        engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=24, pool_timeout=_BUSY_TIMEOUT_SECONDS)
+        _use_wal(engine)
+        return cls(engine, keep_changes=keep_changes, leadership=None, clock=clock)
+
+    @classmethod
+    def in_postgres(cls, leadership: Leadership, *, keep_changes: int, clock: Clock = time.time) -> "Database":
+        """Raises DataLoss: the catalog is of another format. Unavailable: PostgreSQL cannot be asked."""
+        return cls(leadership.engine, keep_changes=keep_changes, leadership=leadership, clock=clock)
 
     @property
     def now(self) -> float:
@@ -85,7 +97,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with _storage_errors(), self._engine.connect() as connection, connection.begin():
+        with _storage_errors(), self._connected(_READS) as connection, connection.begin():
             yield connection
 
     @contextmanager
@@ -93,13 +105,14 @@ class Database:
         """Commits when the block ends, rolls back when it raises.
 
         Raises:
-            Unavailable: another writer took too long, or the disk refused (full, read-only).
+            Unavailable: another writer took too long, the disk refused (full, read-only), or another registry leads.
         """
         if not self._writer.acquire(timeout=_WRITER_TIMEOUT_SECONDS):
             raise Unavailable(f"the catalog was busy for {_WRITER_TIMEOUT_SECONDS:.0f} s")
         try:
-            writing = self._engine.connect().execution_options(writes=True)
-            with _storage_errors(), writing as connection, connection.begin():
+            with _storage_errors(), self._connected(_WRITES) as connection, connection.begin():
+                if self._leadership:
+                    self._leadership.check(connection)
                 transaction = Transaction(connection, self._clock(), self._keep_changes)
                 yield transaction
         finally:
@@ -110,6 +123,12 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def _connected(self, how: str) -> Connection:
+        connection = self._engine.connect()
+        if self._leadership:
+            return connection.execution_options(isolation_level=how)
+        return connection.execution_options(writes=how == _WRITES)
 
 
 def _use_wal(engine: Engine) -> None:
@@ -133,10 +152,12 @@ def _use_wal(engine: Engine) -> None:
 
 
 def _check_format(connection: Connection) -> None:
-    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    is_file = connection.dialect.name == "sqlite"
+    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one() if is_file else format_of(connection)
     if found not in (0, tables.FORMAT):
         raise DataLoss(f"the catalog is of format {found}, this registry reads format {tables.FORMAT}")
-    connection.exec_driver_sql(f"PRAGMA user_version={tables.FORMAT}")
+    if is_file:
+        connection.exec_driver_sql(f"PRAGMA user_version={tables.FORMAT}")
 
 
 def _add_columns(connection: Connection) -> None:
@@ -172,4 +193,6 @@ def _storage_errors() -> Iterator[None]:
     except OperationalError as error:
         raise Unavailable(f"the catalog cannot be read or written: {error.orig}") from error
     except DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable(f"the catalog's connection has ended: {error.orig}") from error
         raise DataLoss(f"the catalog is damaged or was used wrongly: {error.orig}") from error

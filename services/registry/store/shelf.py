@@ -12,6 +12,7 @@ not need, so no two of them share a URL.
 """
 
 import json
+import shutil
 import threading
 import time
 import uuid
@@ -155,8 +156,12 @@ def elsewhere_of(directory: Path) -> Elsewhere | None:
     return None
 
 
-def claim(directory: Path, url: str) -> Elsewhere | None:
+def claim(directory: Path, url: str, *, owner: str = "") -> Elsewhere | None:
     """The place of a registry's files, claimed for its data folder; None where `url` is empty.
+
+    Args:
+        owner: of a catalog that several registries lead in turn: the place is claimed for it, and what the folder has
+            noted of the files is forgotten.
 
     Raises:
         InvalidInput: the scheme is not known.
@@ -175,15 +180,17 @@ def claim(directory: Path, url: str) -> Elsewhere | None:
         raise Conflict(f"the files of {directory} are in it; only a new registry keeps its files in {place}")
     if before is not None and before.place != place:
         raise Conflict(f"the files of {directory} are in {before.place}, and REGISTRY_BLOBS is {place}")
-    _own(directory, place)
+    if owner:
+        shutil.rmtree(directory / "blobs", ignore_errors=True)
+    _own(directory, place, owner)
     found = Elsewhere(directory, place)
     found.note_all()
     return found
 
 
-def _own(directory: Path, place: Place) -> None:
+def _own(directory: Path, place: Place, owner: str) -> None:
     said = directory / _AT
-    owner = json.loads(said.read_text())["owner"] if said.exists() else uuid.uuid4().hex
+    owner = owner or (json.loads(said.read_text())["owner"] if said.exists() else uuid.uuid4().hex)
     mark = place / _OWNER
     if mark.exists():
         theirs = mark.read().decode(errors="replace")

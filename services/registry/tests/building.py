@@ -14,6 +14,8 @@ from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, Roun
 from common.registry.reporting import Report
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.rounds.leases import LeaseRules
+from services.registry.store.postgres import Leadership, lead, open_engine, url_of
+from testing.postgres_server import PostgresServer
 from testing.saved_models import saved_model
 
 SCHEMA: JsonMap = {
@@ -52,9 +54,11 @@ def definition(name: str = "m", stream: str = "s", *, seed: int = 7, retention: 
     return {"model.yaml": f"{text}features: {{x: {{type: numeric}}}}\n".encode()}
 
 
-def new_catalog(directory: Path, clock: Clock, limits: CatalogLimits = LIMITS) -> Catalog:
+def new_catalog(
+    directory: Path, clock: Clock, limits: CatalogLimits = LIMITS, leadership: Leadership | None = None
+) -> Catalog:
     """With stream s and model m."""
-    catalog = Catalog(directory, limits, clock=clock)
+    catalog = Catalog(directory, limits, clock=clock, leadership=leadership)
     catalog.register_stream("s", json.dumps(SCHEMA))
     catalog.register_model("m", stream="s", files=definition(), by="test")
     return catalog
@@ -183,3 +187,10 @@ def multiply(directory: Path, *, versions: int, models: int) -> None:
 
 
 _COPIED = ("models", "rounds", "versions", "aliases")
+
+
+def leadership_of(postgres: PostgresServer, database: str) -> Leadership:
+    """Of a database that no other leads."""
+    engine = open_engine(url_of(postgres.url(database), postgres.password_file))
+    told: list[str] = []
+    return lead(engine, "owner", is_stopped=lambda _: bool(told), say=told.append)

@@ -1,5 +1,6 @@
 """A catalog in a folder of its own with a clock to turn by hand, and real registry processes."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.pages.neighbours import Neighbours
-from services.registry.tests.building import Clock, new_catalog
+from services.registry.tests.building import Clock, leadership_of, new_catalog
 from testing import plain_http
+from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
 
 
@@ -23,12 +25,31 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """For tests with the mark `needs("postgres")`."""
+    folder = tmp_path_factory.mktemp("postgres")
+    for parent in (folder, *folder.parents):  # pytest's folders are root's alone, and the server runs as another user
+        if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
+            parent.chmod(0o711)
+    server = PostgresServer(folder / "server")
+    server.start()
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
-    """With stream s and model m."""
-    made = new_catalog(tmp_path, clock)
+def catalog(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Catalog]:
+    """With stream s and model m. HEADRACE_TEST_CATALOG=postgres: in a database of its own, else in SQLite's file."""
+    leadership = None
+    if os.environ.get("HEADRACE_TEST_CATALOG") == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        leadership = leadership_of(server, server.new_database())
+    made = new_catalog(tmp_path, clock, leadership=leadership)
     yield made
     made.close()
+    if leadership:
+        leadership.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from common.process.retry import Backoff
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, lease, new_catalog, next_plan, publish
 from services.registry.webhooks.hooks import EVENTS, Webhook, read_webhooks
-from services.registry.webhooks.sender import SIGNATURE, Webhooks
+from services.registry.webhooks.sender import SIGNATURE, PlacesInFiles, Webhooks
 from testing.waiting import wait_until
 
 SECRET = "a secret of the test"
@@ -72,7 +72,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def started(hook: Webhook, catalog: Catalog, tmp_path: Path) -> tuple[Webhooks, Stop]:
     stop = Stop()
-    webhooks = Webhooks((hook,), catalog, tmp_path / "webhooks", stop=stop, backoff=SOON)
+    webhooks = Webhooks((hook,), catalog, PlacesInFiles(tmp_path / "webhooks"), stop=stop, backoff=SOON)
     webhooks.start()
     wait_until(lambda: (tmp_path / "webhooks" / f"{hook.name}.json").exists(), "it has a place in the log")
     return webhooks, stop

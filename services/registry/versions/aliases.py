@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 from sqlalchemy import Connection, Row, delete, insert, select
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from common.definition.model import parse_definition
 from common.errors import Conflict, NotFound
@@ -29,6 +28,7 @@ from services.registry.definitions import models
 from services.registry.rounds.descent import follow_canary, follow_production
 from services.registry.rounds.rolled_back import check_events, note
 from services.registry.store.database import Transaction
+from services.registry.store.dialects import upsert
 from services.registry.store.history import check_author
 from services.registry.store.tables import alias_history, aliases, versions
 
@@ -192,10 +192,8 @@ def move(
     transaction: Transaction, model: str, alias: str, current: int, version: int, *, how: str, by: str, reason: str
 ) -> None:
     """Points the alias at the version, with the entry in its history; the caller has checked that it may."""
-    row = upsert(aliases).values(model=model, alias=alias, version=version)
-    transaction.connection.execute(
-        row.on_conflict_do_update(index_elements=["model", "alias"], set_={"version": version})
-    )
+    row = {"model": model, "alias": alias, "version": version}
+    upsert(transaction.connection, aliases, ["model", "alias"], row, {"version": version})
     _remember(transaction, model, alias, current, version, how=how, by=by, reason=reason)
     if alias == PRODUCTION:
         follow_predecessor(transaction, model)

@@ -11,13 +11,13 @@ import logging
 from typing import Any
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import PRODUCTION, JsonMap
 from common.registry.live import Evidence
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
+from services.registry.store.dialects import upsert
 from services.registry.store.tables import live, live_versions
 from services.registry.versions import aliases
 
@@ -51,8 +51,7 @@ def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> in
         raise InvalidInput(f"the live state of {model} has {len(state)} bytes, at most {MOST_STATE_BYTES} are taken")
     values = {"revision": stored + 1, "state_json": state, "counts_json": json.dumps(evidence.counts),
               "updated_at": transaction.now}  # fmt: skip
-    row = upsert(live).values(model=model, **values)
-    transaction.connection.execute(row.on_conflict_do_update(index_elements=["model"], set_=values))
+    upsert(transaction.connection, live, ["model"], {"model": model, **values}, values)
     for version, document in evidence.versions.items():
         shown = dict(document)
         if version == evidence.back_from:
@@ -65,8 +64,8 @@ def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> in
 def _put_version(transaction: Transaction, model: str, version: int, document: JsonMap) -> None:
     values: dict[str, Any] = {"updated_at": transaction.now}
     values |= {f"{part}_json": json.dumps(document[part]) for part in ("tracks", "judge") if part in document}
-    row = upsert(live_versions).values(model=model, version=version, **values)
-    transaction.connection.execute(row.on_conflict_do_update(index_elements=["model", "version"], set_=values))
+    row = {"model": model, "version": version, **values}
+    upsert(transaction.connection, live_versions, ["model", "version"], row, values)
 
 
 def _go_back(transaction: Transaction, model: str, version: int, reason: str) -> dict[str, Any]:

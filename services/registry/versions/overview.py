@@ -9,6 +9,7 @@ from common.registry.catalog import PRODUCTION, JsonMap, Model, RoundState, Vers
 from common.registry.round_words import hindrance_of
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
+from services.registry.store.dialects import unlikely
 from services.registry.store.tables import alias_history, aliases
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import rounds as rounds_table
@@ -31,9 +32,9 @@ def overview(connection: Connection, now: float) -> list[tuple[Model, float, Jso
         connection,
         (models_table.c.name == versions_table.c.model)
         & (models_table.c.newest_version == versions_table.c.version)
-        & func.unlikely(models_table.c.newest_version > 0),
+        & unlikely(models_table.c.newest_version > 0),
     )
-    recent = func.unlikely(versions_table.c.created_at > now - _HOUR_SECONDS)
+    recent = unlikely(versions_table.c.created_at > now - _HOUR_SECONDS)
     counts = dict(_by_model(connection, versions_table.c.model, func.count(), recent))
     moves = _moves(connection)
     by_model = {model: {found.model: found for found in list_} for model, list_ in (("p", produced), ("n", newest))}

@@ -16,8 +16,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy import Connection, delete, select, update
 
 from common.counted import counted
 from common.definition.model import DEFINITION_FILE
@@ -40,6 +39,7 @@ from services.registry.rounds.jobs import OPEN_JOBS
 from services.registry.rounds.line import ancestor_at_most, first_of_line
 from services.registry.rounds.plans import OPEN_STATES, plan_of
 from services.registry.store.database import Transaction
+from services.registry.store.dialects import greatest, least, upsert
 from services.registry.store.history import remember
 from services.registry.store.tables import (
     definition_files,
@@ -247,20 +247,17 @@ def _read(content: bytes) -> JsonMap:
 def _note(transaction: Transaction, name: str, rule: str, numbers: Sequence[int]) -> None:
     """In the sums, the history and the change log: one entry of each for the pass."""
     first, last, count = min(numbers), max(numbers), len(numbers)
-    row = upsert(thinned).values(
-        model=name, rule=rule, versions=count, first_version=first, last_version=last, at=transaction.now
-    )
-    transaction.connection.execute(
-        row.on_conflict_do_update(
-            index_elements=["model", "rule"],
-            set_={
-                "versions": thinned.c.versions + count,
-                "first_version": func.min(thinned.c.first_version, first),
-                "last_version": func.max(thinned.c.last_version, last),
-                "at": transaction.now,
-            },
-        )
-    )
+    row = {
+        "model": name, "rule": rule, "versions": count, "first_version": first, "last_version": last,
+        "at": transaction.now,
+    }  # fmt: skip
+    sums = {
+        "versions": thinned.c.versions + count,
+        "first_version": least(thinned.c.first_version, first),
+        "last_version": greatest(thinned.c.last_version, last),
+        "at": transaction.now,
+    }
+    upsert(transaction.connection, thinned, ["model", "rule"], row, sums)
     detail = f"{counted(count, 'version')}, {first} to {last}"
     reason = f"retention: {THINNED_TO[rule]} stays"
     remember(transaction, "thin", by=_BY, reason=reason, model=name, version=last, detail=detail)

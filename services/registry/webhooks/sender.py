@@ -15,7 +15,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from common.errors import HeadraceError
@@ -46,6 +46,28 @@ class Result:
     at: float
 
 
+class Places(Protocol):
+    """Where each webhook stands in the change log: the revision that it was told last, None for a new one."""
+
+    def place_of(self, hook: str) -> int | None: ...
+
+    def keep_place(self, hook: str, revision: int) -> None: ...
+
+
+class PlacesInFiles:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def place_of(self, hook: str) -> int | None:
+        try:
+            return int(json.loads((self._directory / f"{hook}.json").read_text())["revision"])
+        except FileNotFoundError:
+            return None
+
+    def keep_place(self, hook: str, revision: int) -> None:
+        write_whole(self._directory / f"{hook}.json", json.dumps({"revision": revision}).encode())
+
+
 class Webhooks:
     """`start` begins the threads; `listed` may be called by any."""
 
@@ -53,12 +75,12 @@ class Webhooks:
         self,
         hooks: tuple[Webhook, ...],
         catalog: Catalog,
-        directory: Path,
+        places: Places,
         *,
         stop: Stop,
         backoff: Backoff = _BACKOFF,
     ) -> None:
-        self._senders = [_Sender(hook, catalog, directory, stop, backoff) for hook in hooks]
+        self._senders = [_Sender(hook, catalog, places, stop, backoff) for hook in hooks]
 
     def start(self) -> None:
         for sender in self._senders:
@@ -70,10 +92,10 @@ class Webhooks:
 
 
 class _Sender:
-    def __init__(self, hook: Webhook, catalog: Catalog, directory: Path, stop: Stop, backoff: Backoff) -> None:
+    def __init__(self, hook: Webhook, catalog: Catalog, places: Places, stop: Stop, backoff: Backoff) -> None:
         self.hook = hook
         self._catalog, self._stop, self._backoff = catalog, stop, backoff
-        self._path = directory / f"{hook.name}.json"
+        self._places = places
         self._results = deque[Result](maxlen=_LISTED)
         self._counts = {"delivered": 0, "given_up": 0}
         self._told = deque[str](maxlen=_REMEMBERED)
@@ -100,7 +122,7 @@ class _Sender:
                     self._told.append(event.event_id)
             if change.revision != revision:
                 revision = change.revision
-                self._write_place(revision)
+                self._places.keep_place(self.hook.name, revision)
 
     def _deliver(self, event: Happened) -> bool:
         """False where the registry stops before it is settled."""
@@ -136,15 +158,10 @@ class _Sender:
 
     def _read_place(self) -> int:
         """A hook that has none yet begins at the newest change."""
-        try:
-            return int(json.loads(self._path.read_text())["revision"])
-        except FileNotFoundError:
-            newest = self._catalog.newest_revision
-            self._write_place(newest)
-            return newest
-
-    def _write_place(self, revision: int) -> None:
-        write_whole(self._path, json.dumps({"revision": revision}).encode())
+        place = self._places.place_of(self.hook.name)
+        if place is None:
+            self._places.keep_place(self.hook.name, place := self._catalog.newest_revision)
+        return place
 
     def to_mapping(self) -> dict[str, Any]:
         parts = urlsplit(self.hook.url)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.local.launcher import Launcher
+from headrace.places import PlatformState, ProcessState, write_state
 from headrace.tests.answering_server import Server, answering_server
 
 _FAKE_SERVICE = textwrap.dedent(
@@ -93,3 +94,20 @@ def front_ports() -> Iterator[dict[str, int]]:
 def server() -> Iterator[Server]:
     with answering_server() as server:
         yield server
+
+
+@pytest.fixture
+def platform_dir(server: Server, tmp_path: Path) -> Iterator[Path]:
+    """The data folder of a platform all of whose doors are the test's server."""
+    port = int(server.url.rpartition(":")[2])
+    script = "print('here', flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"here\n"
+    names = ("registry", "ingest", "trainer", "serving-0")
+    processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
+    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
+    yield tmp_path
+    holder.communicate(b"\n", timeout=60)

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
-from headrace.places import HTTP_PORT_OF, PlatformState, ProcessState, write_state
+from headrace.places import HTTP_PORT_OF
 from headrace.tests.answering_server import ROUND, VERSION, Server
 from headrace.tests.test_documents import RIDDLES
 
@@ -34,24 +34,13 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(server: Server, tmp_path: Path) -> Iterator[Run]:
+def run(platform_dir: Path) -> Run:
     """Runs a command on a platform all of whose doors are the test's server."""
-    port = int(server.url.rpartition(":")[2])
-    script = "print('here', flush=True); input()"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"here\n"
-    names = ("registry", "ingest", "trainer", "serving-0")
-    processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
-    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(app, ["--data", str(tmp_path), *arguments], input=stdin)
+        return CliRunner().invoke(app, ["--data", str(platform_dir), *arguments], input=stdin)
 
-    yield run
-    holder.communicate(b"\n", timeout=60)
+    return run
 
 
 @pytest.mark.parametrize("kind", [*EXIT_STATUS_OF])

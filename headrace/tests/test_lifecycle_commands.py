@@ -2,9 +2,6 @@
 
 import base64
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +13,7 @@ from typer.testing import CliRunner, Result
 import headrace
 from common.definition.gate import read_gate
 from headrace.cli import app
-from headrace.places import Addresses, PlatformState, ProcessState, write_state
+from headrace.places import Addresses
 from headrace.tests.answering_server import ROUND, VERSION, Server
 
 MODEL: dict[str, Any] = {
@@ -52,19 +49,8 @@ class Run:
 
 
 @pytest.fixture
-def run(server: Server, tmp_path: Path) -> Iterator[Run]:
-    port = int(server.url.rpartition(":")[2])
-    script = "print('here', flush=True); input()"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"here\n"
-    names = ("registry", "ingest", "trainer", "serving-0")
-    processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
-    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
-    yield Run(server, tmp_path)
-    holder.communicate(b"\n", timeout=60)
+def run(server: Server, platform_dir: Path) -> Run:
+    return Run(server, platform_dir)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from common.errors import InvalidInput
 from protos import tfserving_pb2
 from services.serving.front.monitoring import read_monitoring_config
 from services.serving.options.tls import read_tls_config
-from services.serving.tests.front.test_front_process import row_sums
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http
 from testing.redis_server import RedisServer

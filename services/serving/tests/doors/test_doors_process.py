@@ -13,8 +13,8 @@ import pytest
 
 from common.eventlog import tfrecord
 from protos import prediction_log_pb2
-from services.serving.tests.front.test_front_process import Serving, row_sums
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.front.test_front_process import Serving
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until

@@ -4,14 +4,12 @@ import gzip
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from protos import queue_pb2
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
@@ -20,10 +18,6 @@ from testing.redis_server import RedisServer
 _TIMEOUT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
 _MAX_BODY_BYTES = 4096
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 @pytest.fixture

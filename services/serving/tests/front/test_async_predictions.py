@@ -13,12 +13,10 @@ import redis
 from common.process.tracing import open_tracing
 from protos import queue_pb2
 from services.serving.front.async_predictions import AsyncLimits
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
-from services.serving.wire.codes import Code
 from services.serving.wire.keys import queue_key
-from services.serving.wire.prediction import RequestFailed
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
@@ -28,12 +26,6 @@ _MAX_BODY_BYTES = 4096
 _ROWS = {"instances": [[1, 2]]}
 _SUBMIT = "/v1/models/m:predictAsync"
 _UNKNOWN = "/v1/predictions/0123456789abcdef"
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    if inputs["x"].flat[0] < 0:
-        raise RequestFailed(Code.INVALID_ARGUMENT, "x is negative")
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +40,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def front(redis_url: str) -> Iterator[FrontThread]:
     with (
         FrontThread(redis_url, replica_state(version()), queue_limit=16, max_body_bytes=_MAX_BODY_BYTES) as front,
-        FakeRunner(redis_url, row_sums, targets=("alias/production", "version/3")) as front.runner,
+        FakeRunner(redis_url, sums_of_no_negative, targets=("alias/production", "version/3")) as front.runner,
     ):
         yield front
 
@@ -227,7 +219,7 @@ def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: Front
 def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisServer) -> None:
     with (
         ThreadPoolExecutor(1) as pool,
-        FakeRunner(redis_server.url, row_sums) as runner,
+        FakeRunner(redis_server.url, sums_of_no_negative) as runner,
     ):
         runner.answers.clear()
         with FrontThread(redis_server.url, replica_state(version())) as front:

@@ -1,22 +1,20 @@
 """A Redis that is slow, full, somebody else's or none: requests are refused in words, until it is itself again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import redis
 
 from common.errors import Unavailable
-from protos import queue_pb2
 from services.serving.queue.blocking_redis import BlockingRedis
 from services.serving.queue.runner_queue import RunnerQueue, make_group
 from services.serving.queue.scripts import RENEW
 from services.serving.tests.support.distorted_redis import DistortedRedis
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key, serving_key
@@ -25,10 +23,6 @@ from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
 _QUEUE = queue_key("m", "alias/production")
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 def predict(front: FrontThread) -> httpx.Response:

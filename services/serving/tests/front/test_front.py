@@ -17,7 +17,7 @@ import redis
 
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire import keys as queue_keys
@@ -28,10 +28,6 @@ from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 def predict(front: FrontThread, rows: list[list[float]], **fields: Any) -> httpx.Response:

@@ -4,18 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 
-from protos import queue_pb2
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
@@ -35,10 +33,6 @@ class Stubbed(manager_process.ManagerProcess):
 serving.ManagerProcess = Stubbed
 sys.exit(serving.main())
 """
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 class Serving:

@@ -1,18 +1,17 @@
 """Every answer has a request id: whichever way the request came, and whatever the answer is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
-import numpy as np
 import pytest
 
 from common.process.tracing import open_tracing
-from protos import queue_pb2, tfserving_pb2
+from protos import tfserving_pb2
 from services.serving.front.journal import MAX_TAG_BYTES, Tags
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
@@ -20,10 +19,6 @@ from testing.redis_server import RedisServer
 
 _HEADER = "x-request-id"
 _TAG = "order 17/é".encode("latin-1")
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from protos import prediction_log_pb2, queue_pb2, tfserving_pb2
 from services.serving.front.request_log import RequestLog
 from services.serving.front.request_log_places import open_place
 from services.serving.options.request_log_options import RequestLogOptions
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
@@ -25,10 +25,6 @@ from testing.waiting import wait_until
 _PATH = "/v1/models/m:predict"
 _TWO_ROWS = {"instances": [[1, 2], [3, 4]]}
 _WAIT_SECONDS = 60.0
-
-
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    return {"y": inputs["x"].sum(axis=1)}
 
 
 def negated(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:

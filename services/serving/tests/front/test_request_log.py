@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,9 @@ from services.serving.front.request_log_places import Place, open_place
 from services.serving.options.model_server_config import config_json
 from services.serving.options.request_log_options import RequestLogOptions, options_of
 from services.serving.options.settings import ServingSettings
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
-from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
 from testing import plain_http
 from testing.redis_server import RedisServer
 
@@ -55,17 +53,11 @@ for record in tf.data.TFRecordDataset(sys.argv[1:]):
 """
 
 
-def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-    if inputs["x"].flat[0] < 0:
-        raise RequestFailed(Code.INVALID_ARGUMENT, "x is negative")
-    return {"y": inputs["x"].sum(axis=1)}
-
-
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
-    with FakeRunner(server.url, row_sums):
+    with FakeRunner(server.url, sums_of_no_negative):
         yield server.url
     server.stop()
 

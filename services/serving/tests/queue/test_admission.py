@@ -16,8 +16,8 @@ from services.serving.front.core import Front
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
-from services.serving.tests.front.test_front import predict, row_sums
-from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.front.test_front import predict
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.replica_states import replica_state, version

@@ -13,9 +13,22 @@ import redis
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
 from services.serving.wire import keys as queue_keys
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, read_tensor, write_tensor
 
 Model = Callable[[Mapping[str, np.ndarray], queue_pb2.PredictionRequest], Mapping[str, np.ndarray]]
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+def sums_of_no_negative(
+    inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest
+) -> Mapping[str, np.ndarray]:
+    if inputs["x"].flat[0] < 0:
+        raise RequestFailed(Code.INVALID_ARGUMENT, "x is negative")
+    return row_sums(inputs, request)
 
 
 class FakeRunner(threading.Thread):

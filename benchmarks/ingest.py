@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +28,10 @@ import grpc
 import psutil
 
 from benchmarks.report import Cell, publish
+from benchmarks.serving_load.caller import PLAIN, Caller
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
+from common.process.tls import Tls, TlsFiles
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from protos import ingest_pb2 as pb
@@ -94,17 +95,27 @@ class Platform:
     """A registry and an ingest as real processes in a folder that is removed afterwards."""
 
     def __init__(
-        self, directory: Path, server_cores: set[int], load_cores: set[int], *, event_log: str = "", **settings: str
+        self,
+        directory: Path,
+        server_cores: set[int],
+        load_cores: set[int],
+        *,
+        event_log: str = "",
+        caller: Caller = PLAIN,
+        **settings: str,
     ) -> None:
         """Without an event log: segments in the directory. Settings: INGEST_*, without the prefix."""
+        self._caller = caller
         self.http_port, self.grpc_port, registry_http, registry_grpc = _free_ports(4)
         common = {**os.environ, "REGISTRY_LOG_LEVEL": "WARNING", "INGEST_LOG_LEVEL": "WARNING"}
         self._registry = subprocess.Popen(
             [sys.executable, "-m", "services.registry"],
             env=common | {"REGISTRY_HTTP_PORT": str(registry_http), "REGISTRY_GRPC_PORT": str(registry_grpc),
-                          "REGISTRY_DATA_DIR": str(directory / "registry")},
+                          "REGISTRY_DATA_DIR": str(directory / "registry"),
+                          **{f"REGISTRY_{name}": value for name, value in settings.items() if name.startswith("TLS_")}},
         )  # fmt: skip
-        client = RegistryClient(f"127.0.0.1:{registry_grpc}", timeout_seconds=_READY_SECONDS)
+        tls = Tls.of(TlsFiles(authorities=caller.ca_file)) if caller.ca_file else None
+        client = RegistryClient(f"127.0.0.1:{registry_grpc}", timeout_seconds=_READY_SECONDS, tls=tls)
         client.register_stream(STREAM, json.dumps(SCHEMA))
         client.close()
         os.sched_setaffinity(0, server_cores)  # inherited by the process that is started now
@@ -137,7 +148,8 @@ class Platform:
     def _time_until(self, path: str, started: float) -> float:
         while time.perf_counter() - started < _READY_SECONDS:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5):
+                url = f"{self._caller.scheme}://127.0.0.1:{self.http_port}{path}"
+                with self._caller.get(url, timeout_seconds=5):
                     return time.perf_counter() - started
             except OSError:
                 time.sleep(0.005)
@@ -152,10 +164,16 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def over_http_from(port: int, body: bytes, content_type: str) -> Callable[[], Callable[[], None]]:
+def over_http_from(
+    port: int, body: bytes, content_type: str, caller: Caller = PLAIN
+) -> Callable[[], Callable[[], None]]:
     def connect() -> Callable[[], None]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        headers = {"content-type": content_type}
+        connection = (
+            http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=caller.context())
+            if caller.ca_file
+            else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        )
+        headers = {"content-type": content_type, **caller.headers}
 
         def send() -> None:
             connection.request("POST", f"/v1/streams/{STREAM}/events", body, headers)

@@ -18,13 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.ingest import Load, made_up_events, over_http_from, requests_per_second
+from benchmarks.prices import compared, in_turn, of_ingest, of_serving
 from benchmarks.report import publish
-from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
-from benchmarks.tracing import Measure, compared, in_turn
 
 _LIMIT = 1.02
 _CONNECTIONS, _EVENTS = 16, 100
@@ -68,31 +64,6 @@ def _started(tree: Path, directory: Path, stack: ExitStack) -> dict[str, Any]:
     return dict(json.loads(held.stdout.readline()))
 
 
-def _of_serving(found: dict[str, Any], body: Path, seconds: int) -> Measure:
-    url, front = f"{found['url']}/v1/models/{processes.MODEL}:predict", psutil.Process(found["front"])
-    load.run(url, body, connections=_CONNECTIONS, seconds=1)
-
-    def measure() -> tuple[float, float]:
-        before = sum(front.cpu_times()[:2])
-        seen = load.run(url, body, connections=_CONNECTIONS, seconds=seconds)
-        return seen.per_second, (sum(front.cpu_times()[:2]) - before) / seen.requests
-
-    return measure
-
-
-def _of_ingest(found: dict[str, Any], seconds: int) -> Measure:
-    body = json.dumps({"events": made_up_events(_EVENTS)}).encode()
-    sent = Load("JSON", _EVENTS, over_http_from(found["port"], body, "application/json"), 0)
-    ingest = psutil.Process(found["ingest"])
-
-    def measure() -> tuple[float, float]:
-        before = sum(ingest.cpu_times()[:2])
-        per_second, elapsed = requests_per_second(sent, seconds)
-        return per_second, (sum(ingest.cpu_times()[:2]) - before) / (per_second * elapsed)
-
-    return measure
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path)
@@ -107,8 +78,12 @@ def main() -> None:
             directory = Path(name)
             body = write_body(directory / "body.json")
             found = [_started(tree, directory / str(number), stack) for number, tree in enumerate(trees)]
-            serving.append(in_turn([_of_serving(one, body, options.seconds) for one in found], options.rounds))
-            ingest.append(in_turn([_of_ingest(one, options.seconds) for one in found], options.rounds))
+            serving.append(
+                in_turn([of_serving(one["url"], one["front"], body, options.seconds) for one in found], options.rounds)
+            )
+            ingest.append(
+                in_turn([of_ingest(one["port"], one["ingest"], options.seconds) for one in found], options.rounds)
+            )
     titles = ("the other tree", "this tree")
     rows = [
         compared(f"serving, {_CONNECTIONS} connections", serving, titles, _LIMIT),

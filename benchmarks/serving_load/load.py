@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.serving_load.caller import PLAIN, Caller
 from headrace.commands.load import LoadPlan, run_load
 
 _SCRIPT = Path(__file__).with_name("load.lua")
@@ -33,30 +34,35 @@ def generator() -> str:
     return "wrk" if shutil.which("wrk") else "headrace bench"
 
 
-def run(url: str, body: Path, *, connections: int, seconds: int) -> Load:
+def run(url: str, body: Path, *, connections: int, seconds: int, caller: Caller = PLAIN) -> Load:
     """Posts the body for some seconds over so many connections, each waiting for its answer before it asks again."""
     if generator() == "wrk":
-        return _wrk(url, body, connections, seconds)
-    return _headrace(url, body.read_bytes(), connections, seconds)
+        return _wrk(url, body, connections, seconds, caller)
+    return _headrace(url, body.read_bytes(), connections, seconds, caller)
 
 
-def _wrk(url: str, body: Path, connections: int, seconds: int) -> Load:
+def _wrk(url: str, body: Path, connections: int, seconds: int, caller: Caller) -> Load:
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_SECONDS}s"]
+    headers = [f"-H{name}: {value}" for name, value in caller.headers.items()]
     done = subprocess.run(
-        [*command, "-s", str(_SCRIPT), url], env=os.environ | {"BENCH_BODY": str(body)}, capture_output=True, text=True,
-        timeout=seconds + 60, check=True,
+        [*command, *headers, "-s", str(_SCRIPT), url], env=os.environ | {"BENCH_BODY": str(body)},
+        capture_output=True, text=True, timeout=seconds + 60, check=True,
     )  # fmt: skip
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("JSON "))[5:])
     return Load(found["requests"], found["seconds"], found["p50"], found["p99"], found["errors"])
 
 
-def _headrace(url: str, body: bytes, connections: int, seconds: int) -> Load:
+def _headrace(url: str, body: bytes, connections: int, seconds: int, caller: Caller) -> Load:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
     head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in caller.headers.items())
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    plan = LoadPlan(parts.hostname, parts.port, request, connections=connections, seconds=seconds, warm_up_seconds=0.0)
+    plan = LoadPlan(
+        parts.hostname, parts.port, request, connections=connections, seconds=seconds, warm_up_seconds=0.0,
+        tls=caller.context(),
+    )  # fmt: skip
     report = run_load(plan)
     errors = report.errors.total()
     return Load(report.answered + errors, report.seconds, report.percentile(0.5), report.percentile(0.99), errors)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.serving_load.caller import PLAIN, Caller
 from common.definition.gate import Gate
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
@@ -59,9 +60,9 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def answers(url: str) -> bool:
+def answers(url: str, caller: Caller = PLAIN) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):
+        with caller.get(url, timeout_seconds=2):
             return True
     except (urllib.error.URLError, OSError):
         return False
@@ -132,7 +133,9 @@ def _backing(directory: Path, saved_model: Path) -> Iterator[_Backing]:
 
 
 @contextmanager
-def _replica(directory: Path, name: str, backing: _Backing) -> Iterator[Running]:
+def _replica(
+    directory: Path, name: str, backing: _Backing, further: Mapping[str, str], caller: Caller
+) -> Iterator[Running]:
     http_port, grpc_port = free_port(), free_port()
     settings = {
         "SERVING_DATA_DIR": str(directory / name),
@@ -141,22 +144,31 @@ def _replica(directory: Path, name: str, backing: _Backing) -> Iterator[Running]
         "SERVING_REDIS_URL": backing.redis_url,
         "SERVING_REGISTRY_ADDRESS": backing.registry_address,
         "CUDA_VISIBLE_DEVICES": "-1",
+        **further,
     }
     started = time.monotonic()
     with process([sys.executable, "-m", "services.serving"], settings, directory / f"{name}.log") as front:
-        url = f"http://127.0.0.1:{http_port}"
-        wait_until(lambda: answers(f"{url}/healthz"), "serving being alive")
+        url = f"{caller.scheme}://127.0.0.1:{http_port}"
+        wait_until(lambda: answers(f"{url}/healthz", caller), "serving being alive")
         start_seconds = time.monotonic() - started
-        wait_until(lambda: answers(f"{url}/readyz"), "serving being ready")
-        wait_until(lambda: _runner_pid(url) != 0, "the version being in production")
-        pids = {"front": front.pid, "redis": backing.redis_pid, "runner": _runner_pid(url)}
+        wait_until(lambda: answers(f"{url}/readyz", caller), "serving being ready")
+        wait_until(lambda: _runner_pid(url, caller) != 0, "the version being in production")
+        pids = {"front": front.pid, "redis": backing.redis_pid, "runner": _runner_pid(url, caller)}
         yield Running(url, f"127.0.0.1:{grpc_port}", front.pid, start_seconds, pids)
 
 
 @contextmanager
-def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
+def serving(
+    directory: Path,
+    saved_model: Path,
+    settings: Mapping[str, str] = {},
+    caller: Caller = PLAIN,
+) -> Iterator[Running]:
     """Starts everything and yields when the model is served; stops it afterwards."""
-    with _backing(directory, saved_model) as backing, _replica(directory, "serving", backing) as running:
+    with (
+        _backing(directory, saved_model) as backing,
+        _replica(directory, "serving", backing, settings, caller) as running,
+    ):
         yield running
 
 
@@ -165,12 +177,13 @@ def replicas(directory: Path, saved_model: Path, count: int) -> Iterator[list[st
     """So many replicas on one queue; yields their URLs."""
     with ExitStack() as stack:
         backing = stack.enter_context(_backing(directory, saved_model))
-        yield [stack.enter_context(_replica(directory, f"serving-{index}", backing)).url for index in range(count)]
+        names = [f"serving-{index}" for index in range(count)]
+        yield [stack.enter_context(_replica(directory, name, backing, {}, PLAIN)).url for name in names]
 
 
-def _runner_pid(url: str) -> int:
+def _runner_pid(url: str, caller: Caller) -> int:
     """From /headrace/status, whose runner ids end in the process id; 0 while nothing is in production."""
-    with urllib.request.urlopen(f"{url}/headrace/status", timeout=5) as answer:
+    with caller.get(f"{url}/headrace/status", timeout_seconds=5) as answer:
         versions = json.load(answer)["versions"]
     runners = [version["runner"] for version in versions if "production" in version["aliases"]]
     return int(runners[0].rpartition("/")[2]) if runners else 0

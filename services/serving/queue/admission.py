@@ -103,11 +103,9 @@ class QueueLoad:
         self.rate = rate if self.rate is None else self.rate + _RATE_WEIGHT * (rate - self.rate)
         self._busy_seconds, self._answered = 0.0, 0
 
-    def is_too_late(self, timeout_seconds: float) -> bool:
+    def is_too_late(self, most_ahead: float) -> bool:
         """Whether what is open takes so long that one more would not be answered in time."""
-        if self.rate is None:
-            return False
-        is_too_late = self.open_count > self.most_ahead(timeout_seconds)
+        is_too_late = self.open_count > most_ahead
         self._has_refused |= is_too_late
         return is_too_late
 
@@ -171,26 +169,23 @@ class Admission:
                 f"model {model} has {load.open_count} of the {self._limit} requests that this front may have open, "
                 "and the others need room, too; try again",
             )  # fmt: skip
-        if principal in load.of_principals:
-            self._check_share(model, load, principal, min(room, self._queue_limit - depth), timeout_seconds)
+        most_ahead = load.most_ahead(timeout_seconds)
+        held = load.of_principals.get(principal, 0)
+        if held:
+            left = min(room, self._queue_limit - max(depth, load.open_count), most_ahead + 1 - load.open_count)
+            if held >= _ROOM_FACTOR * left:
+                raise self._refusal(
+                    model, "principal",
+                    f"{principal} has {held} requests for model {model} open, and others need room, too; try again",
+                )  # fmt: skip
         if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
             self.refusals[model, "batches full"] += 1
             raise RequestFailed(Code.UNAVAILABLE, BATCHES_FULL)
-        if load.is_too_late(timeout_seconds):
+        if load.is_too_late(most_ahead):
             raise self._refusal(
                 model, "too late",
                 f"{counted(load.open_count, 'request')} for model {model} {is_or_are(load.open_count)} ahead, "
                 f"{load.rate:.0f} are answered in a second, and the deadline is in {timeout_seconds:.2f} s; try again",
-            )  # fmt: skip
-
-    def _check_share(self, model: str, load: QueueLoad, principal: str, room: int, timeout_seconds: float) -> None:
-        """`room`: what the bounds on requests leave."""
-        held = load.of_principals[principal]
-        left = min(room, self._queue_limit - load.open_count, load.most_ahead(timeout_seconds) + 1 - load.open_count)
-        if held >= _ROOM_FACTOR * left:
-            raise self._refusal(
-                model, "principal",
-                f"{principal} has {held} requests for model {model} open, and others need room, too; try again",
             )  # fmt: skip
 
     def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:

@@ -123,7 +123,7 @@ def _free_uid() -> int:
 def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     """(path, rights)."""
     yield from ((path, landlock.RUN) for path in (*_SYSTEM, sys.prefix, sys.base_prefix))
-    yield from ((path, landlock.READ) for path in _own_code())
+    yield from _own_code()
     yield from ((f"/etc/{name}", landlock.READ) for name in _ETC)
     yield from ((path, landlock.READ) for path in (*_KERNEL, *rules.read))
     yield from ((f"/dev/{name}", landlock.USE_DEVICE) for name in _DEVICES)
@@ -133,18 +133,20 @@ def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     yield from ((path, landlock.WRITE) for path in rules.write)
 
 
-def _own_code() -> Iterator[str]:
-    """Of folders on the import path that hold other things as well, such as the platform's data: the packages alone."""
+def _own_code() -> Iterator[tuple[str, int]]:
+    """Of folders on the import path that hold other things as well, such as the platform's data: the packages, and the
+    names of the others, without which a new interpreter, such as the converters', finds no package."""
     libraries = (sys.prefix, sys.base_prefix)
     for entry in map(Path, sys.path):
         if not entry.is_dir() or str(entry).startswith(libraries):
             continue
         if entry.name in ("site-packages", "dist-packages"):
-            yield str(entry)
+            yield str(entry), landlock.READ
             continue
+        yield str(entry), landlock.LIST
         for path in entry.iterdir():
             if path.suffix in (".py", ".so") or (path / "__init__.py").is_file():
-                yield str(path)
+                yield str(path), landlock.READ
 
 
 def _status() -> list[str]:

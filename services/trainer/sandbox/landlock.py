@@ -24,7 +24,8 @@ _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 _FILE_BITS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many of the bits above there are; 16 from ABI 5 on."""
-READ = _READ_FILE | _READ_DIR
+LIST = _READ_DIR
+READ = _READ_FILE | LIST
 RUN = READ | _EXECUTE
 WRITE = READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
 """Regular files and folders; no links, devices, pipes and sockets are made."""

@@ -123,3 +123,9 @@ def test_no_attempt_gets_out_of_the_sandbox(tried: Callable[..., Done], attempt:
 def test_without_the_sandbox_every_attempt_is_successful(tried: Callable[..., Done], attempt: str) -> None:
     found = tried(attempt, confined=False)
     assert found.version == 1, found.decision
+
+
+@pytest.mark.parametrize("need", escapes.NEEDS)
+def test_what_a_round_needs_is_possible_in_the_sandbox(tried: Callable[..., Done], need: str) -> None:
+    found = tried(need, confined=True)
+    assert found.version == 1, found.decision

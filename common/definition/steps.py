@@ -21,11 +21,12 @@ MOST_STEPS, MOST_COLUMNS = 16, 65_536
 @dataclass(frozen=True)
 class StepKind:
     """Attributes:
-    takes: nothing, a number, [low, high], or a list: numbers of columns, or a 0 or 1 for each column.
+    takes: nothing, a number, [low, high], [threshold, above, below], a count of columns, or a list: numbers of columns,
+        a 0 or 1 for each column, or a matrix, kept row by row.
     width: columns before and what was given, to columns after.
     """
 
-    takes: Literal["nothing", "number", "bounds", "columns", "mask"] = "nothing"
+    takes: Literal["nothing", "number", "bounds", "where", "count", "columns", "mask", "matrix"] = "nothing"
     width: Callable[[int, tuple[float, ...]], int] = lambda width, given: width
 
 
@@ -50,6 +51,10 @@ STEPS: Mapping[str, StepKind] = {
     "clip": StepKind("bounds"),
     "take": StepKind("columns", lambda width, given: len(given)),
     "mask": StepKind("mask"),
+    "where": StepKind("where"),
+    "unique": _SAME,
+    "resample": StepKind("count", lambda width, given: int(given[0])),
+    "matmul": StepKind("matrix", lambda width, given: len(given) // width),
     "difference": StepKind(width=lambda width, given: width - 1),
     "pair_products": StepKind(width=lambda width, given: width * (width - 1) // 2),
 }
@@ -77,6 +82,11 @@ def columns_after(steps: tuple[Step, ...], width: int, place: str) -> int:
                 f"{place}: transform: mask has {counted(len(step.given), 'value')}, and the input "
                 f"{counted(width, 'column')}"
             )
+        if kind.takes == "matrix" and len(step.given) % width:
+            raise InvalidInput(
+                f"{place}: transform: matmul has {counted(len(step.given), 'number')}, expected a row for each of "
+                f"{counted(width, 'column')}"
+            )
         width = kind.width(width, step.given)
         if not 0 < width <= MOST_COLUMNS:
             raise InvalidInput(
@@ -94,16 +104,27 @@ def _step(entry: object, place: str) -> Step:
         raise InvalidInput(f"{place}: transform: there is no step {name!r}{hint}; there are {', '.join(STEPS)}")
     takes = STEPS[name].takes
     values = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    if takes == "matrix":
+        values = _rows(values)
     numbers = tuple(float(value) for value in values if is_number(value))
     if len(numbers) != len(values) or not _fits(takes, numbers):
         expected = {
             "nothing": "nothing beside its name", "number": "one number", "bounds": "[low, high]",
-            "columns": "numbers of columns from 0", "mask": "a 0 or 1 for each column",
+            "where": "[threshold, above, below]", "count": "a number of columns from 1",
+            "matrix": "a matrix, a list of numbers for each column", "columns": "numbers of columns from 0",
+            "mask": "a 0 or 1 for each column",
         }[takes]  # fmt: skip
         raise InvalidInput(f"{place}: transform: {name} takes {expected}, got {given!r}")
     if name == "modulo" and not numbers[0]:
         raise InvalidInput(f"{place}: transform: modulo 0 has no meaning")
     return Step(name, numbers)
+
+
+def _rows(rows: list[object]) -> list[object]:
+    """Of a matrix, row by row; nothing where it is none."""
+    lists = [row for row in rows if isinstance(row, list | tuple)]
+    is_matrix = len(lists) == len(rows) and len({len(row) for row in lists}) == 1
+    return [value for row in lists for value in row] if is_matrix else []
 
 
 def _fits(takes: str, numbers: tuple[float, ...]) -> bool:
@@ -114,6 +135,12 @@ def _fits(takes: str, numbers: tuple[float, ...]) -> bool:
             return len(numbers) == 1
         case "bounds":
             return len(numbers) == 2 and numbers[0] < numbers[1]
+        case "where":
+            return len(numbers) == 3
+        case "count":
+            return len(numbers) == 1 and numbers[0] >= 1 and numbers[0] == int(numbers[0])
+        case "matrix":
+            return bool(numbers)
         case "columns":
             return bool(numbers) and all(one >= 0 and one == int(one) for one in numbers)
         case _:

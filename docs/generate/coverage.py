@@ -30,7 +30,8 @@ _GROUPS: Mapping[str, str] = {
 }
 _INTRODUCTION = """\
 What TensorFlow's handbooks teach, as capabilities of this platform, and the tests that fail when one of them breaks.
-*Works*: its tests show all of it. *In part*: something is missing, as the line says. *Open*: no test shows it."""
+*Works*: its tests show all of it. *In part*: something is missing, as the line says. *Open*: no test shows it.
+A line names its tests as a whole: which of them shows which part of its sentence is not yet said."""
 
 
 @dataclass(frozen=True)

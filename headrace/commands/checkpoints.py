@@ -28,27 +28,37 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The weights and state from which the next round starts.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
 _WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")
-_MEANING = "checkpoint/identity.json"
+_MEANING, _STATE = "checkpoint/identity.json", "checkpoint/state.json"
 
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """List every tensor: weights, the optimizer's slots, statistics; with type, shape and norm; and the rows of learned
-    vocabularies."""
+    """List every tensor: weights, the optimizer's slots, statistics; with type, shape, norm and whether it is trained;
+    and the rows of learned vocabularies."""
     session: Session = context.obj
-    stored = _read(session, name)
+    stored = _read(session, name, beside=_STATE)
     title, arrays, shards = stored.title, stored.arrays, stored.shards
     found = {path: _facts(array) for path, array in arrays.items()}
     for path, one in found.items() if len(set(shards.values())) > 1 else ():
         one["shard"] = shards[path]
+    for path, one in found.items() if "frozen" in stored.beside else ():
+        if path.startswith("model/"):
+            one["trainable"] = path not in stored.beside["frozen"]
     vocabularies = _vocabularies(arrays)
 
     def told() -> None:
         rows = [
-            [path, one["dtype"], one["shape"], _shown(one["norm"]), one.get("shard", "-")]
+            [path, one["dtype"], one["shape"], _shown(one["norm"]), one.get("trainable", "-"), one.get("shard", "-")]
             for path, one in found.items()
         ]
-        columns = {"tensor": "left", "dtype": "left", "shape": "left", "norm": "right", "shard": "left"}
+        columns = {
+            "tensor": "left",
+            "dtype": "left",
+            "shape": "left",
+            "norm": "right",
+            "trainable": "left",
+            "shard": "left",
+        }
         print_table(title, columns, rows)
         for feature, counts in vocabularies.items():
             typer.echo(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
@@ -134,8 +144,8 @@ def export(
 
 
 def _export_table(session: Session, name: str, table: str, to: Path) -> None:
-    stored = _read(session, name, wants_meaning=True)
-    title, arrays, meaning = stored.title, stored.arrays, stored.meaning
+    stored = _read(session, name, beside=_MEANING)
+    title, arrays, meaning = stored.title, stored.arrays, stored.beside
     path = _table_path(arrays, table, title)
     vectors = arrays[path]
     labels = labels_of(meaning, path.removeprefix("model/"), len(vectors))
@@ -169,13 +179,13 @@ class _Stored:
     """Attributes:
     arrays: in order of path.
     shards: the file that each is in.
-    meaning: what the rows of variables mean, where it was asked for.
+    beside: what a JSON file beside the weights says, where it was asked for: the meaning of rows, or the state.
     """
 
     title: str
     arrays: "Arrays"
     shards: dict[str, str]
-    meaning: dict[str, Any]
+    beside: dict[str, Any]
 
 
 def _chosen(stored: _Stored, patterns: list[str]) -> "Arrays":
@@ -190,7 +200,7 @@ def _chosen(stored: _Stored, patterns: list[str]) -> "Arrays":
     return {path: one for path, one in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
 
 
-def _read(session: Session, name: str, *, wants_meaning: bool = False) -> _Stored:
+def _read(session: Session, name: str, *, beside: str = "") -> _Stored:
     try:
         import numpy as np
     except ImportError as error:
@@ -210,9 +220,9 @@ def _read(session: Session, name: str, *, wants_meaning: bool = False) -> _Store
                     shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
             except (ValueError, OSError, zipfile.BadZipFile) as error:
                 raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
-        identity = next((file for file in version.files if file.path == _MEANING and wants_meaning), None)
-        meaning = json.loads(client.file(identity)) if identity else {}
-    return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, meaning)
+        asked = next((file for file in version.files if file.path == beside), None)
+        found = json.loads(client.file(asked)) if asked else {}
+    return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, found)
 
 
 def _vocabularies(arrays: "Arrays") -> dict[str, dict[str, int]]:

@@ -97,15 +97,18 @@ def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_r
     assert "is not a SavedModel" in result.output
 
 
-@pytest.mark.covers("fmt-ckpt-files")
+@pytest.mark.covers("fmt-ckpt-files", "api-variables")
 def test_a_checkpoint_lists_its_tensors_and_two_are_compared(server: Server, run: Run) -> None:  # noqa: F811
     one = weights(model__a=np.array([3.0, 4.0], np.float32), model__gone=np.zeros(1), optimizer__a=np.zeros(2))
     other = weights(model__a=np.array([3.0, 4.5], np.float32), model__new=np.zeros((2, 1)), optimizer__a=np.zeros(2))
-    for content, number in ((one, 1),):
-        server.will_answer(200, version({"checkpoint/weights.npz": content}, number))
-        server.will_answer(200, content)
+    state = b'{"frozen": ["model/gone"]}'
+    server.will_answer(200, version({"checkpoint/weights.npz": one, "checkpoint/state.json": state}, 1))
+    server.will_answer(200, one)
+    server.will_answer(200, state)
     shown = json.loads(run("--json", "checkpoint", "show", "m@1").output)
-    assert shown["tensors"]["model/a"] == {"dtype": "float32", "shape": [2], "norm": 5.0}
+    assert shown["tensors"]["model/a"] == {"dtype": "float32", "shape": [2], "norm": 5.0, "trainable": True}
+    assert not shown["tensors"]["model/gone"]["trainable"]
+    assert "trainable" not in shown["tensors"]["optimizer/a"]
     for content, number in ((other, 2), (one, 1)):
         server.will_answer(200, version({"checkpoint/weights.npz": content}, number))
         server.will_answer(200, content)

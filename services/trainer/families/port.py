@@ -266,6 +266,9 @@ class Trainable(Protocol):
             DataLoss: the arrays are of another model.
         """
 
+    def frozen(self) -> list[str]:
+        """Paths of the model's variables that the optimizer does not move, sorted."""
+
     def averages(self) -> dict[str, str]:
         """Where moving averages of variables are kept: path of the variable to path of its average."""
 

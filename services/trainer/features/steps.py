@@ -7,6 +7,7 @@ power is that of the size, with the number's sign; exp takes 80 at most, whose p
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
+import numpy as np
 import tensorflow as tf
 
 from common.definition.steps import Step
@@ -43,6 +44,24 @@ def _pair_products(x: tf.Tensor, given: Given) -> tf.Tensor:
     pairs = list(combinations(range(int(x.shape[1])), 2))
     first, second = (tf.gather(x, [pair[place] for pair in pairs], axis=1) for place in (0, 1))
     return first * second
+
+
+def _unique(x: tf.Tensor, given: Given) -> tf.Tensor:
+    """The values of a row, each where it first comes, closed up; zeros behind."""
+    columns = int(x.shape[1])
+    earlier = tf.linalg.band_part(tf.ones([columns, columns], tf.bool), -1, 0) & ~tf.eye(columns, dtype=tf.bool)
+    is_new = ~tf.reduce_any((x[:, :, tf.newaxis] == x[:, tf.newaxis, :]) & earlier, axis=2)
+    order = tf.argsort(tf.cast(~is_new, tf.int32), axis=1, stable=True)
+    return tf.gather(tf.where(is_new, x, tf.zeros_like(x)), order, axis=1, batch_dims=1)
+
+
+def _resample(x: tf.Tensor, given: Given) -> tf.Tensor:
+    """Linearly between the columns, the first and the last in their places."""
+    places = np.linspace(0.0, int(x.shape[1]) - 1.0, int(given[0]))
+    below = np.floor(places).astype(np.int64)
+    share = tf.constant(places - below, x.dtype)
+    above = np.minimum(below + 1, int(x.shape[1]) - 1)
+    return tf.gather(x, below, axis=1) * (1 - share) + tf.gather(x, above, axis=1) * share
 
 
 APPLY: Mapping[str, Callable[[tf.Tensor, Given], tf.Tensor]] = {
@@ -87,6 +106,10 @@ APPLY: Mapping[str, Callable[[tf.Tensor, Given], tf.Tensor]] = {
     "clip": lambda x, given: tf.clip_by_value(x, *(tf.constant(one, x.dtype) for one in given)),
     "take": lambda x, given: tf.gather(x, [int(one) for one in given], axis=1),
     "mask": lambda x, given: x * tf.constant(given, x.dtype),
+    "where": lambda x, given: tf.where(x > _one(x, given), *(tf.constant(one, x.dtype) for one in given[1:])),
+    "unique": _unique,
+    "resample": _resample,
+    "matmul": lambda x, given: x @ tf.reshape(tf.constant(given, x.dtype), [x.shape[1], -1]),
     "difference": lambda x, given: x[:, 1:] - x[:, :-1],
     "pair_products": _pair_products,
 }

@@ -129,6 +129,9 @@ class Boosting:
             ) from error
         return {}
 
+    def frozen(self) -> list[str]:
+        return []
+
     def averages(self) -> dict[str, str]:
         return {}
 

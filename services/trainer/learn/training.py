@@ -203,6 +203,9 @@ class Training:
         found = [one for path, one in self.variables.items() if path.endswith("/learning_rate")]
         return [(variable, variable.value.read_value()) for variable in found]
 
+    def frozen(self) -> list[str]:
+        return sorted(f"model/{one.path}" for one in self.model.network.variables if not one.trainable)
+
     def averages(self) -> dict[str, str]:
         """Where an optimizer keeps moving averages (EMA): path of the variable to path of its average."""
         paths = {id(variable): path for path, variable in self.variables.items()}

@@ -398,6 +398,7 @@ class RoundWork:
             "definition_digest": self._plan.definition_digest,
             "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
             "averages": training.averages(),
+            "frozen": training.frozen(),
             "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
         }
         about = identity.statistics_of(training.model.definition)

@@ -161,6 +161,27 @@ def test_an_optimizer_of_tensorflow_1_takes_the_steps_of_numpy_by_its_own_global
         np.testing.assert_allclose(found[name], weights[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.covers("grad-api")
+@pytest.mark.parametrize(
+    ("block", "factor"),
+    [("tf.stop_gradient(hidden)", 0.0), ("tf.custom_gradient(lambda x: (x, lambda dy: -2.0 * dy))(hidden)", -2.0)],
+    ids=["stopped", "overridden"],
+)
+def test_a_gradient_that_is_stopped_or_overridden_is_so_for_everything_above(
+    block: str, factor: float, tmp_path: Path
+) -> None:
+    source = HANDBOOK.replace("MomentumOptimizer", "GradientDescentOptimizer").replace(", 0.9)", ")")
+    moves = []
+    for changed in (source, source.replace("    logits =", f"    hidden = {block}\n    logits =", 1)):
+        model, examples = built(changed.replace("== 8", f"== {len(EXAMPLES)}"), tmp_path, batch_size=len(EXAMPLES))
+        before = {one.path: one.numpy() for one in model.network.variables}
+        Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+        moves.append({one.path: one.numpy() - before[one.path] for one in model.network.variables})
+    assert np.abs(moves[0]["hidden/kernel"]).max() > 1e-4
+    np.testing.assert_allclose(moves[1]["hidden/kernel"], factor * moves[0]["hidden/kernel"], rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(moves[1]["dense/kernel"], moves[0]["dense/kernel"], rtol=1e-5)
+
+
 @pytest.mark.covers("api-exec-modes")
 def test_a_graph_and_eager_execution_learn_the_same_each_in_its_way(tmp_path: Path) -> None:
     """The loss is one more where TensorFlow says that it executes eagerly."""

@@ -499,6 +499,7 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
     assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"
 
 
+@pytest.mark.covers("grad-api")
 @pytest.mark.parametrize(
     ("taken", "weight", "given"),
     [("inputs, labels", None, 2), ("inputs, labels, weights", "x", 3), ("inputs, labels, weights", None, 3)],

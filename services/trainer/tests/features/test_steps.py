@@ -19,6 +19,16 @@ from services.trainer.features.transform import Transform
 
 VALUES = np.random.default_rng(3).normal(0, 2, (40, 4)).round(2)
 SCHEMA = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "shape": [4]}]})
+VALUES[:20, 2] = VALUES[:20, 0]
+VALUES[:5, 3] = VALUES[:5, 0]
+MATRIX = [[1.0, 0.5], [0.0, -1.0], [2.0, 0.0], [0.25, 3.0]]
+
+
+def _first_seen(row: Any) -> Any:
+    found = list(dict.fromkeys(row.tolist()))
+    return np.array(found + [0.0] * (len(row) - len(found)))
+
+
 EXPECTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "abs": ("abs", np.abs),
     "sign": ("sign", np.sign),
@@ -61,6 +71,10 @@ EXPECTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "clip": ({"clip": [-1, 2]}, lambda x: np.clip(x, -1, 2)),
     "take": ({"take": [3, 0, 0]}, lambda x: x[:, [3, 0, 0]]),
     "mask": ({"mask": [1, 0, 0, 1]}, lambda x: x * np.array([1, 0, 0, 1])),
+    "where": ({"where": [0.5, 1, -2]}, lambda x: np.where(x > 0.5, 1.0, -2.0)),
+    "unique": ("unique", lambda x: np.stack([_first_seen(row) for row in x])),
+    "resample": ({"resample": 7}, lambda x: np.stack([np.interp(np.linspace(0, 3, 7), range(4), row) for row in x])),
+    "matmul": ({"matmul": MATRIX}, lambda x: x @ np.array(MATRIX)),
     "difference": ("difference", lambda x: np.diff(x, axis=1)),
     "pair_products": (
         "pair_products",
@@ -108,6 +122,10 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
         ([{"mask": [1, 1]}], "mask has 2 values, and the input 4 columns"),
         (["sum", {"take": [1]}], "there are columns 0 to 0"),
         (["sum", "difference"], "difference leaves 0 columns"),
+        ([{"matmul": [[1.0], [2.0, 3.0]]}], "matmul takes a matrix"),
+        ([{"matmul": [[1.0], [2.0], [3.0]]}], "a row for each of 4 columns"),
+        ([{"resample": 0}], "resample takes a number of columns from 1"),
+        ([{"where": [1, 2]}], r"where takes \[threshold, above, below\]"),
         ([], "a list of 1 to 16 steps"),
     ],
 )

@@ -33,7 +33,7 @@ def values(training: Training) -> dict[str, Any]:
     return {path.removeprefix("model/"): v.numpy() for path, v in training.variables.items() if "model/" in path}
 
 
-@pytest.mark.covers("mode-fine-tune", "grad-api")
+@pytest.mark.covers("mode-fine-tune", "api-variables")
 @pytest.mark.parametrize("pattern", ["hidden_0", "hidden_0/*", "hid*/kernel"])
 def test_frozen_variables_keep_their_bits_and_have_no_slots(pattern: str) -> None:
     frozen = training(frozen=[pattern])
@@ -42,6 +42,7 @@ def test_frozen_variables_keep_their_bits_and_have_no_slots(pattern: str) -> Non
     changed = {path for path, value in values(frozen).items() if (value != before[path]).any()}
     kept = {"hidden_0/kernel"} | (set() if "kernel" in pattern else {"hidden_0/bias"})
     assert changed == before.keys() - kept
+    assert frozen.frozen() == sorted(f"model/{path}" for path in kept)
     slots = [path for path in frozen.variables if path.startswith("optimizer/")]
     assert not any(path.replace("/", "_") in slot for path in kept for slot in slots)
     assert any("deep_kernel" in slot for slot in slots)

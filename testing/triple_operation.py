@@ -1,7 +1,11 @@
 """An operation that TensorFlow does not know, HeadraceTriple, as a library: y = 3 x. Needs g++ and TensorFlow."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
+
+_GUIDE = Path(__file__).parents[1] / "docs/guide/keras.md"
 
 _SOURCE = """
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -24,9 +28,10 @@ REGISTER_KERNEL_BUILDER(Name("HeadraceTriple").Device(DEVICE_CPU), TripleOp);
 
 
 def build(library: Path) -> None:
-    import tensorflow as tf
-
-    source = library.with_suffix(".cc")
-    source.write_text(_SOURCE)
-    flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
-    subprocess.run(["g++", "-w", "-shared", "-fPIC", "-O0", str(source), "-o", str(library), *flags], check=True)
+    """By the commands of the guide, without what costs time."""
+    library.with_suffix(".cc").write_text(_SOURCE)
+    lines = _GUIDE.read_text().splitlines()
+    recipe = "\n".join(line for line in lines if line.startswith(("flags=$(python", "g++ ")))
+    recipe = recipe.replace("zero_out", library.stem).replace(" -O2 ", " -w -O0 ")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-ec", recipe], cwd=library.parent, check=True, env={**os.environ, "PATH": path})

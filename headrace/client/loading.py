@@ -1,6 +1,6 @@
 """A version as TensorFlow's own object, in this process. The only place of headrace that needs TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class LoadedVersion:
             raise InvalidInput(
                 f"there is no output {unknown[0]!r}: {', '.join(types.outputs)}{did_you_mean(unknown, types.outputs)}"
             )
-        given = {name: [row[name] for row in rows] for name in types.inputs} if rows is not None else inputs
+        given = _columns(rows, types.inputs) if rows is not None else inputs
         if not isinstance(given, dict):
             given = {next(iter(types.inputs)): given}
         arrays = {name: as_input(name, value, types.inputs.get(name)) for name, value in given.items()}
@@ -124,6 +124,15 @@ class LoadedVersion:
         if (name or _SIGNATURE) not in known:
             raise NotFound(f"there is no signature {name!r}: {', '.join(known)}{did_you_mean([name], list(known))}")
         return known[name or _SIGNATURE]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[Any]]:
+    """By input. Raises InvalidInput: a row lacks an input, or has an unknown one."""
+    for number, row in enumerate(rows, 1):
+        if wrong := sorted(row.keys() ^ names.keys()):
+            fault = f"has the unknown input {wrong[0]!r}" if wrong[0] in row else f"has no {wrong[0]}"
+            raise InvalidInput(f"row {number} {fault}; the signature has the inputs {', '.join(names)}")
+    return {name: [row[name] for row in rows] for name in names}
 
 
 def columns_of(frame: Any, specs: Any, declared: SignatureInputs | None) -> dict[str, Any]:

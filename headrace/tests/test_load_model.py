@@ -145,8 +145,8 @@ class AtRegistry(Session):
         return Client(Addresses(self.url, self.url, self.url, (self.url,)), timeout_seconds=timeout_seconds)
 
 
-def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], str]:
-    """What `headrace predict m --version 1 --here` says of a TFRecord shard that TensorFlow wrote, and of an output."""
+def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Of `headrace predict m --version 1 --here`: the answer to a shard that TensorFlow wrote, and refusals."""
     import tensorflow as tf
 
     shard = folder / "rows.tfrecord"
@@ -161,9 +161,12 @@ def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], str]:
     said = io.StringIO()
     with redirect_stdout(said):
         predict(context, "m", file=str(shard), version=1, here=True)
-    with pytest.raises(InvalidInput) as caught:
-        predict(context, "m", file=str(shard), version=1, here=True, output=["z"])
-    return json.loads(said.getvalue()), caught.value.message
+    refused = []
+    for given in ({"file": str(shard), "output": ["z"]}, {"request": '[{"x": 1.0}, {"y": 2.0}]'}):
+        with pytest.raises(InvalidInput) as caught:
+            predict(context, "m", **given, version=1, here=True)
+        refused.append(caught.value.message)
+    return json.loads(said.getvalue()), refused
 
 
 @pytest.mark.covers("est-predict", "fmt-savedmodel")
@@ -178,7 +181,7 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
     told = called(answers, answer, registry.url, tmp_path / "into")
     here, refused = called(predicted_here, answer, registry.url, tmp_path)
     assert here == {"predictions": [3.0, -4.0], "version": 1}, "no replica has it, and version 2 is in production"
-    assert refused == "there is no output 'z': y"
+    assert refused == ["there is no output 'z': y", "row 2 has no x; the signature has the inputs x"]
     assert told == ([2.0, 4.0], [[3.0]], [6.0])
     assert (tmp_path / "into/saved_model/saved_model.pb").is_file()
 

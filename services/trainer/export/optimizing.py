@@ -9,7 +9,7 @@ target/    frozen_graph.pb and tensors.json (converting.py), report.json: the an
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,7 @@ def optimize(question: Mapping[str, Any]) -> dict[str, Any]:
     model, target, passes = Path(question["model"]), Path(question["target"]), tuple(question["passes"])
     if unknown := [name for name in passes if name not in PASSES]:
         raise NotMadeError(f"there is no pass {', '.join(unknown)}, expected some of {', '.join(PASSES)}")
-    rows = tapping.warm_up(model, SIGNATURE)
-    if not rows:
-        raise NotMadeError(f"it has no warm-up request of {SIGNATURE}, by which both graphs could be compared")
+    rows = _rows(model)
     expected = make("frozen", model, target, rows)(rows)
     path = target / "frozen_graph.pb"
     before = tf.compat.v1.GraphDef.FromString(path.read_bytes())
@@ -56,21 +54,13 @@ def optimize(question: Mapping[str, Any]) -> dict[str, Any]:
     difference = _difference(expected, got)
     if not difference <= _LARGEST_DIFFERENCE:
         raise NotMadeError(f"the rewritten graph answers otherwise, by up to {difference:.3g}")
-    report = {
-        "passes": list(passes), "nodes_before": len(before.node), "nodes_after": len(after.node),
-        "operations_before": _counted(before.node), "operations_after": _counted(after.node),
-        "largest_difference": difference, "rows": len(next(iter(rows.values()))),
-    }  # fmt: skip
-    (target / "report.json").write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
-    return report
+    return _reported(target, rows, before.node, after.node, difference, passes=list(passes))
 
 
 def freeze(question: Mapping[str, Any]) -> dict[str, Any]:
     """Raises NotMadeError: not a graph of constants, an unknown output, or it then answers otherwise."""
     model, target, outputs = Path(question["model"]), Path(question["target"]), list(question["outputs"])
-    rows = tapping.warm_up(model, SIGNATURE)
-    if not rows:
-        raise NotMadeError(f"it has no warm-up request of {SIGNATURE}, by which both could be compared")
+    rows = _rows(model)
     loaded = tf.saved_model.load(str(model))
     function = loaded.signatures[SIGNATURE]
     if unknown := [name for name in outputs if name not in function.structured_outputs]:
@@ -93,10 +83,22 @@ def freeze(question: Mapping[str, Any]) -> dict[str, Any]:
         raise NotMadeError(f"the graph of constants answers otherwise, by up to {difference:.3g}")
     source = saved_model_pb2.SavedModel.FromString((model / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
     before = [*source.node, *(node for one in source.library.function for node in one.node_def)]
-    report = {
-        "outputs": list(tensors), "nodes_before": len(before), "nodes_after": len(graph.node),
-        "operations_before": _counted(before), "operations_after": _counted(graph.node),
-        "largest_difference": difference, "rows": len(next(iter(rows.values()))),
+    return _reported(target, rows, before, graph.node, difference, outputs=list(tensors))
+
+
+def _rows(model: Path) -> Arrays:
+    """Of the warm-up request. Raises NotMadeError: there is none."""
+    if rows := tapping.warm_up(model, SIGNATURE):
+        return rows
+    raise NotMadeError(f"it has no warm-up request of {SIGNATURE}, by which both graphs could be compared")
+
+
+def _reported(
+    target: Path, rows: Arrays, before: Collection[Any], after: Collection[Any], difference: float, **what: list[str]
+) -> dict[str, Any]:
+    report = what | {
+        "nodes_before": len(before), "nodes_after": len(after), "operations_before": _counted(before),
+        "operations_after": _counted(after), "largest_difference": difference, "rows": len(next(iter(rows.values()))),
     }  # fmt: skip
     (target / "report.json").write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
     return report

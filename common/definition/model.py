@@ -223,7 +223,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         trees=trees,
         module_parameters={} if estimator else _module_parameters(raw_parameters),
         training=training,
-        triggers=parse_triggers(fields.take("triggers", {})),
+        triggers=parse_triggers(fields.take("triggers", {}), model=name),
         evaluation=evaluation,
         gate=gate,
         export=parse_export(fields.take("export", {})),

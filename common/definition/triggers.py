@@ -2,16 +2,39 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
 from typing import Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
-from common.schema import Schema
+from common.schema import Schema, check_name
 
 OnFailure = Literal["wait", "leave_out"]
 OnDrift = Literal["ignore", "warn", "hold"]
 _ON_DRIFT: Mapping[str, OnDrift] = {"ignore": "ignore", "warn": "warn", "hold": "hold"}
 DEFAULT_FIRST_EXAMPLES = 1_000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Five fields of cron(8), read as Debian's cron does, in an IANA time zone: a time that daylight saving leaves out
+    comes right after the gap, and a time that it repeats comes once."""
+
+    cron: str
+    time_zone: str
+
+    def after(self, at: float) -> datetime:
+        """The first time after `at`, which is in epoch seconds."""
+        return _next_time(self.cron, self.time_zone, at)
+
+
+@lru_cache(maxsize=1024)
+def _next_time(cron: str, time_zone: str, at: float) -> datetime:
+    return next(CronSim(cron, datetime.fromtimestamp(at, ZoneInfo(time_zone))))
 
 
 @dataclass(frozen=True)
@@ -28,6 +51,9 @@ class Triggers:
             the round is planned with a note or waits for a person.
         drift_psi: by field of the stream, the PSI above which it has drifted largely, in place of 0.25, also of a field
             that the model does not read; None: the field is never compared.
+        schedule: a round is due at its times.
+        upstream: a model; a round is due when another version of it is in production than at the last plan.
+        needs_all: whether every trigger that is set has to hold for a round, and not any of them.
     """
 
     min_examples: int | None = 10_000
@@ -39,6 +65,9 @@ class Triggers:
     on_failure: OnFailure = "wait"
     on_drift: OnDrift = "ignore"
     drift_psi: Mapping[str, float | None] = field(default_factory=dict)
+    schedule: Schedule | None = None
+    upstream: str = ""
+    needs_all: bool = False
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
         """Raises InvalidInput where drift_psi names a field that the stream does not have or no statistics know."""
@@ -56,7 +85,7 @@ class Triggers:
         return min(wanted, self.max_round_examples)
 
 
-def parse_triggers(section: object) -> Triggers:
+def parse_triggers(section: object, *, model: str = "") -> Triggers:
     fields = Fields("triggers", section)
     triggers = Triggers(
         min_examples=fields.optional_integer("min_examples", Triggers.min_examples),
@@ -68,8 +97,16 @@ def parse_triggers(section: object) -> Triggers:
         on_failure="leave_out" if fields.choice("on_failure", ("wait", "leave_out"), "wait") == "leave_out" else "wait",
         on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
         drift_psi=_by_field(fields.take("drift_psi", {})),
+        schedule=_schedule(fields.take("schedule", None)),
+        upstream=check_name("model", fields.text("upstream")) if fields.has("upstream") else "",
+        needs_all=fields.choice("combine", ("any", "all"), "any") == "all",
     )
     fields.finish()
+    if triggers.upstream and triggers.upstream == model:
+        raise InvalidInput(f"triggers: upstream {model} is the model itself")
+    is_set = (triggers.min_examples, triggers.max_interval_seconds, triggers.schedule, triggers.upstream or None)
+    if triggers.needs_all and all(one is None for one in is_set):
+        raise InvalidInput("triggers: combine: all needs at least one trigger that is not null")
     if triggers.drift_psi and triggers.on_drift == "ignore":
         raise InvalidInput("triggers: drift_psi is given, and on_drift is ignore: nothing is compared")
     if triggers.min_first_examples is not None and triggers.min_first_examples > triggers.max_round_examples:
@@ -89,3 +126,30 @@ def _by_field(section: object) -> dict[str, float | None]:
         raise InvalidInput(f"triggers: drift_psi must be a mapping of fields to numbers or null, got {section!r}")
     bounds = Fields("triggers: drift_psi", {str(name): bound for name, bound in section.items()})
     return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}
+
+
+def _schedule(section: object) -> Schedule | None:
+    if section is None:
+        return None
+    fields = Fields("triggers: schedule", section)
+    schedule = Schedule(fields.text("cron"), fields.text("time_zone"))
+    fields.finish()
+    try:
+        ZoneInfo(schedule.time_zone)
+    except (KeyError, ValueError, OSError) as error:
+        raise InvalidInput(
+            f"triggers: schedule: time_zone {schedule.time_zone!r} is not in the IANA database; expected a name such "
+            "as Europe/Berlin or UTC"
+        ) from error
+    try:
+        if len(schedule.cron.split()) == 5 and schedule.after(0.0):
+            return schedule
+        reason = "not five fields"
+    except StopIteration:
+        reason = "no date fits it"
+    except CronSimError as error:
+        reason = str(error)
+    raise InvalidInput(
+        f"triggers: schedule: cron {schedule.cron!r}: {reason}; expected minute, hour, day of month, month and day of "
+        "week, as in '30 2 * * 1-5'"
+    )

@@ -112,6 +112,11 @@ Under the same key a version's `evaluation` says on what it was judged: {"exampl
 from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are, and
 "own_set": how many where the definition has examples of its own (evaluation.examples)}."""
 
+FIRED = "fired"
+"""The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
+UPSTREAM_VERSION = "upstream"
+"""The key of a plan's configuration for {triggers.upstream: its version in production, 0 where it has none}."""
+
 MOST_LISTED = 1_000
 """Versions, or moves of aliases, in one answer."""
 PUSHED = "pushed"

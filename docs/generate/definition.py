@@ -136,6 +136,8 @@ triggers:
   max_interval_seconds: 60
   cooldown_seconds: 1
   max_round_examples: 200000
+  schedule: {cron: 30 2 * * 1-5, time_zone: Europe/Berlin}
+  upstream: carriers
 """,
     "warm_start": """\
 warm_start:

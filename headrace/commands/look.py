@@ -11,7 +11,7 @@ import typer
 from common.counted import counted
 from common.definition.class_words import Words
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import THINNED_TO, Decision, Model, Round, RoundState, Version
+from common.registry.catalog import FIRED, THINNED_TO, Decision, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from common.schema import Schema
 from headrace.client.platform import Client
@@ -279,6 +279,8 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
             f"{_tensors(signature, 'outputs')}"
         )
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
+    for trigger, sentence in version.environment.get(FIRED, {}).items():
+        typer.echo(f"due by    {trigger}: {sentence}")
     for sentence in judged(quality):
         typer.echo(f"live      {sentence}")
     for reason, count in unusable.items():

@@ -425,7 +425,9 @@ def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str)
     assert CliRunner().invoke(app, [new, "--help"]).exit_code == 0
 
 
-def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version(run: Run, server: Server) -> None:
+def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version_as_is_what_made_its_round_due(
+    run: Run, server: Server
+) -> None:
     thinned = {"rule": "hourly", "versions": 57, "first_version": 1, "last_version": 60, "at": 61.0}
     server.will_answer(200, MODEL)
     server.will_answer(200, {"versions": [VERSION], "thinned": [thinned]})
@@ -433,5 +435,8 @@ def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version(run
     assert "thinned: 57 versions, 1 to 60, last" in told
     assert "one version an hour stays" in told
     server.will_answer(200, MODEL)
-    server.will_answer(200, VERSION | {"status": "archived", "thinned_at": 61.0, "thinned_by": "hourly"})
-    assert "thinned at 1970-01-01 00:01:01Z: one version an hour stays" in run("show", "m@2").stdout
+    server.will_answer(200, VERSION | {"status": "archived", "thinned_at": 61.0, "thinned_by": "hourly"}
+        | {"environment": {"fired": {"min_examples": "120 of 100 new examples"}}})  # fmt: skip
+    shown = run("show", "m@2").stdout
+    assert "thinned at 1970-01-01 00:01:01Z: one version an hour stays" in shown
+    assert "due by    min_examples: 120 of 100 new examples" in shown

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
+    FIRED,
     PRODUCTION,
     Change,
     FileEntry,
@@ -208,6 +209,7 @@ class Catalog:
     def plan_round(self, plan: RoundPlan) -> Round:
         by = str(dict(plan.configuration.get("requested") or {}).get("by", "")) or "trainer"
         about = {"model": plan.model, "sequence": plan.sequence, "trigger": plan.trigger}
+        about |= {FIRED: fired} if (fired := plan.configuration.get(FIRED)) else {}
         with self.audit.change(Call("plan_round", by, about, only_changes=True)) as transaction:
             return rounds.plan_round(transaction, plan)
 

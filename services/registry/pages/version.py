@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from common.registry.catalog import PRODUCTION, PUSHED
+from common.registry.catalog import FIRED, PRODUCTION, PUSHED
 from common.registry.jobs import Job, JobKind
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
@@ -55,9 +55,10 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "drift": statistics.against_parent(told, before),
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
         "trigger": plan.trigger,
+        "fired": version.environment.get(FIRED, {}),
         "plan": plan,
         "warnings": list(dict(version.environment.get("warnings", {})).values()),
-        "environment": {key: value for key, value in version.environment.items() if key != "warnings"},
+        "environment": {key: value for key, value in version.environment.items() if key not in ("warnings", FIRED)},
         "other": version.parent_version or production or number,
         "served_by": served_by,
         "signatures": list(signature_rows(version)),

@@ -323,8 +323,9 @@ def test_a_change_that_cannot_be_logged_does_not_happen(catalog: Catalog, monkey
 
 
 def test_what_machines_repeat_is_not_in_it(catalog: Catalog) -> None:
-    plan = next_plan(catalog)
+    plan = replace(next_plan(catalog), configuration={"fired": {"schedule": "30 2 * * * in UTC"}})
     catalog.plan_round(plan)
+    assert entries(catalog)[-1]["fired"] == {"schedule": "30 2 * * * in UTC"}
     before = catalog.audit.head()
     catalog.plan_round(plan)
     held = lease(catalog)

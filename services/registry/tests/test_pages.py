@@ -156,11 +156,20 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
         },
     }
     gate = Gate(rules=(Rule("auc", min_value=0.5), Rule("auc", min_value=0.45, slice={"carrier": "AA"})))
-    publish(catalog, auc=0.7, gate=gate, evaluation=details)
+    publish(catalog, auc=0.7, gate=gate, evaluation=details, environment={"fired": {"min_examples": "120 of 100 new"}})
     publish(catalog)
     page, model = seen(browser.get("/models/m/versions/1")), seen(browser.get("/models/m"))
     text = page.text
-    for words in ("by carrier", "AA", "0.4321", "7 others", "roc of late", "0.1234", "confusion of late"):
+    for words in (
+        "by carrier",
+        "AA",
+        "0.4321",
+        "7 others",
+        "roc of late",
+        "0.1234",
+        "confusion of late",
+        "min_examples: 120 of 100",
+    ):
         assert words in text, words
     assert "3 of them with the features of a trained one" in text
     assert "auc where carrier is AA 0.4321 is below the least allowed, 0.45" in text

@@ -27,7 +27,16 @@ from dataclasses import dataclass
 from common.definition.model import Definition
 from common.errors import InvalidInput
 from common.eventlog.base import Position
-from common.registry.catalog import LEAVE_OUT, SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
+from common.registry.catalog import (
+    LEAVE_OUT,
+    SKIPPED,
+    UPSTREAM_VERSION,
+    Model,
+    OffsetRange,
+    Round,
+    RoundState,
+    ranges_from_json,
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,14 @@ class ModelState:
     @property
     def open_round(self) -> Round | None:
         return next((r for r in self.rounds if r.state in (RoundState.PLANNED, RoundState.RUNNING)), None)
+
+    @property
+    def upstream_before(self) -> int:
+        """The version of triggers.upstream that was in production when the last round was planned that has not failed;
+        0: none."""
+        planned = next((found for found in self.rounds if found.state is not RoundState.FAILED), None)
+        seen = planned.plan.configuration.get(UPSTREAM_VERSION, {}) if planned else {}
+        return int(seen.get(self.definition.triggers.upstream, 0))
 
     @property
     def last_finished(self) -> Round | None:

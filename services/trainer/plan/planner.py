@@ -19,8 +19,11 @@ from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import (
     ALLOW_SIGNATURE_CHANGE,
+    FIRED,
+    PRODUCTION,
     PUSHED,
     SKIPPED,
+    UPSTREAM_VERSION,
     ChangeKind,
     Round,
 )
@@ -381,7 +384,14 @@ class Planner:
             retry_at=model.retry_at,
             asked_for=asked_for,
             judged_before=tracked.backlog.examples - fresh,
+            upstream=self._upstream(tracked),
+            upstream_before=tracked.state.upstream_before,
         )
+
+    def _upstream(self, tracked: Tracked) -> int:
+        """The version of triggers.upstream that is in production; 0: none."""
+        upstream = self._tracked.get(tracked.state.definition.triggers.upstream)
+        return upstream.state.model.aliases.get(PRODUCTION, 0) if upstream else 0
 
     def _plan(
         self,
@@ -398,15 +408,24 @@ class Planner:
         beginning = Beginning(beginning.chain_end, begin, beginning.judged_to)
         judged_again = backlog.examples_from(begin) - backlog.examples_from(beginning.judged_to)
         stretch = backlog.cut(begin, max_examples=limit + judged_again)
-        drift = {"drift": tracked.drift} if tracked.drift else {}
-        plan = self._drafts.plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=drift)
+        notes: dict[str, Any] = {"drift": tracked.drift} if tracked.drift else {}
+        if fired.fired:
+            notes[FIRED] = dict(fired.fired)
+        if upstream := tracked.state.definition.triggers.upstream:
+            notes[UPSTREAM_VERSION] = {upstream: self._upstream(tracked)}
+        plan = self._drafts.plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=notes)
         planned = self._registry.plan_round(plan)
         tracked.state = replace(tracked.state, rounds=(planned, *tracked.state.rounds))
         tracked.waiting = Wait(f"the end of {shown(planned)}")
         metrics.PLANS.labels(plan.model, fired.trigger).inc()
         logger.info(
             "round planned",
-            extra={"round": planned.round_id, "trigger": fired.trigger, "examples": stretch.example_count}
+            extra={
+                "round": planned.round_id,
+                "trigger": fired.trigger,
+                "fired": dict(fired.fired),
+                "examples": stretch.example_count,
+            }
             | ({"left_out": plan.configuration[SKIPPED]} if SKIPPED in plan.configuration else {})
             | dict(requested or {}),
         )

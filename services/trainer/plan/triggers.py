@@ -1,21 +1,27 @@
-"""When is it time for a round? A pure decision; drift, metric and schedule triggers have no place here yet.
+"""When is it time for a round? A pure decision.
 
 The definition's section `triggers` (common/definition/triggers.py) switches them:
 
     min_examples            so many examples are in the log that no finished round has judged
     max_interval_seconds    there is at least one, and so long has passed since the last round was planned
+    schedule                a time of the schedule has passed since the last round was planned
+    upstream                another version of that model is in production than when the last round was planned
+    combine                 whether any of the above is enough, or all that are set have to hold
     min_first_examples      the first round waits for as many, also where an interval is set
     max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
     manual                  a person asked; cooldown and backoff do not hold it up, nor that all was judged before
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from common.counted import counted
 from common.definition.triggers import Triggers
 
 MIN_EXAMPLES = "min_examples"
 MAX_INTERVAL = "max_interval"
+SCHEDULE = "schedule"
+UPSTREAM = "upstream"
 MANUAL = "manual"
 
 
@@ -39,11 +45,18 @@ class Situation:
     last_failure: str = ""
     judged_before: int = 0
     """Examples that wait beside the fresh ones: of versions that were rolled back or rejected."""
+    upstream: int = 0
+    """The version of triggers.upstream that is in production; 0: none."""
+    upstream_before: int = 0
+    """The same when the last round was planned that has not failed."""
 
 
 @dataclass(frozen=True)
 class Fire:
+    """`fired`: by trigger that holds, why, with its numbers."""
+
     trigger: str
+    fired: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -82,18 +95,52 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
             f"{situation.fresh_examples} of {triggers.first_examples} examples for the first round, which fixes "
             "statistics and vocabularies; ask for a round to begin with fewer"
         )
-    if triggers.min_examples is not None and situation.fresh_examples >= triggers.min_examples:
-        return Fire(MIN_EXAMPLES)
-    if triggers.max_interval_seconds is None:
-        return _wait_for_examples(triggers, situation, None)
-    due_at = situation.last_planned_at + triggers.max_interval_seconds
-    if due_at <= situation.now:
-        return Fire(MAX_INTERVAL)
-    return _wait_for_examples(triggers, situation, due_at)
+    return _combined(triggers, situation, list(_conditions(triggers, situation)))
 
 
-def _wait_for_examples(triggers: Triggers, situation: Situation, due_at: float | None) -> Wait:
+@dataclass(frozen=True)
+class _Condition:
+    """A trigger that is set. `waits`: what it waits for where it does not hold, `until` then if time alone tells."""
+
+    trigger: str
+    holds: bool
+    told: str
+    waits: str
+    until: float | None = None
+
+
+def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition]:
+    fresh, planned_at = situation.fresh_examples, situation.last_planned_at
+    if triggers.min_examples is not None:
+        told = f"{fresh} of {triggers.min_examples} new examples"
+        yield _Condition(MIN_EXAMPLES, fresh >= triggers.min_examples, told, told)
+    if triggers.max_interval_seconds is not None:
+        due_at, passed = planned_at + triggers.max_interval_seconds, situation.now - planned_at
+        told = f"{passed:.1f} of {triggers.max_interval_seconds:g} s since the last plan"
+        yield _Condition(MAX_INTERVAL, due_at <= situation.now, told, "waiting for the interval to pass", due_at)
+    if triggers.schedule is not None:
+        due = triggers.schedule.after(planned_at)
+        told = f"{triggers.schedule.cron} in {triggers.schedule.time_zone}: {due.isoformat()}"
+        yield _Condition(SCHEDULE, due.timestamp() <= situation.now, told, f"the schedule {told}", due.timestamp())
+    if triggers.upstream:
+        now, before = situation.upstream, situation.upstream_before
+        told = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
+        waits = f"another version of {triggers.upstream} in production than {now or 'none'}"
+        yield _Condition(UPSTREAM, bool(now) and now != before, told, waits)
+
+
+def _combined(triggers: Triggers, situation: Situation, conditions: list[_Condition]) -> Fire | Wait:
+    held = {one.trigger: one.told for one in conditions if one.holds}
+    missing = [one for one in conditions if not one.holds]
+    if held and not (triggers.needs_all and missing):
+        return Fire("+".join(held) if triggers.needs_all else next(iter(held)), held)
+    times = [one.until for one in missing if one.until is not None]
+    if triggers.needs_all:
+        until = max(times) if len(times) == len(missing) and times else None
+    else:
+        until = min(times, default=None)
+    more = [one.waits for one in missing if one.trigger != MAX_INTERVAL or len(missing) == 1]
+    reason = (" and " if triggers.needs_all else " or ").join(more) or "rounds are asked for by hand only"
     if triggers.min_examples is None:
-        reason = "waiting for the interval to pass" if due_at else "rounds are asked for by hand only"
-        return Wait(f"{reason}; {counted(situation.fresh_examples, 'new example')}", due_at)
-    return Wait(f"{situation.fresh_examples} of {triggers.min_examples} new examples", due_at)
+        reason += f"; {counted(situation.fresh_examples, 'new example')}"
+    return Wait(reason, until)

@@ -1,4 +1,5 @@
-"""What beside the plan could change a round's arithmetic: libraries, processor, threads. Stored with each version."""
+"""What beside the plan could change a round's arithmetic: libraries, processor, threads. Stored with each version,
+and beside it what made the round due."""
 
 import os
 import platform
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.definition.trees import TREE_ESTIMATORS
+from common.registry.catalog import FIRED
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.parameter_servers import asked_of
 
@@ -51,6 +53,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "devices": assignment.devices,
         **({"device_reduction": assignment.device_reduction} if assignment.devices > 1 else {}),
         **({"exchange": "memory" if assignment.shares_memory else "collectives"} if assignment.workers > 1 else {}),
+        **({FIRED: fired} if (fired := assignment.plan.configuration.get(FIRED)) else {}),
         **({"reproducible": False} if asked_of(assignment) else {}),
     }
 

@@ -16,10 +16,12 @@ from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import (
+    FIRED,
     FROM_SCRATCH,
     HEAD_BEFORE,
     LEFT_OUT,
     SKIPPED,
+    UPSTREAM_VERSION,
     WINDOW,
     FileEntry,
     OffsetRange,
@@ -37,7 +39,7 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
-_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, "requested", "drift")
+_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, "requested", "drift")
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""

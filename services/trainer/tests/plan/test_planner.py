@@ -17,9 +17,11 @@ from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.tfrecord import cut
 from common.process.health import Health
 from common.registry.catalog import (
+    FIRED,
     LEFT_OUT,
     PRODUCTION,
     SKIPPED,
+    UPSTREAM_VERSION,
     WINDOW,
     ChangeKind,
     Model,
@@ -38,7 +40,7 @@ from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.saved_models import saved_model
 
-PlannerFactory = Callable[[], Planner]
+PlannerFactory = Callable[..., Planner]
 NO_FILES: Mapping[str, bytes] = {}
 
 
@@ -47,15 +49,11 @@ def planners(registry: RegistryClient, events: Events, tmp_path: Path) -> Planne
     """Makes planners that follow the same registry and log."""
     settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
 
-    def make() -> Planner:
-        health = Health("registry", "event_log")
+    def make(clock: Callable[[], float] = time.time) -> Planner:
         return Planner(
-            settings,
-            registry=registry,
-            log=SourcedLog(events.log, settings.event_log),
-            health=health,
-            on_planned=lambda: None,
-        )
+            settings, registry=registry, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
+            health=Health("registry", "event_log"), clock=clock,
+        )  # fmt: skip
 
     return make
 
@@ -481,14 +479,11 @@ def test_after_a_rollback_rounds_go_on_from_the_version_that_is_live(
 
 
 def test_a_failed_round_is_planned_anew_after_the_backoff(
-    registry: RegistryClient, events: Events, tmp_path: Path
+    planners: PlannerFactory, registry: RegistryClient, events: Events
 ) -> None:
     use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    now, settings = [time.time()], TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
-    planner = Planner(
-        settings, registry=registry, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
-        health=Health("registry", "event_log"), clock=lambda: now[0],
-    )  # fmt: skip
+    now = [time.time()]
+    planner = planners(lambda: now[0])
     events.add(10)
     next_plan(planner, registry)
     lease = registry.lease_round("test", ttl_seconds=30.0)
@@ -599,6 +594,36 @@ def test_a_stream_of_the_name_of_a_deleted_one_is_counted_from_its_own_beginning
     plan = next_plan(planner, registry)
     assert [(piece.partition, piece.from_offset, piece.to_offset) for piece in plan.ranges] == [(0, 0, 12)]
     assert plan.example_count == 12
+
+
+def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_named_in_the_plan(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    upstream = definition(triggers="{min_examples: 10}", gate=RULE % "retry").replace(
+        f"name: {MODEL}".encode(), b"name: above", 1
+    )
+    registry.register_model("above", stream=STREAM, files={"model.yaml": upstream}, by="test")
+    use(registry, triggers="{min_examples: null, min_first_examples: 1, cooldown_seconds: 0, upstream: above}")
+    now = [time.time()]
+    planner = planners(lambda: now[0])
+    events.add(10)
+    look_again(planner)
+    assert registry.list_rounds(MODEL) == [], "above has no version yet"
+    (waiting,) = (one["next_round"]["waiting_for"] for one in planner.status() if one["model"] == MODEL)
+    assert waiting == "another version of above in production than none; 10 new examples"
+    finish(registry, tmp_path)
+    plan = next_plan(planner, registry)
+    assert (plan.trigger, plan.configuration[UPSTREAM_VERSION]) == ("upstream", {"above": 1})
+    assert plan.configuration[FIRED] == {"upstream": "version 1 of above is in production, none at the last plan"}
+    lease = registry.lease_round("test", ttl_seconds=30.0)
+    assert lease is not None
+    assert lease.round.plan.model == MODEL
+    registry.fail_round(lease, reason="it broke")
+    now[0] += 3600.0
+    assert next_plan(planner, registry).trigger == "upstream", "a round that failed has not answered the version"
+    finish(registry, tmp_path)
+    events.add(5)
+    assert_nothing_is_planned(planner, registry)
 
 
 @pytest.mark.covers("eco-tfdv")

@@ -1,11 +1,13 @@
 """When a round is due."""
 
 from dataclasses import replace
+from datetime import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.definition.triggers import Triggers
+from common.definition.triggers import Schedule, Triggers
 from services.trainer.plan.triggers import Fire, Situation, Wait, decide
 
 TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)
@@ -70,12 +72,16 @@ situations = st.builds(
     has_planned=st.booleans(),
     retry_at=st.just(0.0) | st.floats(900, 2000),
     asked_for=st.booleans(),
+    upstream=st.integers(0, 2),
 )
 triggers = st.builds(
     Triggers,
     min_examples=st.none() | st.integers(1, 500),
     max_interval_seconds=st.none() | st.floats(0.1, 500),
     cooldown_seconds=st.floats(0, 100),
+    schedule=st.none() | st.just(Schedule("*/7 * * * *", "Europe/Berlin")),
+    upstream=st.sampled_from(["", "other"]),
+    needs_all=st.booleans(),
 )
 
 
@@ -118,3 +124,55 @@ def test_after_so_many_failures_it_waits_for_a_person_or_goes_on_as_the_definiti
     assert decide(TRIGGERS, replace(failing, failures=2)) == Fire("min_examples")
     assert decide(TRIGGERS, replace(failing, asked_for=True)) == Fire("manual")
     assert decide(replace(TRIGGERS, on_failure="leave_out"), failing) == Fire("min_examples")
+
+
+def test_a_round_is_due_at_the_times_of_the_schedule_in_its_zone() -> None:
+    """Berlin is at UTC+1 on 14 November 2023, when 1.7e9 seconds had passed at 22:13:20 UTC."""
+    nightly = replace(TRIGGERS, max_interval_seconds=None, schedule=Schedule("30 23 * * *", "Europe/Berlin"))
+    late = replace(LATER, last_planned_at=1.7e9, now=1.7e9 + 999.9)
+    assert decide(nightly, late) == Wait(
+        "10 of 100 new examples or the schedule 30 23 * * * in Europe/Berlin: 2023-11-14T23:30:00+01:00", 1.7e9 + 1000
+    )
+    fired = decide(nightly, replace(late, now=1.7e9 + 1000))
+    assert isinstance(fired, Fire)
+    assert (fired.trigger, fired.fired) == (
+        "schedule", {"schedule": "30 23 * * * in Europe/Berlin: 2023-11-14T23:30:00+01:00"}
+    )  # fmt: skip
+    missed = replace(late, last_planned_at=1.7e9 + 1000, now=1.7e9 + 5 * 86_400)
+    assert decide(nightly, missed) == Fire("schedule"), "missed times make one round"
+    assert decide(nightly, replace(missed, last_planned_at=missed.now, now=missed.now + 10)) != Fire("schedule")
+
+
+@pytest.mark.parametrize(
+    ("after", "times"),
+    [
+        ("2026-03-28T12:00+01:00", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]),
+        ("2026-10-24T12:00+02:00", ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]),
+    ],
+)
+def test_daylight_saving_neither_drops_nor_doubles_a_time(after: str, times: list[str]) -> None:
+    schedule, at, found = Schedule("30 2 * * *", "Europe/Berlin"), datetime.fromisoformat(after).timestamp(), []
+    for _ in times:
+        found.append((due := schedule.after(at)).isoformat())
+        at = due.timestamp()
+    assert found == times
+
+
+def test_all_triggers_have_to_hold_where_the_definition_says_so() -> None:
+    both = replace(TRIGGERS, upstream="other", needs_all=True)
+    waiting = replace(LATER, fresh_examples=100, now=1059.0, upstream=3, upstream_before=2)
+    assert decide(both, waiting) == Wait("waiting for the interval to pass", 1060.0)
+    fired = decide(both, replace(waiting, now=1060.0))
+    assert isinstance(fired, Fire)
+    assert (fired.trigger, fired.fired) == (
+        "min_examples+max_interval+upstream",
+        {
+            "min_examples": "100 of 100 new examples",
+            "max_interval": "60.0 of 60 s since the last plan",
+            "upstream": "version 3 of other is in production, 2 at the last plan",
+        },
+    )
+    assert decide(both, replace(waiting, now=1060.0, upstream_before=3)) == Wait(
+        "another version of other in production than 3"
+    )
+    assert decide(replace(both, needs_all=False), waiting) == Fire("min_examples")

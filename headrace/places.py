@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from common.errors import InvalidInput, NotFound
+from common.json_values import value_of
 from common.process.memory import process_tree_mb
 from common.suggestions import there_is_no
 from common.whole_files import write_whole
@@ -126,11 +127,7 @@ class PlatformState:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        processes = tuple(ProcessState(**item) for item in mapping["processes"])
-        return cls(
-            mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], mapping["port_offset"], processes,
-            mapping["ca_file"],
-        )  # fmt: skip
+        return value_of(cls, mapping)
 
 
 @dataclass(frozen=True)

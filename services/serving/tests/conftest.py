@@ -18,6 +18,7 @@ from services.serving.tests.support.contract_server import (
     standalone,
 )
 from services.serving.tests.support.manager_process import ManagerProcess
+from services.serving.tests.support.queue_asker import Asker
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import Zygote
 from testing.redis_server import RedisServer
@@ -37,6 +38,12 @@ def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the states of services/serving/tests/support/same_program_models.py."""
     return filled_once(tmp_path_factory, "same_program", functools.partial(_write_models, "same_program_models"))
+
+
+@pytest.fixture
+def asker(redis_server: RedisServer) -> Asker:
+    """Of model m."""
+    return Asker(redis_server.url, "m")
 
 
 def _write_models(module: str, directory: Path) -> None:

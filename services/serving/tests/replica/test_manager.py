@@ -17,15 +17,9 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
 from testing.processes import is_running
-from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-
-
-@pytest.fixture
-def asker(redis_server: RedisServer) -> Asker:
-    return Asker(redis_server.url, "m")
 
 
 def x(*values: float) -> dict[str, np.ndarray]:

@@ -23,11 +23,6 @@ from testing.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("warm_python")
 
 
-@pytest.fixture
-def asker(redis_server: RedisServer) -> Asker:
-    return Asker(redis_server.url, "m")
-
-
 def x(*values: float) -> dict[str, np.ndarray]:
     return {"x": np.array([[value, 0, 0] for value in values], "<f4").reshape(-1, 3)}
 

@@ -3,7 +3,6 @@
 import threading
 
 import numpy as np
-import pytest
 
 from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
@@ -67,11 +66,6 @@ class ThreadedRunner:
         assert not self._thread.is_alive()
         self._threads.stop()
         self._queue.close()
-
-
-@pytest.fixture
-def asker(redis_server: RedisServer) -> Asker:
-    return Asker(redis_server.url, "m")
 
 
 def test_as_many_batches_run_at_once_as_there_are_threads(redis_server: RedisServer, asker: Asker) -> None:

@@ -32,11 +32,6 @@ def affine(zygote: Zygote, redis_server: RedisServer, saved_models: Path) -> Run
     return zygote.start_runner(redis_server.url, saved_models / "affine/1", max_batch_size=4).serve()
 
 
-@pytest.fixture
-def asker(redis_server: RedisServer) -> Asker:
-    return Asker(redis_server.url, "m")
-
-
 def test_an_answer_holds_what_the_model_says_and_names_its_version(affine: RunnerProcess, asker: Asker) -> None:
     reply = asker.ask(request(b"a", rows(1, 2)))
     assert (reply.error_code, reply.version) == (0, 1)

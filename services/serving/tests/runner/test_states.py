@@ -64,11 +64,6 @@ def runner(zygote: Zygote, redis_server: RedisServer, same_program: Path) -> Run
     return zygote.start_runner(redis_server.url, same_program / "1").serve()
 
 
-@pytest.fixture
-def asker(redis_server: RedisServer) -> Asker:
-    return Asker(redis_server.url, "m")
-
-
 def x(value: float) -> dict[str, np.ndarray]:
     return {"x": np.array([[value, 0, 0]], "<f4")}
 

@@ -1,9 +1,10 @@
 """apply, train, models, versions, promote, rollback: models and what comes of them."""
 
 import json
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,11 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, THINNED_TO, Model, Version, VersionMetrics
+from common.registry.catalog import PRODUCTION, PUSHED, THINNED_TO, Model, OffsetRange, Version, VersionMetrics
 from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
-from headrace.client.lifecycle import Applied
+from headrace.client.lifecycle import Applied, Listing
+from headrace.client.tables import Versions
 from headrace.commands.session import Session, age, print_line, print_table
 
 _PLANNING_SECONDS = 60.0
@@ -167,9 +169,20 @@ def list_versions(
         float, typer.Option(min=0.1, help="Seconds between two questions to the registry, with --watch.")
     ] = 2.0,
     limit: Annotated[int, typer.Option(min=1, help="How many, from the newest.")] = 100,
+    learned: Annotated[
+        str,
+        typer.Option(
+            metavar="FROM-TO|PARTITION:FROM-TO,...",
+            help="Only versions that the events at these offsets went into, by their own round or an ancestor's; the "
+            "offset TO is no part of them.",
+        ),
+    ] = "",
 ) -> None:
     """List the versions of a model: their events, metrics and verdicts, and which is live."""
     session: Session = context.obj
+    pieces = _pieces(learned) if learned else ()
+    if watch and pieces:
+        raise InvalidInput("versions takes --watch or --learned, not both")
     if watch:
         from headrace.commands.version_watch import watch_versions
 
@@ -177,10 +190,20 @@ def list_versions(
         return
     with session.client() as client:
         known = client.model(model)
-        listing = client.listing(model, limit=limit)
+        listing = client.listing(model, limit=None if pieces else limit)
+    parents = {version.version: version.parent_version for version in listing.versions}
+    tainted = _tainted(listing.versions, pieces)
+    if pieces:
+        listing = _only(listing, tainted, limit)
+    live = clean = known.aliases.get(PRODUCTION, 0)
+    while clean in tainted:
+        clean = parents[clean]
     versions, failed = listing.versions, listing.not_loaded
 
     def table() -> None:
+        if pieces and not versions:
+            typer.echo(f"the events at {learned} went into no version of {model}")
+            return
         if not versions:
             typer.echo(f"{model} has no version yet; `headrace status` says what the first round waits for")
             return
@@ -189,6 +212,9 @@ def list_versions(
         metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
         title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])
+        if clean != live:
+            free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
+            typer.echo(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
         if listing.has_older:
             typer.echo(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
         for one in listing.thinned:
@@ -199,7 +225,40 @@ def list_versions(
 
     listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
     document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in listing.thinned]}
-    session.show(document, table)
+    session.show(document | ({"production_without": clean} if pieces else {}), table)
+
+
+def _pieces(text: str) -> tuple[OffsetRange, ...]:
+    """ "120-140" or "0:120-140,1:98-99"."""
+    found = [re.fullmatch(r"(?:(\d+):)?(\d+)-(\d+)", part.strip(), re.ASCII) for part in text.split(",")]
+    pieces = [OffsetRange(*(int(number or 0) for number in match.groups())) for match in found if match]
+    if len(pieces) < len(found) or any(piece.to_offset <= piece.from_offset for piece in pieces):
+        raise InvalidInput(
+            "--learned takes offsets from the first to behind the last, such as 120-140, or 0:120-140,1:98-99 by "
+            f"partition; got {text!r}"
+        )
+    return tuple(pieces)
+
+
+def _tainted(versions: Iterable[Version], pieces: Iterable[OffsetRange]) -> set[int]:
+    """Versions whose round, or an ancestor's, had an event of the pieces, trained or held out. `versions` has parents
+    first. What was pushed was made elsewhere: the version before it is not its origin."""
+    found: set[int] = set()
+    for version in versions:
+        learned = any(_overlap(own, one) for own in version.ranges for one in pieces)
+        if learned or (version.parent_version in found and PUSHED not in version.environment):
+            found.add(version.version)
+    return found
+
+
+def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+    starts, ends = max(one.from_offset, other.from_offset), min(one.to_offset, other.to_offset)
+    return one.partition == other.partition and starts < ends
+
+
+def _only(listing: Listing, wanted: set[int], limit: int) -> Listing:
+    found = [version for version in listing.versions if version.version in wanted]
+    return replace(listing, versions=Versions(found[-limit:]), has_older=len(found) > limit)
 
 
 def promote(

@@ -156,6 +156,41 @@ def test_versions_are_the_newest_and_say_that_there_are_older(run: Run, server: 
     assert server.requests[-1].path == "/v1/models/m/versions?limit=1"
 
 
+@pytest.mark.parametrize(
+    ("offsets", "listed", "clean"),
+    [("3-4", [2, 3], 1), ("0:8-20", [2, 3], 1), ("2-3,1:5-6", [1, 2, 3], 0), ("9-20", [], 3), ("1:3-9", [], 3)],
+)
+def test_versions_that_events_went_into(run: Run, server: Server, offsets: str, listed: list[int], clean: int) -> None:
+    def version(number: int, parent: int, first: int, last: int, **more: object) -> dict[str, object]:
+        ranges = [{"partition": 0, "from_offset": first, "to_offset": last}]
+        return VERSION | {"version": number, "parent_version": parent, "ranges": ranges} | more
+
+    aside, pushed = version(4, 1, 20, 30), version(5, 3, 0, 0, ranges=[], environment={"pushed": {}})
+    versions = [version(1, 0, 0, 3), version(2, 1, 3, 9), version(3, 2, 30, 40), aside, pushed]
+    for _ in range(2):
+        server.will_answer(200, MODEL | {"aliases": {"production": 3}})
+        server.will_answer(200, {"versions": versions})
+    document = json.loads(run("--json", "versions", "m", "--learned", offsets).stdout)
+    numbers = [one["version"] for one in document["versions"]]
+    assert ([one for one in numbers if one != 4], document["production_without"]) == (listed, clean)
+    assert (4 in numbers) == (1 in listed)  # it goes on from 1
+    told = run("versions", "m", "--learned", offsets, "--limit", "1").stdout
+    if not listed:
+        assert told == f"the events at {offsets} went into no version of m\n"
+        return
+    assert "--limit N lists more than 1" in told
+    free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
+    assert f"production, version 3, learned the events at {offsets}; {free} without them" in told
+
+
+@pytest.mark.parametrize("offsets", ["7", "9-9", "9-3", "0:1:2-3", "1-2,", "a-b"])
+def test_offsets_that_are_no_range_are_refused(run: Run, offsets: str) -> None:
+    assert (
+        "--learned takes offsets from the first to behind the last" in run("versions", "m", "--learned", offsets).stderr
+    )
+    assert "not both" in run("versions", "m", "--learned", "1-2", "--watch").stderr
+
+
 def test_train_promote_and_rollback_say_what_came_of_it(run: Run, server: Server) -> None:
     server.will_answer(202, ROUND)
     assert run("train", "m").stdout == "round 3 of m is planned: 30 examples, from version 2\n"

@@ -98,6 +98,7 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
             inputs = _inputs(specs, names, schema, learned)
             for label, size in zip(labels[:-1], sizes[:-1], strict=True):
                 inputs = _add_layer(variables, label, parameters.activation.label, size, inputs)
+                variables |= _norm_of(label, inputs) if parameters.batch_norm else {}
             _add_layer(variables, labels[-1], "", sizes[-1], inputs)
             variables.pop(f"{side}_output/bias")
         return variables
@@ -112,6 +113,7 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
         inputs = _inputs(specs, parameters.deep, schema, learned)
         for index, size in enumerate(parameters.hidden_units):
             inputs = _add_layer(variables, f"hidden_{index}", parameters.activation.label, size, inputs)
+            variables |= _norm_of(f"hidden_{index}", inputs) if parameters.batch_norm else {}
         variables["deep/kernel"] = VariableMeaning((inputs, outputs), is_kernel=True)
     name = output_layer(definition)
     variables[f"{name}/bias"] = VariableMeaning((outputs,))
@@ -152,6 +154,13 @@ def _add_layer(variables: dict[str, VariableMeaning], layer: str, activation: st
     variables[f"{layer}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
     variables[f"{layer}/bias"] = VariableMeaning((units,))
     return units
+
+
+def _norm_of(layer: str, units: Axis) -> dict[str, VariableMeaning]:
+    """Of the batch normalisation behind a hidden layer: a row for each of its units."""
+    name = layer.replace("hidden", "batch_norm")
+    parts = ("gamma", "beta", "moving_mean", "moving_variance")
+    return {f"{name}/{part}": VariableMeaning((units,)) for part in parts}
 
 
 def statistics_of(definition: Definition) -> dict[str, str]:

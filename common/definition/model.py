@@ -102,6 +102,7 @@ class EstimatorParameters:
         embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
         regularizer: of the hidden kernels, beside l1 and l2; None: none.
         dimension: of the factors of a factorization machine; 0 elsewhere.
+        batch_norm: normalise what each hidden layer gives, behind its activation and dropout, as DNNClassifier does.
         l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
         towers: of two_tower, which has no other parts.
     """
@@ -114,6 +115,7 @@ class EstimatorParameters:
     embedding_initializer: Named | None = None
     regularizer: Named | None = None
     dropout: float = 0.0
+    batch_norm: bool = False
     l1: float = 0.0
     l2: float = 0.0
     dimension: int = 0
@@ -366,6 +368,7 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         else None,
         regularizer=_optional(fields, "regularizer", REGULARIZERS) if has_deep else None,
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
+        batch_norm=fields.flag("batch_norm", default=False) if has_deep else False,
         l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
         dimension=fields.integer("dimension", 8, maximum=4096) if is_factored else 0,

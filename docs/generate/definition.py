@@ -81,6 +81,7 @@ parameters:
   embedding_initializer: {name: random_normal, stddev: 0.01}
   regularizer: {name: orthogonal_regularizer, factor: 0.01}
   dropout: 0.1
+  batch_norm: true
   l2: 0.0001
 """,
     "parameters of boosted_trees": """\

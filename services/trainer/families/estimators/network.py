@@ -137,6 +137,8 @@ def _deep_part(
         )(hidden)
         if parameters.dropout:
             hidden = keras.layers.Dropout(parameters.dropout, name=f"dropout_{index}")(hidden)
+        if parameters.batch_norm:
+            hidden = keras.layers.BatchNormalization(name=f"batch_norm_{index}")(hidden)
     return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
 
 

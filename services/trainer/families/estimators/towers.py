@@ -70,5 +70,7 @@ def _vectors(
         hidden = dense(size, f"{side}_hidden_{index}", activation=activation_of(parameters.activation))(hidden)
         if parameters.dropout:
             hidden = keras.layers.Dropout(parameters.dropout, name=f"{side}_dropout_{index}")(hidden)
+        if parameters.batch_norm:
+            hidden = keras.layers.BatchNormalization(name=f"{side}_batch_norm_{index}")(hidden)
     vectors = dense(dimension, f"{side}_output", use_bias=False)(hidden)
     return keras.layers.UnitNormalization(name=f"{side}_unit")(vectors)

@@ -35,7 +35,7 @@ EXAMPLES = events(96)
 CASES: dict[str, dict[str, Any]] = {
     "linear_classifier": {"estimator": "linear_classifier", "parameters": {"l2": 0.001}},
     "linear_regressor": {"estimator": "linear_regressor", "label": "amount", "parameters": {}},
-    "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "l2": 0.0001}},
+    "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "batch_norm": True, "l2": 0.0001}},
     "factorization_machine_regressor": {
         "estimator": "factorization_machine_regressor",
         "label": "amount",
@@ -113,7 +113,7 @@ def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callabl
 def test_every_row_has_a_meaning_and_the_answers_are_those_of_the_task(case: dict[str, Any]) -> None:
     model, examples, raw = built(case)
     meaning = variables_of(model.definition, model.schema)
-    shapes = {variable.path: tuple(variable.shape) for variable in model.network.trainable_variables}
+    shapes = {one.path: tuple(one.shape) for one in model.network.variables if "seed_generator" not in one.path}
     assert {path: known.shape for path, known in meaning.items()} == shapes
     assert model.serve(raw).keys() == expected_outputs(model)
     assert np.isfinite(model.loss(examples.columns, examples.labels, examples.weights))
@@ -347,6 +347,24 @@ def test_every_loss_of_a_regressor_is_keras_of_that_name(loss: str) -> None:
         np.average(np.asarray(expected), weights=np.asarray(weights)),
         rtol=1e-5,
     )
+
+
+@pytest.mark.covers("est-canned-nn", "norm-batch")
+def test_batch_norm_normalises_what_a_hidden_layer_gives_by_the_batch_and_in_answers_by_what_it_has_learned() -> None:
+    case = {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [4], "batch_norm": True}}
+    model, examples, _ = built(case)
+    training = Training(model, seed=1)
+    training.train_block(examples, pass_index=0, block_index=0)
+    layers = {layer.name: layer for layer in model.network.layers}
+    behind = keras.Model(model.network.inputs, [layers["hidden_0"].output, layers["batch_norm_0"].output])
+    inputs = model.wiring.arranged(examples.columns)
+    hidden, normal = (np.asarray(one) for one in behind(inputs, training=False))
+    gamma, beta, mean, variance = (np.asarray(one) for one in layers["batch_norm_0"].get_weights())
+    assert np.abs(mean).max() > 0
+    np.testing.assert_allclose(normal, gamma * (hidden - mean) / np.sqrt(variance + 1e-3) + beta, rtol=1e-4, atol=1e-5)
+    hidden, normal = (np.asarray(one) for one in behind(inputs, training=True))
+    expected = gamma * (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-3) + beta
+    np.testing.assert_allclose(normal, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.covers("loss-reduction-reg")

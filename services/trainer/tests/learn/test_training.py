@@ -77,7 +77,7 @@ def test_the_loss_is_the_weighted_mean_and_weight_zero_is_no_example() -> None:
     assert parameters(with_zero) == pytest.approx(parameters(without))
 
 
-@pytest.mark.covers("api-keras")
+@pytest.mark.covers("api-keras", "ex-classic")
 def test_a_line_is_learned() -> None:
     training = Training(line_model(batch_size=8), seed=1)
     x = np.linspace(-1, 1, 64).astype(np.float32)

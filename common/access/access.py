@@ -147,7 +147,10 @@ class Access:
                 if content != self._content:
                     self._take(content)
                 self._fault = ""
-            except (OSError, InvalidInput) as error:
+            except OSError as error:
+                self._seen = ()
+                self._note_fault(error)
+            except InvalidInput as error:
                 self._note_fault(error)
 
     def _take(self, content: bytes) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -53,8 +54,8 @@ class Authority:
         folder = self.directory / check_name(name)
         folder.mkdir(mode=0o700, exist_ok=True)
         key = _key_at(folder / KEY)
-        names = sorted(set(hosts) | ({name} if name.replace("-", "").isalnum() else set()))
-        alternatives = x509.SubjectAlternativeName([_general_name(host) for host in names])
+        names = set(hosts) | ({name} if name.replace("-", "").isalnum() else set())
+        alternatives = x509.SubjectAlternativeName([_general_name(host) for host in sorted(names)])
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = _builder(name, self.certificate.subject, key, days)
@@ -82,21 +83,46 @@ def open_authority(directory: Path) -> Authority:
 
 def days_left(folder: Path) -> float:
     """Until the certificate in the folder ends; 0.0 without one. Raises InvalidInput: it cannot be read."""
-    try:
-        found = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
-    except FileNotFoundError:
-        return 0.0
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{folder / CERTIFICATE} cannot be read: {error}") from error
-    return (found.not_valid_after_utc - _now()).total_seconds() / 86400
+    found = _certificate_in(folder)
+    return (found.not_valid_after_utc - _now()).total_seconds() / 86400 if found else 0.0
 
 
 def issue_missing(directory: Path, names: Sequence[str], *, hosts: Sequence[str], days: float) -> list[Path]:
-    """Issues for each of the names without a certificate, or with less than a third of `days` left; returns the folders
-    of those. Raises InvalidInput."""
+    """Issues for each of the names without a certificate for all hosts and with a third of `days` left; returns the
+    folders of those. A new certificate keeps the hosts of the one before.
+
+    Raises:
+        InvalidInput: a certificate is of another authority, or a file cannot be used.
+    """
     authority = open_authority(directory)
-    wanted = [name for name in names if days_left(directory / name) < days / 3]
-    return [authority.issue(name, hosts=hosts, days=days) for name in wanted]
+    asked = {str(_general_name(host).value) for host in hosts}
+    known = {name: _hosts_in(directory / name, authority) for name in names}
+    wanted = [name for name in names if asked - known[name] or days_left(directory / name) < days / 3]
+    return [authority.issue(name, hosts=asked | known[name], days=days) for name in wanted]
+
+
+def _certificate_in(folder: Path) -> x509.Certificate | None:
+    """Raises InvalidInput."""
+    try:
+        return x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{folder / CERTIFICATE} cannot be read: {error}") from error
+
+
+def _hosts_in(folder: Path, authority: Authority) -> set[str]:
+    """Raises InvalidInput."""
+    found = _certificate_in(folder)
+    if found is None:
+        return set()
+    try:
+        found.verify_directly_issued_by(authority.certificate)
+        return {str(one.value) for one in found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise InvalidInput(
+            f"{folder / CERTIFICATE} is not of the authority {authority.directory / AUTHORITY}; remove it for a new one"
+        ) from error
 
 
 def _make(certificate_path: Path, key_path: Path) -> None:
@@ -140,9 +166,12 @@ def _subject(name: str) -> x509.Name:
 
 
 def _general_name(host: str) -> x509.GeneralName:
+    """Raises InvalidInput."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not host.isascii() or not host:
+            raise InvalidInput(f"{host!r} is no address and no name in ASCII (RFC 5890: xn--...)") from None
         return x509.DNSName(host)
 
 

@@ -74,7 +74,7 @@ class Material:
             if self.certificate:
                 _load(context, self.key + b"\n" + self.certificate)
             if self.authorities:
-                context.load_verify_locations(cadata=self.authorities.decode("ascii"))
+                context.load_verify_locations(cadata=self.authorities.decode("ascii", errors="ignore"))
             elif protocol == ssl.PROTOCOL_TLS_CLIENT:
                 context.load_default_certs()
         except (ssl.SSLError, ValueError) as error:
@@ -184,6 +184,7 @@ class Tls:
         with self._lock:
             self._look_at = time.monotonic() + _LOOK_SECONDS
             if self._seen == self._now():
+                self._fault = ""
                 return
             try:
                 self._take()
@@ -203,9 +204,10 @@ class Tls:
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         """Raises InvalidInput: the key does not fit the certificate."""
-        if protocol not in self._contexts:
-            self._contexts[protocol] = self._material.context(protocol)
-        return self._contexts[protocol]
+        with self._lock:
+            if protocol not in self._contexts:
+                self._contexts[protocol] = self._material.context(protocol)
+            return self._contexts[protocol]
 
     def _now(self) -> tuple[object, ...]:
         return tuple(map(_stamp, self._paths))

@@ -1,5 +1,6 @@
 """The access file: who it names, what is refused, and how a change of it is taken."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,19 @@ def test_a_change_counts_with_the_next_request_and_a_bad_one_leaves_things_as_th
     path.write_text(_content())
     _eventually(access, _TOKEN, "ada")
     assert access.remark == ""
+
+
+def test_a_file_that_was_away_and_is_there_again_has_no_fault(tmp_path: Path) -> None:
+    access = _access(tmp_path / "file", _content())
+    os.utime(tmp_path / "file", (1, 1))
+    assert access.path is not None
+    access.path.rename(tmp_path / "kept")
+    access.path.symlink_to(tmp_path / "kept")
+    assert access.remark == ""
+    access.path.unlink()
+    _eventually_remarks(access, "newest content is refused")
+    access.path.symlink_to(tmp_path / "kept")
+    assert any(access.remark == "" for _ in range(1_000_000))
 
 
 def _eventually(access: Access, token: str, name: str) -> None:

@@ -242,6 +242,13 @@ def test_certificates_are_issued_again_in_their_last_third_and_keep_their_key(tm
     assert issue_missing(tmp_path, ["a", "b"], hosts=[], days=90) == [tmp_path / "a"]
     assert 89 < days_left(tmp_path / "a") <= 90
     assert (tmp_path / "a" / KEY).read_bytes() == key
+    assert issue_missing(tmp_path, ["a", "b"], hosts=["db.example", "0:0::1"], days=90) == [
+        tmp_path / "a",
+        tmp_path / "b",
+    ]
+    assert issue_missing(tmp_path, ["a", "b"], hosts=["::1"], days=90) == []
+    assert issue_missing(tmp_path, ["a"], hosts=["other.example"], days=90) == [tmp_path / "a"]
+    assert issue_missing(tmp_path, ["a"], hosts=["db.example", "::1", "other.example"], days=90) == []
     assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*key*")} == {0o600}
 
 
@@ -253,3 +260,30 @@ def test_files_that_do_not_fit_stop_the_start(tmp_path: Path) -> None:
         Tls.of(TlsFiles(a.certificate, str(tmp_path / "none")))
     with pytest.raises(InvalidInput, match="no PEM"):
         Tls.of(TlsFiles(a.key, a.key))
+    for host in ("bücher.example", ""):
+        with pytest.raises(InvalidInput, match="no name in ASCII"):
+            issue_missing(tmp_path, ["a"], hosts=[host], days=90)
+    (tmp_path / AUTHORITY).write_bytes((tmp_path / "b" / CERTIFICATE).read_bytes())
+    with pytest.raises(InvalidInput, match="is not the key of"):
+        issue_missing(tmp_path, ["a"], hosts=[], days=90)
+    for path in tmp_path.glob("ca.*"):
+        path.unlink()
+    with pytest.raises(InvalidInput, match="remove it for a new one"):
+        issue_missing(tmp_path, ["a"], hosts=[], days=90)
+
+
+def test_a_link_that_points_back_to_the_files_in_use_ends_the_fault(tmp_path: Path) -> None:
+    files, link, broken = _files(tmp_path), tmp_path / "link.pem", tmp_path / "broken.pem"
+    broken.write_text("half a certificate")
+    link.symlink_to(files.certificate)
+    tls = Tls.of(TlsFiles(str(link), files.key))
+    for target, is_refused in ((broken, True), (Path(files.certificate), False)):
+        link.unlink()
+        link.symlink_to(target)
+        wait_until(lambda: ("are refused" in tls.remark()) == is_refused, f"{target.name} being seen")  # noqa: B023
+
+
+def test_authorities_may_have_comments_in_any_language(doors: _Doors, tmp_path: Path) -> None:
+    commented = tmp_path / "commented.pem"
+    commented.write_text(f"# Főtanúsítvány\n{(tmp_path / AUTHORITY).read_text()}")
+    assert doors.ask("/healthz", Tls.of(TlsFiles(authorities=str(commented))))[0] == 200

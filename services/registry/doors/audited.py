@@ -8,7 +8,8 @@ from common.access.principal import Principal
 from common.errors import PermissionDenied, Unauthenticated
 from services.registry.store.audit import AuditLog, Call
 
-_READS = ("GET ", "headrace.RegistryService/Get", "headrace.RegistryService/List", "grpc.")
+_RPC_READS = ("Get", "List", "Watch", "DownloadFile", "MissingFiles")
+_READS = ("GET ", "HEAD ", "OPTIONS ", "grpc.", *(f"headrace.RegistryService/{name}" for name in _RPC_READS))
 
 
 class AuditedGuard(Guard):

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unauthenticated
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry import wire
@@ -455,6 +455,16 @@ def test_who_is_refused_at_the_door_is_in_the_log(
     (entry,) = entries(catalog, before)
     assert (entry["action"], entry["result"], entry["error"]) == ("PUT /v1/models/{model}", "denied", error)
     assert (entry["by"], {key: entry[key] for key in told}) == (by, told)
+
+
+@pytest.mark.parametrize("method", ["Watch", "DownloadFile", "MissingFiles", "GetModel", "ListModels"])
+def test_reading_that_is_refused_takes_no_place_in_the_log(catalog: Catalog, tmp_path: Path, method: str) -> None:
+    guard = AuditedGuard(access_in(tmp_path), RULES, catalog.audit)
+    before = catalog.audit.head()
+    with pytest.raises(Unauthenticated):
+        guard.let_in(f"headrace.RegistryService/{method}", lambda: guard.access.principal_of(""))
+    catalog.audit.close()
+    assert catalog.audit.head() == before
 
 
 def test_a_schema_that_an_author_may_not_change_is_in_the_log(guarded: httpx.Client, catalog: Catalog) -> None:

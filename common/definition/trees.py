@@ -24,7 +24,11 @@ OBJECTIVES: Mapping[str, str] = {
     "quantiles quantile": "reg:quantileerror",
 }
 """XGBoost's objective of a head, by task and loss."""
-_INTEGERS: Mapping[str, tuple[int, int]] = {"max_leaves": (0, 4096), "max_bin": (2, 65_536)}
+_INTEGERS: Mapping[str, tuple[int, int]] = {
+    "max_leaves": (0, 4096),
+    "max_bin": (2, 65_536),
+    "num_parallel_tree": (1, 10_000),
+}
 _NUMBERS: Mapping[str, float] = {
     "min_child_weight": 0.0, "gamma": 0.0, "lambda": 0.0, "alpha": 0.0, "max_delta_step": 0.0,
 }  # fmt: skip
@@ -36,7 +40,8 @@ _MAX_NODES = 4_000_000
 class TreeParameters:
     """Attributes:
     columns: features that trees split on, in order of name. Default: all of one value or a fixed number of them.
-    trees_per_round: boosting steps of a round; a step grows one tree, or one for each class or level.
+    trees_per_round: boosting steps of a round; a step grows one tree, or one for each class or level, or
+        num_parallel_tree times as many, whose mean counts: one step of rate 1 is a random forest.
     max_trees: boosting steps that a model keeps. The oldest leave; the new ones learn what is then unexplained.
     grow_policy: depthwise, or lossguide with max_leaves.
     options: XGBoost's, by their names there; those that were given.
@@ -77,9 +82,10 @@ def parse_tree_parameters(section: object, features: Mapping[str, FeatureSpec], 
         raise InvalidInput(
             f"parameters: trees_per_round {parameters.trees_per_round} is above max_trees {parameters.max_trees}"
         )
-    if parameters.max_trees << (parameters.max_depth + 1) > _MAX_NODES * 2:
+    trees = parameters.max_trees * int(options.get("num_parallel_tree", 1))
+    if trees << (parameters.max_depth + 1) > _MAX_NODES * 2:
         raise InvalidInput(
-            f"parameters: {parameters.max_trees} trees of depth {parameters.max_depth} can have more than {_MAX_NODES} "
+            f"parameters: {trees} trees of depth {parameters.max_depth} can have more than {_MAX_NODES} "
             f"leaves; fewer or shallower ones can be served"
         )
     return parameters

@@ -10,6 +10,8 @@ from examples import compare
 from examples.digits import replay as digit_replay
 from examples.tests.one_round import Example
 from examples.weather import replay as weather_replay
+from services.trainer.families.trees import engine
+from services.trainer.families.trees.model import BOOSTER
 
 
 @pytest.mark.covers("est-boosted-trees", "ex-classic")
@@ -65,36 +67,41 @@ def test_three_networks_learn_small_digits(tmp_path: Path, network: str) -> None
 
 @pytest.mark.covers("ex-classic")
 @pytest.mark.parametrize(
-    ("method", "least", "changes"),
-    [
-        ("linear", 0.9, {}),
-        ("linear", 0.9, {"loss": "categorical_hinge"}),
-        ("nearest_neighbour", 0.93, {}),
-        ("random_forest", 0.85, {}),
-    ],
-    ids=["logistic", "support vector machine", "nearest neighbour", "random forest"],
+    ("name", "least"),
+    [("logistic_regression", 0.9), ("support_vector_machine", 0.9), ("nearest_neighbour", 0.93)],
 )
-def test_methods_older_than_deep_networks_learn_small_digits(
-    tmp_path: Path, method: str, least: float, changes: dict[str, object]
-) -> None:
-    example = Example("classic", tmp_path)
-    learned = example.learn(
-        example.events(1797), {"parameters": {"method": method}, "training": {"passes": 2}} | changes
-    )
-    assert learned.metrics["accuracy"] > least
+def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, name: str, least: float) -> None:
+    example = Example(name, tmp_path)
+    assert example.learn(example.events(1797)).metrics["accuracy"] > least
+
+
+@pytest.mark.covers("ex-classic", "est-boosted-trees")
+def test_a_random_forest_learns_small_digits_and_each_round_grows_another(tmp_path: Path) -> None:
+    example = Example("random_forest", tmp_path)
+    events = example.events(1797)
+    for part in (events[:900], events[900:]):
+        learned = example.learn(part)
+        assert learned.metrics["accuracy"] > 0.9
+        ensemble = engine.read(learned.arrays()[BOOSTER].tobytes(), "multi:softprob")
+        assert ensemble.outputs.tolist() == [digit for digit in range(10) for _ in range(60)]
+        splits = zip(ensemble.feature[ensemble.roots], ensemble.threshold[ensemble.roots], strict=True)
+        assert len(set(splits)) > 100, "each tree of 600 sees other events and pixels"
+
+
+@pytest.mark.covers("ex-classic", "est-canned-nn")
+def test_a_linear_regression_foresees_a_temperature_better_than_that_nothing_changes(tmp_path: Path) -> None:
+    example = Example("linear_regression", tmp_path)
+    learned = example.learn(example.events(3000))
+    described = list(weather_replay.events(3000))
+    changes = [event["temperature_later"] - event["temperature"] for event in described]
+    assert learned.metrics["rmse"] < 0.8 * np.sqrt(np.mean(np.square(changes)))
 
 
 @pytest.mark.covers("ex-classic")
 def test_k_means_puts_digits_into_clusters_that_are_nearer_than_their_mean(tmp_path: Path) -> None:
-    example = Example("classic", tmp_path)
+    example = Example("k_means", tmp_path)
     events = example.events(1797)
-    learned = example.learn(
-        events,
-        {
-            "parameters": {"method": "k_means"}, "label": "pixels", "task": "vector_regression",
-            "gate": {"metric": "rmse"}, "training": {"passes": 5, "optimizer": {"name": "sgd", "learning_rate": 8.0}},
-        },
-    )  # fmt: skip
+    learned = example.learn(events)
     assert learned.metrics["rmse"] < 3.6, "the mean digit for every digit is wrong by about 4.3"
     assert len(set(learned.answer(events[:100])["cluster"].tolist())) > 8
 

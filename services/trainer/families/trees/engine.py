@@ -81,7 +81,9 @@ def _base(examples: Any, booster: bytes, parameters: Mapping[str, Any]) -> dict[
 
 
 def without_oldest(booster: bytes, count: int) -> bytes:
-    """The booster without what its first `count` boosting steps have grown."""
+    """The booster without what its first `count` boosting steps have grown; empty where it has no more."""
+    if count >= step_count(booster):
+        return b""
     return bytes(_loaded(booster)[count:].save_raw("ubj")) if count else booster
 
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.local_only
 _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 _DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 _SERVICES = ("registry", "ingest", "trainer", "serving")
+_ANONYMOUS = {**_DEFAULTS["access"], "anonymous": True}
 _SETTINGS = (HELM.parents[1] / "docs" / "reference" / "settings.md").read_text()
 _ADDRESS = re.compile(r"demo-headrace-([a-z0-9-]+):(\d+)")
 
@@ -103,6 +104,10 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("trainer", "settings"), {"NICE": 5}),
         (("access", "principals"), [{"name": "shop", "roles": ["operator"], "token_sha256": ["hr_a-token"]}]),
         (("access", "oidc"), {"issuer": "https://id.example.org"}),
+        (("access",), {**_ANONYMOUS, "principals": [{"name": "a", "roles": ["viewer"], "token_sha256": ["0" * 64]}]}),
+        (("access",), {**_ANONYMOUS, "oidc": {"issuer": "https://id.example.org", "audience": "a"}}),
+        (("access",), {**_ANONYMOUS, "existingSecret": "a"}),
+        (("serving", "settings"), {"TLS_CERTIFICATE_FILE": "/tls/certificate.pem"}),
         (("keda", "enabled"), True),
         (("replicaCount",), 3),
     ],
@@ -110,6 +115,11 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
 )
 def test_the_schema_refuses_wrong_values(path: tuple[str, ...], value: object) -> None:
     assert _is_refused(_changed(_values("try"), path, value))
+
+
+def test_the_schema_takes_doors_without_credentials_and_a_secret_that_is_there() -> None:
+    for access in (_ANONYMOUS, {**_DEFAULTS["access"], "existingSecret": "a"}):
+        assert not _is_refused(_changed(_values("try"), ("access",), access))
 
 
 def test_the_schema_refuses_settings_that_the_chart_makes() -> None:

@@ -501,10 +501,13 @@ class RenewedChannel:
 class _RenewedStub:
     def __init__(self, channel: RenewedChannel, kind: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._kind = channel, kind
-        self._of: grpc.Channel | None = None
+        self._made: tuple[grpc.Channel | None, Any] = (None, None)
+        """The channel and its stub; one value, since several threads call."""
 
     def __getattr__(self, method: str) -> Any:
         newest = self._channel.newest()
-        if newest is not self._of:
-            self._of, self._stub = newest, self._kind(newest)
-        return getattr(self._stub, method)
+        of, stub = self._made
+        if newest is not of:
+            stub = self._kind(newest)
+            self._made = newest, stub
+        return getattr(stub, method)

@@ -7,20 +7,18 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
-from sqlalchemy.types import Boolean
 
 
-class likely(GenericFunction[bool]):  # noqa: N801 # SQL's name
-    """SQLite: most rows pass (sqlite.org/lang_corefunc); elsewhere the condition alone."""
+class likely(GenericFunction[Any]):  # noqa: N801 # SQL's name
+    """SQLite: most rows pass (sqlite.org/lang_corefunc); elsewhere the condition alone. Of no type: SQLAlchemy compares
+    a Boolean of SQLite with 1, and the hint would be lost."""
 
-    type = Boolean()
     inherit_cache = True
 
 
-class unlikely(GenericFunction[bool]):  # noqa: N801 # SQL's name
+class unlikely(GenericFunction[Any]):  # noqa: N801 # SQL's name
     """SQLite: few rows pass; elsewhere the condition alone."""
 
-    type = Boolean()
     inherit_cache = True
 
 

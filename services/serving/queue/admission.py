@@ -176,7 +176,8 @@ class Admission:
             if held >= _ROOM_FACTOR * left:
                 raise self._refusal(
                     model, "principal",
-                    f"{principal} has {held} requests for model {model} open, and others need room, too; try again",
+                    f"{principal} has {counted(held, 'request')} open for model {model}, and others need room, too; "
+                    "try again",
                 )  # fmt: skip
         if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
             self.refusals[model, "batches full"] += 1

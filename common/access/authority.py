@@ -94,11 +94,14 @@ def issue_missing(directory: Path, names: Sequence[str], *, hosts: Sequence[str]
     Raises:
         InvalidInput: a certificate is of another authority, or a file cannot be used.
     """
-    authority = open_authority(directory)
-    asked = {str(_general_name(host).value) for host in hosts}
-    known = {name: _hosts_in(directory / name, authority) for name in names}
-    wanted = [name for name in names if asked - known[name] or days_left(directory / name) < days / 3]
-    return [authority.issue(name, hosts=asked | known[name], days=days) for name in wanted]
+    try:
+        authority = open_authority(directory)
+        asked = {str(_general_name(host).value) for host in hosts}
+        known = {name: _hosts_in(directory / name, authority) for name in names}
+        wanted = [name for name in names if asked - known[name] or days_left(directory / name) < days / 3]
+        return [authority.issue(name, hosts=asked | known[name], days=days) for name in wanted]
+    except OSError as error:
+        raise InvalidInput(f"certificates cannot be written to {directory}: {error.strerror}") from error
 
 
 def _certificate_in(folder: Path) -> x509.Certificate | None:

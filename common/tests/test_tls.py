@@ -268,6 +268,8 @@ def test_files_that_do_not_fit_stop_the_start(tmp_path: Path) -> None:
         issue_missing(tmp_path, ["a"], hosts=[], days=90)
     for path in tmp_path.glob("ca.*"):
         path.unlink()
+    with pytest.raises(InvalidInput, match="cannot be written to"):
+        issue_missing(tmp_path / AUTHORITY, ["a"], hosts=[], days=90)
     with pytest.raises(InvalidInput, match="remove it for a new one"):
         issue_missing(tmp_path, ["a"], hosts=[], days=90)
 

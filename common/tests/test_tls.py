@@ -269,7 +269,7 @@ def test_files_that_do_not_fit_stop_the_start(tmp_path: Path) -> None:
     for path in tmp_path.glob("ca.*"):
         path.unlink()
     with pytest.raises(InvalidInput, match="cannot be written to"):
-        issue_missing(tmp_path / AUTHORITY, ["a"], hosts=[], days=90)
+        issue_missing(Path(a.certificate), ["a"], hosts=[], days=90)
     with pytest.raises(InvalidInput, match="remove it for a new one"):
         issue_missing(tmp_path, ["a"], hosts=[], days=90)
 

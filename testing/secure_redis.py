@@ -25,16 +25,19 @@ def secure_redis(directory: Path) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        port = asyncio.run_coroutine_threadsafe(_listen(directory, server.socket_path), loop).result(60)
+        listening = asyncio.run_coroutine_threadsafe(_listen(directory, server.socket_path), loop).result(60)
+        port = listening.sockets[0].getsockname()[1]
         yield f"127.0.0.1:{port}/1?ssl_ca_certs={directory / AUTHORITY}"
+        asyncio.run_coroutine_threadsafe(_end(listening), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
+        loop.close()
         server.stop()
 
 
-async def _listen(directory: Path, behind: Path) -> int:
-    """The port on which TLS is spoken."""
+async def _listen(directory: Path, behind: Path) -> asyncio.Server:
+    """A server of TLS on loopback."""
     folder = directory / "redis"
     tls = Tls.of(TlsFiles(str(folder / CERTIFICATE), str(folder / KEY)))
 
@@ -42,8 +45,16 @@ async def _listen(directory: Path, behind: Path) -> int:
         inner_reader, inner_writer = await asyncio.open_unix_connection(str(behind))
         await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls.server_context())
-    return int(listening.sockets[0].getsockname()[1])
+    return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls.server_context())
+
+
+async def _end(listening: asyncio.Server) -> None:
+    """With its connections: a task that a later test's collector destroys fails that test."""
+    listening.close()
+    open_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in open_tasks:
+        task.cancel()
+    await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

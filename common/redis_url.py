@@ -8,11 +8,11 @@ Behind it, after `?`: `password_file`, read at each connection, so that it can b
 
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from common.errors import InvalidInput, Unavailable
+from common.peers import client_context, password_in
 
 _FORMS = "redis://host:port/db, rediss://host:port/db or unix:///path"
 _PORT = 6379
@@ -65,10 +65,7 @@ class RedisUrl:
         """Words for AUTH; () without a password. Raises Unavailable: the file cannot be read."""
         password = self.password
         if path := self.options.get("password_file"):
-            try:
-                password = Path(path).read_text().strip()
-            except OSError as error:
-                raise Unavailable(f"the password file {path} of Redis cannot be read: {error.strerror}") from error
+            password = password_in(path, "Redis")
         return tuple(word for word in (self.user, password) if word) if password else ()
 
     def context(self) -> ssl.SSLContext | None:
@@ -76,9 +73,6 @@ class RedisUrl:
         if not self.is_tls:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.options.get("ssl_ca_certs"))
-            if certificate := self.options.get("ssl_certfile"):
-                context.load_cert_chain(certificate, self.options.get("ssl_keyfile"))
-        except OSError as error:
+            return client_context(*(self.options.get(name, "") for name in _OF_TLS))
+        except (OSError, ValueError) as error:
             raise Unavailable(f"the certificates for {self.shown} cannot be used: {error}") from error
-        return context

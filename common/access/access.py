@@ -103,16 +103,16 @@ class Access:
     def needs_time(self, authorization: Credentials) -> bool:
         """Whether keys of an issuer have to be fetched first."""
         oidc = self._state.oidc
-        if oidc is None or not isinstance(authorization, str) or authorization in self._state.known:
+        if oidc is None or authorization in self._state.known:
             return False
-        token = _token_of(authorization)
-        return is_jwt(token) and oidc.wants_keys(token)
+        jwt = _jwt_of(authorization)
+        return bool(jwt) and oidc.wants_keys(jwt)
 
     def prepare(self, authorization: Credentials) -> None:
         """Fetches them; not in an event loop. Raises Unavailable."""
         oidc = self._state.oidc
-        if oidc is not None and isinstance(authorization, str) and self.needs_time(authorization):
-            oidc.fetch_keys(_token_of(authorization))
+        if oidc is not None and self.needs_time(authorization):
+            oidc.fetch_keys(_jwt_of(authorization))
 
     def identify(self, authorization: Credentials) -> Principal:
         """prepare and principal_of. Raises Unauthenticated, Unavailable."""
@@ -213,6 +213,12 @@ def _holder_of(file: AccessFile, names: tuple[str, ...]) -> Principal:
         owners = f"several principals: {', '.join(sorted(found))}" if found else "no principal"
         raise Unauthenticated(f"no token, and by the access file the client's certificate is of {owners}")
     return next(iter(found.values()))
+
+
+def _jwt_of(authorization: Credentials) -> str:
+    """ "" for another token and for a certificate's names. Raises Unauthenticated."""
+    token = _token_of(authorization) if isinstance(authorization, str) else ""
+    return token if is_jwt(token) else ""
 
 
 def _token_of(authorization: str) -> str:

@@ -8,11 +8,11 @@ The names and values are kafka-python's: `security_protocol` (PLAINTEXT, SSL, SA
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import InvalidInput
+from common.peers import client_context, password_in
 
 _PROTOCOL, _MECHANISM, _USER, _PASSWORD_FILE = (
     "security_protocol",
@@ -60,20 +60,14 @@ class KafkaSecurity:
         """For kafka-python's clients. Raises Unavailable: the password file cannot be read."""
         found = dict(self.options)
         if path := found.pop(_PASSWORD_FILE, ""):
-            try:
-                found["sasl_plain_password"] = Path(path).read_text().strip()
-            except (OSError, UnicodeError) as error:
-                raise Unavailable(f"the password file {path} of Kafka cannot be read: {error}") from error
+            found["sasl_plain_password"] = password_in(path, "Kafka")
         return found
 
     def context(self) -> ssl.SSLContext | None:
         """None for plain text. Raises OSError: a file cannot be used."""
         if not self.options.get(_PROTOCOL, "").endswith("SSL"):
             return None
-        context = ssl.create_default_context(cafile=self.options.get("ssl_cafile"))
-        if certificate := self.options.get("ssl_certfile"):
-            context.load_cert_chain(certificate, self.options.get("ssl_keyfile"))
-        return context
+        return client_context(*(self.options.get(name, "") for name in _OF_SSL))
 
     def files(self) -> list[str]:
         """Those that a client reads."""

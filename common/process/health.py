@@ -3,12 +3,13 @@
 HTTPS is verified by TLS_CA_FILE, and shown the certificate of TLS_CERTIFICATE_FILE and TLS_KEY_FILE."""
 
 import os
-import ssl
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
+
+from common.peers import client_context
 
 _PROBE_TIMEOUT_SECONDS = 3.0
 
@@ -92,19 +93,13 @@ def main() -> int:
     """Exit status 0 when the URL (default: the argument) answers 200, else 1."""
     url = sys.argv[1]
     try:
-        context = _context() if url.startswith("https:") else None
+        files = (os.environ.get(name, "") for name in ("TLS_CA_FILE", "TLS_CERTIFICATE_FILE", "TLS_KEY_FILE"))
+        context = client_context(*files) if url.startswith("https:") else None
         with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_SECONDS, context=context) as answer:
             return 0 if answer.status == 200 else 1
     except (urllib.error.URLError, OSError) as error:
         print(f"{url}: {error}", file=sys.stderr)
         return 1
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=os.environ.get("TLS_CA_FILE") or None)
-    if certificate := os.environ.get("TLS_CERTIFICATE_FILE"):
-        context.load_cert_chain(certificate, os.environ.get("TLS_KEY_FILE") or None)
-    return context
 
 
 if __name__ == "__main__":

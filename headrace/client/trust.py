@@ -1,4 +1,4 @@
-"""Whom https:// and grpcs:// doors are verified by, and the certificate that they are shown.
+"""The authorities that verify https:// and grpcs:// doors, and the certificate for them.
 
 HEADRACE_CA_FILE names authorities (PEM); without it those of the platform's own folder count, else the machine's.
 HEADRACE_CERTIFICATE_FILE and HEADRACE_KEY_FILE name a certificate of this client, for doors that ask for one.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InvalidInput
+from common.peers import client_context
 
 _CA, _CERTIFICATE, _KEY = "HEADRACE_CA_FILE", "HEADRACE_CERTIFICATE_FILE", "HEADRACE_KEY_FILE"
 _OWN = "operator"
@@ -33,14 +34,10 @@ def context_of(ca_file: str = "") -> ssl.SSLContext:
     """Raises InvalidInput: a file cannot be used."""
     certificate, key, authorities = files_of(ca_file)
     try:
-        context = ssl.create_default_context(cafile=authorities or None)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if certificate:
-            context.load_cert_chain(certificate, key or None)
+        return client_context(authorities, certificate, key)
     except (OSError, ValueError) as error:
         files = ", ".join(filter(None, (certificate, key, authorities)))
         raise InvalidInput(f"TLS cannot be spoken with {files}: {error}") from error
-    return context
 
 
 def grpc_credentials_of(ca_file: str = "") -> Any:

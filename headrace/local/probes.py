@@ -30,7 +30,7 @@ class Prober:
     """Probes what is not ready several times a second, the rest every two seconds or so."""
 
     def __init__(self, targets: Callable[[], list[Target]], ca_file: str = "") -> None:
-        """`ca_file`: whom https:// doors are verified by."""
+        """`ca_file`: authorities that verify https:// doors."""
         self._targets, self._ca_file = targets, ca_file
         self._answers: queue.Queue[tuple[str, int, Probe]] = queue.Queue(_PENDING_ANSWERS)
         self._stop = threading.Event()

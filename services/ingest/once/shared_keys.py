@@ -107,7 +107,7 @@ class _Login(CredentialProvider):
 
 
 def _connecting(url: RedisUrl) -> dict[str, Any]:
-    """What redis-py's pool is told."""
+    """The arguments of redis-py's pool."""
     has_login = url.password or "password_file" in url.options
     told: dict[str, Any] = {"db": url.database, "credential_provider": _Login(url) if has_login else None}
     if url.path:

@@ -20,6 +20,7 @@ from sqlalchemy import URL, Column, Connection, Engine, MetaData, Table, create_
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from common.errors import InvalidInput, Unavailable
+from common.peers import password_in
 from services.registry.store.dialects import upsert
 from services.registry.store.tables import FORMAT, NAME, NUMBER
 
@@ -59,7 +60,7 @@ def url_of(address: str, password_file: Path | None) -> URL:
     """`postgresql://user@host:port/database?sslmode=...`, as libpq takes it.
 
     Raises:
-        InvalidInput: it is none, it holds a password, or the file cannot be read.
+        InvalidInput: it is none, or it holds a password. Unavailable: the file cannot be read.
     """
     try:
         url = make_url(address)
@@ -70,10 +71,7 @@ def url_of(address: str, password_file: Path | None) -> URL:
     if url.password:
         raise InvalidInput("REGISTRY_DATABASE holds a password: REGISTRY_DATABASE_PASSWORD_FILE names a file with it")
     if password_file is not None:
-        try:
-            url = url.set(password=password_file.read_text().strip())
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"REGISTRY_DATABASE_PASSWORD_FILE {password_file} cannot be read: {error}") from error
+        url = url.set(password=password_in(password_file, "PostgreSQL"))
     return url.set(drivername="postgresql+psycopg")
 
 

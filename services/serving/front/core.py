@@ -204,7 +204,7 @@ class Front:
             self._check(route.queue, 1, timeout)
 
     def _check(self, queue: Queue, rows: int, timeout_seconds: float) -> str:
-        """Who asks; "" where nobody is asked for credentials. Raises RequestFailed."""
+        """The principal's name; "" without identity. Raises RequestFailed."""
         asks = current()
         principal = asks.name if asks.is_identified else ""
         self.admission.check(

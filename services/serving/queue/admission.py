@@ -52,7 +52,7 @@ class QueueLoad:
     def __init__(self) -> None:
         self.open_count = 0
         self.of_principals: dict[str, int] = {}
-        """What is open by the principals that have asked; what nobody in particular has asked is not in it."""
+        """Open requests by principal, without anonymous ones."""
         self.open_rows = 0
         """Rows of what is open, counted where most_rows bounds them."""
         self.most_rows = 0

@@ -23,6 +23,7 @@ from services.serving.batching.splitting import SplitRequest, joined, rows_of
 from services.serving.options.model_options import BatchingOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.limits import LONG_ROWS
 from services.serving.wire.prediction import (
     Arrays,
     Prediction,
@@ -37,9 +38,6 @@ from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
 
 _MOST_FILLED_VALUES = 1 << 24
 """Of a batch whose requests are filled up to the longest; past it they are faster one by one."""
-_MOST_ROWS = 16_384
-"""Of a call of the model, where it may have more than a batch: a few bytes may ask for millions of rows, and a layer of
-1,024 units takes 4 KiB of each."""
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
 
@@ -380,8 +378,8 @@ class Batcher:
 
     def _try_rows(self, prediction: Prediction, start: int, stop: int) -> None:
         """Runs some rows for the error that they make. Raises RequestFailed."""
-        for first in range(start, stop, _MOST_ROWS):
-            inputs = rows_of(prediction, first, min(first + _MOST_ROWS, stop)).inputs
+        for first in range(start, stop, LONG_ROWS):
+            inputs = rows_of(prediction, first, min(first + LONG_ROWS, stop)).inputs
             self._run_model(prediction, inputs)
 
     def _run_model(self, like: Prediction, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -395,7 +393,7 @@ class Batcher:
         the parts' cannot be put together."""
         size, rows = self.batch_size, prediction.rows
         if not self._options.splits_large_requests:
-            size = max(size, _MOST_ROWS)
+            size = max(size, LONG_ROWS)
         if rows <= size:
             return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
         parts = []
@@ -452,7 +450,7 @@ class Batcher:
 
 def is_long(request: queue_pb2.PredictionRequest) -> bool:
     """Whether it may take several calls of the model."""
-    return any(tensor.shape[0] > _MOST_ROWS for tensor in request.inputs if tensor.shape)
+    return any(tensor.shape[0] > LONG_ROWS for tensor in request.inputs if tensor.shape)
 
 
 def _nothing() -> None:

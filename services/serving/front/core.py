@@ -13,7 +13,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from google.protobuf.message import DecodeError
@@ -158,7 +158,7 @@ class Front:
         """Enqueues a request whose signature and inputs are filled in; returns its id.
 
         Args:
-            rows: how many it has.
+            rows: how many it has; with identity the request's cost among those of others (turns.py).
             serialized: the inputs and the rest of it where they are serialized already: protobuf merges the two.
 
         Raises:
@@ -166,9 +166,9 @@ class Front:
         """
         timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
         queue, load = route.queue, route.queue.load
-        rows = rows if load.most_rows else 1
+        counted = rows if load.most_rows else 1
         try:
-            principal = self._check(queue, rows, timeout)
+            principal = self._check(queue, counted, timeout)
         except RequestFailed:
             self._note_pressure()
             raise
@@ -181,11 +181,12 @@ class Front:
         serialized = request.SerializeToString() + serialized  # The script looks for the id at the beginning.
         now = self._loop.time()
         deadline = now + timeout
-        load.opened(rows, principal)
-        self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply, principal)
+        load.opened(counted, principal)
+        self._open[request_id] = _Open(queue, counted, serialized, deadline, on_reply, principal)
         if deadline < self._sweep_at:
             self._sweep_later(deadline)
-        self.queue_client.enqueue(queue, request_id, serialized)
+        if not principal or queue.turns.begin(principal, request_id, rows):
+            self.queue_client.enqueue(queue, request_id, serialized)
         return request_id
 
     def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
@@ -229,11 +230,19 @@ class Front:
         """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
         request = self._open.pop(request_id, None)
         if request is not None:
-            request.queue.load.closed(request.rows, request.principal)
             self._cancel(request_id, request)
+            self._close(request_id, request)
+
+    def _close(self, request_id: bytes, request: _Open) -> None:
+        """Of one that is not open any more: another one may have its turn."""
+        request.queue.load.closed(request.rows, request.principal)
+        if request.principal and (following := request.queue.turns.end(request.principal, request_id)):
+            self._enqueue_again(following)
 
     def _cancel(self, request_id: bytes, request: _Open) -> None:
         """With all others of this turn. A request that is being written is cancelled when it is known where it lies."""
+        if _waits(request_id, request):
+            return
         if request.span is None:
             self._abandoned.add(request_id)
             return
@@ -269,7 +278,7 @@ class Front:
             if request is None:
                 continue
             queue = request.queue  # A batch answers requests of one queue.
-            queue.load.closed(request.rows, request.principal)
+            self._close(reply.request_id, request)
             in_time_count += reply.error_code != Code.DEADLINE_EXCEEDED
             try:
                 request.on_reply(reply)
@@ -344,11 +353,12 @@ class Front:
             self._outage_timer = None
         if self._open:
             logger.info("enqueueing open requests again", extra={"count": len(self._open)})
-        for request in self._open.values():
+        sent = {request_id: one for request_id, one in self._open.items() if not _waits(request_id, one)}
+        for request in sent.values():
             request.is_owed = True
-        self._enqueue_again(list(self._open))
+        self._enqueue_again(sent)
 
-    def _enqueue_again(self, request_ids: list[bytes]) -> None:
+    def _enqueue_again(self, request_ids: Iterable[bytes]) -> None:
         for request_id in request_ids:
             request = self._open.get(request_id)
             if request is not None and self.queue_client.is_connected:
@@ -373,7 +383,7 @@ class Front:
     def _fail(self, request_id: bytes, code: int, message: str) -> None:
         request = self._open.pop(request_id, None)
         if request is not None:
-            request.queue.load.closed(request.rows, request.principal)
+            self._close(request_id, request)
             request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
 
     def _sweep_later(self, at: float) -> None:
@@ -391,6 +401,11 @@ class Front:
             self._fail(request_id, Code.DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))
+
+
+def _waits(request_id: bytes, request: _Open) -> bool:
+    """Whether it is at this front only, for its turn."""
+    return bool(request.principal) and request.queue.turns.waits(request.principal, request_id)
 
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:

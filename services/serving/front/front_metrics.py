@@ -63,15 +63,21 @@ class FrontMetrics(Collector):
             "headrace_serving_in_flight_of_principal", "Requests that a principal has open at a queue of this front",
             labels=[*_QUEUE, "principal"],
         )  # fmt: skip
+        waiting = GaugeMetricFamily(
+            "headrace_serving_waiting_of_principal", "Requests that wait at this front for their principal's turn",
+            labels=[*_QUEUE, "principal"],
+        )  # fmt: skip
         for (model, target), route in sorted(self._front.routes.items()):
             load = route.queue.load
+            for principal, count in route.queue.turns.waiting().items():
+                waiting.add_metric([model, target, principal], count)
             for principal, count in tuple(load.of_principals.items()):
                 of_principals.add_metric([model, target, principal], count)
             depth.add_metric([model, target], route.queue.depth)
             in_flight.add_metric([model, target], load.open_count)
             if load.rate is not None:
                 rate.add_metric([model, target], load.rate)
-        yield from (depth, in_flight, rate, of_principals)
+        yield from (depth, in_flight, rate, of_principals, waiting)
 
     def _refusals(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(

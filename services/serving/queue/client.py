@@ -16,6 +16,7 @@ from common.process.retry import Backoff, Pauses
 from services.serving.queue.admission import QueueLoad
 from services.serving.queue.redis_connection import RedisConnection, Reply, connect, pack
 from services.serving.queue.scripts import CANCEL, ENQUEUE
+from services.serving.queue.turns import Turns
 from services.serving.wire.keys import CONSUMER_GROUP, queue_key, queue_name, replies_key, serving_key
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,19 @@ _BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 class Queue:
     """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
-    __slots__ = ("depth", "fault", "key", "limit", "load", "model", "refusal", "serving_key", "target", "unwritten")
+    __slots__ = (
+        "depth",
+        "fault",
+        "key",
+        "limit",
+        "load",
+        "model",
+        "refusal",
+        "serving_key",
+        "target",
+        "turns",
+        "unwritten",
+    )
 
     def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
         self.model = model
@@ -49,6 +62,7 @@ class Queue:
         self.serving_key = serving_key(queue_name(namespace, model), target)
         self.unwritten: list[tuple[bytes, bytes]] = []
         self.load = QueueLoad()
+        self.turns = Turns()
         self.limit = 0
         """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
         self.depth = 0
@@ -282,8 +296,9 @@ class QueueClient:
         self._requests.send(command, partial(self._answered, queue, requests), now=now)
 
     def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
-        if isinstance(reply, list) and len(reply) == 3 and isinstance(reply[0], int):
-            taken, first, last = reply
+        if isinstance(reply, list) and len(reply) == 4 and isinstance(reply[0], int):
+            taken, first, last, runners = reply
+            queue.turns.runners = runners
             self._on_taken(queue, requests, taken, (first, last))
             return
         if _is_unknown_script(reply) and self._requests is not None:

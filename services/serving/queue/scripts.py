@@ -22,12 +22,13 @@ class Script:
 ENQUEUE = Script("""
 -- Appends requests while the queue holds fewer than `limit`, waiting and running together.
 -- KEYS: queue, serving set    ARGV: limit, request...
--- Answer: {how many of them were taken, from the first on, entry id of the first, of the last}; the count is -1 when no
--- runner serves the queue. Between the two ids lie these requests, in order, and no others.
+-- Answer: {how many of them were taken, from the first on, entry id of the first, of the last, runners that serve the
+-- queue}; the count is -1 when none does. Between the two ids lie these requests, in order, and no others.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
-  return {-1, '', ''}
+local runners = redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf')
+if runners == 0 then
+  return {-1, '', '', 0}
 end
 local room = ARGV[1] - redis.call('XLEN', KEYS[1])
 local taken = math.min(#ARGV - 1, math.max(room, 0))
@@ -38,7 +39,7 @@ for i = 2, taken + 1 do
     first = last
   end
 end
-return {taken, first, last}
+return {taken, first, last, runners}
 """)
 
 CANCEL = Script("""

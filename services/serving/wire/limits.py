@@ -8,6 +8,9 @@ from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 _OBJECTS_OF_A_ROW = 4
+LONG_ROWS = 16_384
+"""Of a call of the model, where it may have more than a batch: a few bytes may ask for millions of rows, and a layer of
+1,024 units takes 4 KiB of each. A request of more takes several calls, between which a runner answers others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+import redis
 from prometheus_client import CollectorRegistry, generate_latest
 
 from common.access.principal import Principal, act_as
 from protos import queue_pb2, tfserving_pb2
-from services.serving.front.core import Front
+from services.serving.front.core import Front, OnReply
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
@@ -180,15 +181,18 @@ def test_what_other_fronts_have_in_the_queue_counts_against_a_principals_room() 
 
 
 def test_a_flood_of_one_principal_does_not_keep_out_another(redis_server: RedisServer) -> None:
+    options = ModelOptions(batching=BatchingOptions(max_batch_size=16)).to_mapping()
     with (
-        FrontThread(redis_server.url, replica_state(version()), in_flight_limit=900, queue_limit=90) as front,
+        FrontThread(
+            redis_server.url, replica_state(version(options=options)), in_flight_limit=900, queue_limit=90
+        ) as front,
         held_back(redis_server) as runner,
     ):
-        codes: list[tuple[int, str]] = []
+        answered: list[str] = []
 
         def send(name: str) -> None:
             act_as(Principal(name, frozenset()))
-            submit_here(front, codes)
+            submit_here(front, lambda reply: answered.append(f"{name} {reply.error_code}"))
 
         refused = 0
         for _ in range(200):
@@ -200,10 +204,15 @@ def test_a_flood_of_one_principal_does_not_keep_out_another(redis_server: RedisS
         shown = generate_latest(_registry_of(front.front)).decode()
         assert re.search(r'in_flight_of_principal{model="m",principal="flood",target="\S+"} 80.0\n', shown)
         front.call(lambda: send("other"))
+        assert front.front.resolve("m").queue.turns.waiting() == {"flood": 80 - 32, "other": 1}
+        redis.Redis.from_url(redis_server.url).client_kill_filter(_type="normal", skipme=True)
+        wait_until(lambda: Asker(redis_server.url, "m").queue_length() == 2 * 32)  # What was in the queue, and no more.
         runner.answers.set()
-        wait_until(lambda: len(codes) == 81)
-        assert {code for code, _ in codes} == {0}
-        assert not front.front.resolve("m").queue.load.of_principals
+        wait_until(lambda: len(answered) == 81)
+        assert set(answered) == {"flood 0", "other 0"}
+        assert answered.index("other 0") <= 32 + 16, "its turn comes before the other's line is at its end"
+        queue = front.front.resolve("m").queue
+        assert (queue.load.of_principals, queue.turns.waiting()) == ({}, {})
 
 
 def _registry_of(front: Front) -> CollectorRegistry:
@@ -226,14 +235,14 @@ def held_back(redis_server: RedisServer) -> FakeRunner:
 
 
 def submit(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
-    return front.call(lambda: submit_here(front, codes))
+    return front.call(lambda: submit_here(front, lambda reply: codes.append((reply.error_code, reply.error_message))))
 
 
-def submit_here(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
+def submit_here(front: FrontThread, on_reply: OnReply) -> bytes:
     request = queue_pb2.PredictionRequest()
     request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
     core = front.front
-    return core.submit(core.resolve("m"), request, lambda reply: codes.append((reply.error_code, reply.error_message)))
+    return core.submit(core.resolve("m"), request, on_reply)
 
 
 def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(

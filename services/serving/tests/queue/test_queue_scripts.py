@@ -106,9 +106,13 @@ def test_a_runner_is_not_forgotten_while_something_is_pending_at_it(client: Any)
 
 def test_a_write_tells_between_which_entries_it_lies(client: Any) -> None:
     serve(client, "r")
-    taken, first, last = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b", b"c")
+    taken, first, last, runners = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b", b"c")
     enqueue(client, 9, b"d")
-    assert (taken, [fields[b"r"] for _, fields in client.xrange(_QUEUE, first, last)]) == (3, [b"a", b"b", b"c"])
+    assert (taken, runners, [fields[b"r"] for _, fields in client.xrange(_QUEUE, first, last)]) == (
+        3,
+        1,
+        [b"a", b"b", b"c"],
+    )
 
 
 def named(request_id: bytes) -> bytes:
@@ -117,9 +121,9 @@ def named(request_id: bytes) -> bytes:
 
 def test_what_no_runner_has_taken_can_be_cancelled_and_nothing_else(client: Any) -> None:
     serve(client, "r")
-    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"taken"))[1:]
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"taken"))[1:3]
     take(client, "r")
-    other = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"one"), named(b"two"), b"garbage")[1:]
+    other = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"one"), named(b"two"), b"garbage")[1:3]
     assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"taken", b"one") == 0
     assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two", b"nobody") == 1
     assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two") == 0
@@ -129,5 +133,5 @@ def test_what_no_runner_has_taken_can_be_cancelled_and_nothing_else(client: Any)
 def test_requests_can_be_cancelled_before_the_first_runner_came(client: Any) -> None:
     client.xgroup_destroy(_QUEUE, _GROUP)
     serve(client, "r")
-    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"a"))[1:]
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"a"))[1:3]
     assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"a") == 1

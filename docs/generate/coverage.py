@@ -3,11 +3,14 @@
 The capabilities are lines of capabilities.tsv: id, group, what it is, and what is missing where something is. A test
 names what it shows by `@pytest.mark.covers("rec-example")`. What a line calls missing is believed; what has neither a
 test nor such a word is an error, and so is a test that names what nobody knows.
+
+A line that begins with a tab is a clause of the capability above it: what it says, and the tests that show it, each of
+which carries the capability's mark. A clause without a test is missing.
 """
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from docs.generate.markdown import bullet, page
@@ -31,7 +34,14 @@ _GROUPS: Mapping[str, str] = {
 _INTRODUCTION = """\
 What TensorFlow's handbooks teach, as capabilities of this platform, and the tests that fail when one of them breaks.
 *Works*: its tests show all of it. *In part*: something is missing, as the line says. *Open*: no test shows it.
-A line names its tests as a whole: which of them shows which part of its sentence is not yet said."""
+A capability with clauses works only where each clause names a test. One without clauses names its tests as a whole:
+which of them shows which part of its sentence is not said yet."""
+
+
+@dataclass(frozen=True)
+class _Clause:
+    text: str
+    tests: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,10 +51,12 @@ class _Capability:
     text: str
     missing: str
     tests: tuple[str, ...]
+    clauses: tuple[_Clause, ...] = ()
 
     @property
     def state(self) -> str:
-        return "open" if not self.tests else "in part" if self.missing else "works"
+        is_whole = not self.missing and all(clause.tests for clause in self.clauses)
+        return "open" if not self.tests else "works" if is_whole else "in part"
 
 
 def document() -> str:
@@ -64,28 +76,47 @@ def _summary(capabilities: tuple[_Capability, ...]) -> str:
     def counted(group: str) -> str:
         states = [one.state for one in capabilities if one.group == group]
         counts = ", ".join(f"{states.count(state)} {state}" for state in ("works", "in part", "open"))
-        return bullet(f"{group}: {counts}")
+        by_clause = sum(bool(one.clauses) for one in capabilities if one.group == group)
+        return bullet(f"{group}: {counts}; clause by clause: {by_clause}")
 
     return "\n".join(counted(group) for group in _GROUPS)
 
 
 def _line(one: _Capability) -> str:
+    missing = f" Missing: {one.missing}." if one.missing else ""
+    if one.clauses:
+        clauses = [bullet(f"{clause.text}: {_named(clause.tests)}", indent="    ") for clause in one.clauses]
+        return "\n".join([bullet(f"**{one.name}** ({one.state}): {one.text}.{missing}"), *clauses])
     shown = ", ".join(f"`{test}`" for test in one.tests[:_MOST_SHOWN])
     more = f" and {len(one.tests) - _MOST_SHOWN} more" if len(one.tests) > _MOST_SHOWN else ""
-    missing = f" Missing: {one.missing}." if one.missing else ""
     return bullet(f"**{one.name}** ({one.state}): {one.text}.{missing}{f' Tests: {shown}{more}.' if shown else ''}")
+
+
+def _named(tests: tuple[str, ...]) -> str:
+    return ", ".join(f"`{test}`" for test in tests) or "missing"
 
 
 def _capabilities() -> tuple[_Capability, ...]:
     tests = _tests()
     found = list[_Capability]()
     for line in _TABLE.read_text().splitlines():
+        if line.startswith("\t"):
+            found[-1] = replace(found[-1], clauses=(*found[-1].clauses, _clause(line, found[-1])))
+            continue
         name, group, text, *missing = line.split("\t")
         found.append(_Capability(name, group, text, "".join(missing), tuple(sorted(tests.pop(name, ())))))
     if tests:
         unknown = ", ".join(f"{name} ({min(where)})" for name, where in sorted(tests.items()))
         raise SystemExit(f"docs: tests cover what {_TABLE.name} does not have: {unknown}")
     return tuple(found)
+
+
+def _clause(line: str, of: _Capability) -> _Clause:
+    _, text, *named = line.split("\t")
+    clause = _Clause(text, tuple(", ".join(named).split(", ")) if any(named) else ())
+    if unknown := [test for test in clause.tests if test not in of.tests]:
+        raise SystemExit(f"docs: {_TABLE.name}: {of.name}: no test {', '.join(unknown)} carries its mark")
+    return clause
 
 
 def _tests() -> dict[str, set[str]]:

@@ -16,9 +16,9 @@ def paragraph(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
-def bullet(text: str) -> str:
+def bullet(text: str, *, indent: str = "") -> str:
     return textwrap.fill(
-        " ".join(text.split()), WIDTH, initial_indent="- ", subsequent_indent="  ",
+        " ".join(text.split()), WIDTH, initial_indent=f"{indent}- ", subsequent_indent=f"{indent}  ",
         break_on_hyphens=False, break_long_words=False,
     )  # fmt: skip
 

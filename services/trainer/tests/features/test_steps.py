@@ -80,17 +80,43 @@ EXPECTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "pair_products",
         lambda x: np.stack([x[:, i] * x[:, j] for i, j in combinations(range(4), 2)], axis=1),
     ),
+    "reshape": ([{"reshape": [2, 2]}, "max"], lambda x: x.reshape(-1, 2, 2).max(axis=2)),
+    "transpose": (
+        [{"reshape": [2, 2]}, "transpose", "cumsum"],
+        lambda x: x.reshape(-1, 2, 2).swapaxes(1, 2).cumsum(axis=2).reshape(-1, 4),
+    ),
+    "concat": ({"concat": [[], ["square", "sum"]]}, lambda x: np.concatenate([x, (x**2).sum(1)[:, None]], axis=1)),
+    "map": (
+        [{"reshape": [2, 2]}, {"map": [{"concat": [["reverse"], ["sum"]]}, {"reshape": [3, 1]}, "square"]}],
+        lambda x: np.stack(
+            [np.concatenate([np.square([*half[::-1], half.sum()]) for half in (row[:2], row[2:])]) for row in x]
+        ),
+    ),
 }
+ON_ROWS = ("mean", "unique", "resample", "matmul", "difference", "pair_products", "argmax", "sort", "take", "softmax")
 
 
 @pytest.mark.covers("api-tensor-ops")
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_does_what_numpy_does(name: str) -> None:
     said, expected = EXPECTED[name]
-    steps = read_steps([said], "f")
+    steps = read_steps(said if isinstance(said, list) else [said], "f")
     found = applied(steps, tf.constant(VALUES))
     np.testing.assert_allclose(found.numpy(), np.asarray(expected(VALUES), np.float64), rtol=1e-12, atol=1e-12)
     assert found.shape[1] == columns_after(steps, 4, "f")
+
+
+@pytest.mark.covers("api-tensor-ops")
+@pytest.mark.parametrize("name", ON_ROWS)
+def test_after_a_reshape_a_step_takes_each_row_by_itself(name: str) -> None:
+    said, expected = EXPECTED[name]
+    steps = read_steps([{"reshape": [2, 4]}, said], "f")
+    twice = np.concatenate([VALUES, VALUES[::-1]], axis=1)
+    found = applied(steps, tf.constant(twice))
+    np.testing.assert_allclose(
+        found.numpy(), np.asarray(expected(twice.reshape(-1, 4)), np.float64).reshape(len(twice), -1), atol=1e-12
+    )
+    assert found.shape[1] == columns_after(steps, 8, "f")
 
 
 @pytest.mark.covers("api-tensor-ops")
@@ -110,9 +136,10 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
         call(tf.constant(VALUES, tf.float32)), (lengths - lengths.mean()) / lengths.std(), rtol=1e-4, atol=1e-5
     )
     assert transform.width("length") == 1
-    assert set(APPLY) == set(STEPS)
+    assert set(APPLY) | {"concat", "map"} == set(STEPS)
 
 
+@pytest.mark.covers("api-tensor-ops")
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
@@ -127,6 +154,14 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
         ([{"resample": 0}], "resample takes a number of columns from 1"),
         ([{"where": [1, 2]}], r"where takes \[threshold, above, below\]"),
         ([], "a list of 1 to 16 steps"),
+        ([{"reshape": [3, 2]}], r"reshape to \[3, 2\]: there are 4 columns"),
+        ([{"reshape": [2, 0]}], "reshape takes a list of one to three sizes"),
+        (["transpose"], "transpose needs rows; reshape makes them"),
+        ([{"map": ["abs"]}], "map needs rows"),
+        ([{"reshape": [2, 2]}, {"map": ["spin"]}], "map: transform: there is no step 'spin'"),
+        ([{"concat": [["abs"]]}], "concat takes two lists of steps or more"),
+        ([{"concat": [[], [{"reshape": [2, 2]}]]}], r"its parts have shapes \[\[4\], \[2, 2\]\]"),
+        ([{"map": [{"map": [{"map": [{"map": ["abs"]}]}]}]}], "at most 4 deep"),
     ],
 )
 def test_what_is_not_on_the_list_or_does_not_fit_is_refused(steps: list[Any], said: str) -> None:

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import uvicorn
 
+from common.process.handshakes import behind_tls
 from common.process.tls import Tls
 
 
@@ -15,7 +16,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         if tls is not None:
             config.load()
-            config.ssl = tls.server_context()
+            # A callable is all that uvicorn needs.
+            config.http_protocol_class = behind_tls(config.http_protocol_class, tls.server_context())  # type: ignore[assignment]  # see above
 
     _loop: asyncio.AbstractEventLoop | None = None
     _exit = False

@@ -2,9 +2,10 @@
 
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from common.access.guard import ANYBODY, Guard
 from common.access.principal import current
 from common.errors import InvalidInput, Unauthenticated
 from common.process.health import Health
+from common.process.http_door import HttpBounds, HttpTimes
 from common.process.rpc import RenewedChannel, open_channel, start_server
 from common.process.tls import Tls, TlsFiles
 from common.process.web import COMMON_RULES, WebServer, bind, create_app
@@ -41,7 +43,7 @@ def _files(directory: Path, name: str = "door", clients: Any = "none") -> TlsFil
 class _Doors:
     """HTTP, where /who answers whose request it is, and gRPC with health alone."""
 
-    def __init__(self, files: TlsFiles, access: Access) -> None:
+    def __init__(self, files: TlsFiles, access: Access, bounds: HttpBounds | None = None) -> None:
         health = Health()
         tls = Tls.of(files)
         tls.show_in(health)
@@ -52,7 +54,7 @@ class _Doors:
         def who() -> dict[str, str]:
             return {"name": current().name}
 
-        self._web = WebServer(app, bind("127.0.0.1", 0), tls=tls)
+        self._web = WebServer(app, bind("127.0.0.1", 0), bounds, tls=tls)
         self._web.start()
         self._server, self.grpc_port = start_server(
             "127.0.0.1:0", lambda server: None, service_names=(), service_health=health, tls=tls
@@ -75,6 +77,9 @@ class _Doors:
             body = answer.read()
             return answer.status, json.loads(body) if body[:1] == b"{" else body.decode(), _serial(shown.getpeercert())
 
+    def connect_silently(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._web.port), timeout=10)
+
     def ask_plainly(self) -> int:
         with closing(http.client.HTTPConnection("localhost", self._web.port, timeout=10)) as asking:
             asking.request("GET", "/healthz")
@@ -91,8 +96,8 @@ def _serial(found: Any) -> str:
 
 
 @contextmanager
-def _opened(files: TlsFiles, access: Access | None = None) -> Iterator[_Doors]:
-    doors = _Doors(files, access or Access())
+def _opened(files: TlsFiles, access: Access | None = None, bounds: HttpBounds | None = None) -> Iterator[_Doors]:
+    doors = _Doors(files, access or Access(), bounds)
     try:
         yield doors
     finally:
@@ -119,6 +124,24 @@ def test_a_client_in_plain_text_and_one_with_old_tls_are_refused(doors: _Doors, 
     client, old = Tls.of(_files(tmp_path, "shop")), ssl.TLSVersion.TLSv1_1
     with pytest.raises(OSError):
         doors.ask("/healthz", client, minimum_version=ssl.TLSVersion.TLSv1, maximum_version=old)
+
+
+def test_connections_that_begin_no_handshake_count_and_give_way(tmp_path: Path) -> None:
+    client = Tls.of(_files(tmp_path, "shop"))
+    with (
+        _opened(_files(tmp_path), bounds=HttpBounds(max_connections=8, is_loopback=True)) as doors,
+        ExitStack() as stack,
+    ):
+        silent = [stack.enter_context(doors.connect_silently()) for _ in range(8)]
+        for _ in range(3):
+            assert doors.ask("/healthz", client)[0] == 200
+        assert [connection.recv(1) for connection in silent[:1]] == [b""], "the oldest went"
+
+
+def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    bounds = HttpBounds(is_loopback=True, times=HttpTimes(head=0.3))
+    with _opened(_files(tmp_path), bounds=bounds) as doors, doors.connect_silently() as silent:
+        assert silent.recv(1) == b""
 
 
 def test_a_door_of_another_authority_is_refused(doors: _Doors, tmp_path: Path) -> None:

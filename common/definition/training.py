@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from common.counted import counted
 from common.definition.asynchronous import Asynchronous, parse_asynchronous
@@ -20,7 +19,8 @@ from common.definition.metrics import Direction, direction_of
 from common.definition.summaries import Summaries, parse_summaries
 from common.errors import InvalidInput
 
-Execution = Literal["graph", "eager"]
+EXECUTIONS = ("graph", "eager", "session")
+INPUTS = ("memory", "feed", "stream")
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _DEVICE = re.compile(r"(CPU|GPU):\d{1,2}")
@@ -99,7 +99,10 @@ class Compress:
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
-    execution: one compiled graph, or step by step in Python: slow, for a debugger or a print.
+    execution: one compiled graph; step by step in Python: slow, for a debugger or a print; or a graph with placeholders
+        that a session of TensorFlow 1 runs.
+    input: how batches get to the steps: the whole block is handed over and cut in the graph, each batch is handed over
+        by itself, or the graph takes them from a tf.data pipeline.
     shards: parts of each batch, whose gradients are added in their order; as many processes can compute them.
     local_steps: steps that each shard takes by itself with its rows of so many batches, before the mean of all shards'
         variables is what they go on from; 1: their gradients are added in every step.
@@ -131,7 +134,8 @@ class Training:
 
     batch_size: int = 256
     passes: int = 1
-    execution: Execution = "graph"
+    execution: str = "graph"
+    input: str = "memory"
     optimizer: Optimizer = Optimizer()
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
@@ -174,7 +178,8 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
     training = Training(
         batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
         passes=fields.integer("passes", Training.passes, maximum=1000),
-        execution="eager" if fields.choice("execution", ("graph", "eager"), "graph") == "eager" else "graph",
+        execution=fields.choice("execution", EXECUTIONS, Training.execution),
+        input=fields.choice("input", INPUTS, Training.input),
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
@@ -234,8 +239,8 @@ def _check_together(training: Training) -> None:
         )
     if training.quantize_aware and (other := _beside_8_bits(training)):
         raise InvalidInput(f"training: quantize_aware rounds what layers take in float32, not with {other}; keep one")
-    if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
-        other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
+    if training.jit_compile and (training.shards > 1 or training.execution != "graph"):
+        other = f"shards: {training.shards}" if training.shards > 1 else f"execution: {training.execution}"
         raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
     if training.evaluate_steps and not training.evaluate_every_steps:
         raise InvalidInput("training: evaluate_steps is of evaluations on the way; say evaluate_every_steps too")
@@ -253,6 +258,7 @@ def _check_together(training: Training) -> None:
             "training: compress: top_k keeps gradients for the next step, and float16 scales each step's anew; "
             "keep one of them, or take bfloat16"
         )
+    _check_ways(training)
     _check_local_steps(training)
     _check_asynchronous(training)
     if training.mixed_precision == "float16" and training.optimizer.options.get("loss_scale_factor"):
@@ -268,6 +274,15 @@ def _beside_8_bits(training: Training) -> str:
         "asynchronous": training.asynchronous is not None,
     }
     return next((name for name, is_asked in asked.items() if is_asked), "")
+
+
+def _check_ways(training: Training) -> None:
+    """Of `execution` and `input`."""
+    whole = f"input: {training.input}" if training.input != "memory" else f"execution: {training.execution}"
+    if training.shards > 1 and whole in ("input: feed", "input: stream", "execution: session"):
+        raise InvalidInput(f"training: {whole} takes a batch in one piece, not with shards; keep one of them")
+    if training.execution == "session" and training.input == "stream":
+        raise InvalidInput("training: a session feeds placeholders, not input: stream; say input: feed")
 
 
 def _check_local_steps(training: Training) -> None:
@@ -299,7 +314,8 @@ def _check_asynchronous(training: Training) -> None:
         "bottleneck": bool(training.bottleneck),
         "devices": bool(training.devices),
         "norms_every_steps": training.norms_every_steps is not None,
-        "execution: eager": training.execution == "eager",
+        f"execution: {training.execution}": training.execution != "graph",
+        f"input: {training.input}": training.input != "memory",
         "debug": training.debug,
         "mixed_precision: float16": training.mixed_precision == "float16",
         "optimizer gradient_accumulation_steps": bool(options.get("gradient_accumulation_steps")),

@@ -39,7 +39,8 @@ def course(version: Version) -> str:
         return "-"
     best = f", the best evaluation at step {told['best_step']:,}" if "best_step" in told else ""
     rates = f"{told['steps_per_second']:,.1f} steps and {told['examples_per_second']:,.0f} examples a second"
-    return f"{counted(told['steps'], 'step')}, ended by {told['ended_by']}{best}; {rates}{_asynchronous(told)}"
+    ways = "".join(f"; {key}: {told[key]}" for key in ("execution", "input") if key in told)
+    return f"{counted(told['steps'], 'step')}, ended by {told['ended_by']}{best}; {rates}{ways}{_asynchronous(told)}"
 
 
 def _asynchronous(told: Mapping[str, Any]) -> str:

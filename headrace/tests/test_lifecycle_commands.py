@@ -251,14 +251,15 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
     told = run("show", "m@2", answers=(MODEL, VERSION | {"environment": found})).stdout
     assert "warning   feature x: 1 value is left out\ncarried   wide/w_weights: 2 moved\n" in told
     course = {"steps": 40, "ended_by": "early_stopping", "best_step": 30, "steps_per_second": 12.5,
-              "examples_per_second": 1600.0, "left_out": {"examples": 7, "reason": "early_stopping"}}  # fmt: skip
+              "examples_per_second": 1600.0, "execution": "session", "input": "feed",
+              "left_out": {"examples": 7, "reason": "early_stopping"}}  # fmt: skip
     by_step = {"by_step": [{"step": 30, "metrics": {"auc": 0.625}}]}
     seen = {"duplicates": {"same_features": 3, "same_event": 1}}
     answer = VERSION | {"environment": {"training": course}, "evaluation": by_step | seen}
-    told = run("show", "m@2", answers=(MODEL, answer)).stdout
-    assert "10 held out (3 with the features of a trained one)" in " ".join(told.split())
+    told = " ".join(run("show", "m@2", answers=(MODEL, answer)).stdout.split())
+    assert "10 held out (3 with the features of a trained one)" in told
     for words in ("7 left out (early_stopping)", "40 steps, ended by early_stopping, the best evaluation at step 30",
-                  "12.5 steps and 1,600 examples a second", "0.625"):  # fmt: skip
+                  "12.5 steps and 1,600 examples a second", "execution: session", "input: feed", "0.625"):  # fmt: skip
         assert words in told, words
     definition = {"digest": "d", "files": {"model.yaml": "bmFtZTogbQ=="}}
     assert "name: m" in run("show", "m", answers=(MODEL, definition)).stdout

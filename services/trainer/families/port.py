@@ -246,6 +246,10 @@ class Trainable(Protocol):
     def norm_names(self) -> tuple[str, ...]: ...
 
     @property
+    def ways(self) -> Mapping[str, Any]:
+        """How steps are run and fed (training.execution, training.input), where that is not the default."""
+
+    @property
     def paths(self) -> Sequence[str]:
         """Of the network's variables, those of a layer in the order in which Keras lists and saves them; else empty."""
 

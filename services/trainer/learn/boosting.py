@@ -6,8 +6,9 @@ that is stopped goes on after its last finished pass.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Boosting:
     method = "xgboost"
     rows_left = 0
     norm_names: tuple[str, ...] = ()
+    ways: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, model: TreesModel, *, seed: int) -> None:
         self.model = model

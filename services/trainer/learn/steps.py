@@ -23,11 +23,13 @@ from services.trainer.families.port import Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 from services.trainer.keras_internals import layers_of
 from services.trainer.learn.asynchronous import ServedSteps, running_of
+from services.trainer.learn.feeding import Feeding, Run
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.norms import Norms
 from services.trainer.learn.pruning import kernels_of, prune
+from services.trainer.learn.session import SessionRun
 from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.largest import Turn
@@ -83,8 +85,10 @@ class Steps:
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)
         self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
-        is_traced = traced is not None and self._asked.execution != "eager"
-        self._compiled = traced if is_traced else self._model.compiled(self._train_batches, *self._specs())
+        self._compiled = self._by(self._train_batches, *self._specs(), traced=traced)
+        iterator = tf.data.IteratorSpec(self._specs()[:3])
+        streamed = self._by(self._train_streamed, iterator, tf.TensorSpec([], tf.int32))
+        self._feeding = Feeding(self._asked.input, self._compiled, streamed)
         self._served = ServedSteps(model, self._optimizer, team.coordinator) if team.coordinator else None
 
     @property
@@ -132,10 +136,31 @@ class Steps:
         return Fault(describe(cause), is_numeric=False)
 
     def _steps(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
-        with blame_definition(self._model.definition.module or "the estimator"):
-            return self._compiled(
-                examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
-            ).numpy()
+        with blame_definition(self._about):
+            return self._feeding.losses(examples, order, bounds)
+
+    def _by(self, function: Any, *specs: object, traced: Any = None) -> Run:
+        """The function as `training.execution` wants it run; `traced` is the same as a graph, where there is one."""
+        if self._asked.execution == "eager":
+            return function
+        compiled = traced or self._model.graph_of(function, *specs)
+        if self._asked.execution != "session" or function == self._train_streamed:
+            return compiled
+        with blame_definition(self._about):
+            return SessionRun(compiled, self._about)
+
+    @property
+    def _about(self) -> str:
+        return self._model.definition.module or "the estimator"
+
+    def begin_again(self) -> None:
+        """Counts what is handed over from here on."""
+        self._feeding.begin()
+
+    def told(self) -> dict[str, Any]:
+        """How the steps are run and fed, for the version's record; empty for one compiled graph and whole blocks."""
+        how = self._asked.execution
+        return ({} if how == "graph" else {"execution": how}) | self._feeding.told()
 
     def _give_optimizer(self) -> Any:
         """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it
@@ -176,9 +201,18 @@ class Steps:
         def batch_of(step: tf.Tensor) -> list[Any]:
             return cut((columns, labels, weights), bounds[step], bounds[step + 1])
 
-        if self._local:
-            return self._supersteps(self._local, batch_of, steps)
+        return self._supersteps(self._local, batch_of, steps) if self._local else self._loop(batch_of, steps)
 
+    def _train_streamed(self, batches: Any, steps: tf.Tensor) -> tf.Tensor:
+        cut = self._padded if self._asked.fixed_batch else _cut
+
+        def batch_of(step: tf.Tensor) -> list[Any]:
+            parts = batches.get_next()
+            return cut(parts, tf.constant(0), tf.shape(next(iter(parts[2].values())))[0])
+
+        return self._loop(batch_of, steps)
+
+    def _loop(self, batch_of: BatchOf, steps: tf.Tensor) -> tf.Tensor:
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
             turn = Turn(tf.equal(step, 0), tf.equal(step + 1, steps))
             loss, added, norms = self._train_batch_with_hooks(turn, *batch_of(step))

@@ -84,6 +84,7 @@ class Training:
         self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None
         self._keep([])
         self.rows_left = 0
+        self._steps.begin_again()
         self._hooks.begin(self._optimizers[0])
         for variable, value in self._first_rates:
             variable.assign(value)
@@ -122,6 +123,10 @@ class Training:
     @property
     def method(self) -> str:
         return str(self.optimizer.name)
+
+    @property
+    def ways(self) -> dict[str, Any]:
+        return self._steps.told()
 
     @property
     def paths(self) -> Sequence[str]:

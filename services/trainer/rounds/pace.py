@@ -162,6 +162,7 @@ class RoundPace:
         return {
             "steps": self.training.step - self._first_step,
             "ended_by": self.ended or "range",
+            **self.training.ways,
             **({"best_step": self.best_step} if self.best_step is not None else {}),
         }
 

@@ -14,6 +14,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
+from common.process.gpu import has_gpu
 from headrace.commands.model_files import Name, fetched
 from headrace.commands.session import Session, print_table
 from headrace.local.variants import ROWS, VariantProcess, machine, question, source
@@ -55,12 +56,13 @@ class Measured:
     """Why it could not run."""
 
 
-def variants(*, processors: int, is_onednn: bool) -> list[Variant]:
+def variants(*, processors: int, is_onednn: bool, is_gpu: bool = False) -> list[Variant]:
     """From the plainest on; the first is what a replica uses when nothing is set.
 
     Args:
         processors: that this process may use.
         is_onednn: whether a replica uses oneDNN for the version when nothing is set.
+        is_gpu: whether there is a GPU.
     """
     found = []
     for threads in sorted({1, min(2, processors), processors}):
@@ -72,6 +74,9 @@ def variants(*, processors: int, is_onednn: bool) -> list[Variant]:
             found.append(Variant(name, " ".join(settings), price, {"intra_op_threads": threads}, onednn))
     compiled = "each batch size is compiled when it first comes, so name them in allowed_batch_sizes"
     found.append(Variant("tensorflow, XLA", "SERVING_ENABLE_XLA=true", compiled, {"is_xla": True}))
+    if is_gpu:
+        on_gpu = "every model of the replica is computed there, and no other engine can be set"
+        found.append(Variant("tensorflow, GPU", "SERVING_DEVICE=gpu", on_gpu, {"device": "gpu"}))
     for engine in ("onnxruntime", "litert"):
         turned_on = f"`serving: {{engine: {engine}}}` in its model.yaml, or SERVING_ENGINE={engine} for all models"
         found.append(Variant(engine, turned_on, "the weights are in memory twice", {"engine": engine}))
@@ -138,7 +143,8 @@ def engines(
             raise InvalidInput(f"{files.title} does not answer {counted(size, 'row')}: {refused}")
         signature = str(reference.ready["signature"])
         listed = _chosen(
-            variants(processors=reference.ready["processors"], is_onednn=reference.ready["onednn"]), only or []
+            variants(processors=reference.ready["processors"], is_onednn=reference.ready["onednn"], is_gpu=has_gpu()),
+            only or [],
         )
         running: dict[str, VariantProcess] = {listed[0].name: reference}
         failed: dict[str, str] = {}

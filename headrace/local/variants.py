@@ -22,8 +22,10 @@ _SPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _ENVIRONMENT = {
     # As a runner has it (services/serving/replica/zygote_client.py).
-    "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
 }  # fmt: skip
+_ON_CPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+_ON_GPU = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 class VariantProcess:
@@ -36,9 +38,11 @@ class VariantProcess:
     def __init__(self, question: Mapping[str, Any]) -> None:
         """`question` is the first line that services/serving/engines/variants.py takes."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
+        device = _ON_GPU if question["engine"].get("device") == "gpu" else _ON_CPU
         self._process = subprocess.Popen(
             lean_command("services.serving.engines.variants"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0, env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
+            env=os.environ | _ENVIRONMENT | device,
         )  # fmt: skip
         try:
             self.ready = self._ask(question, LOAD_SECONDS)
@@ -54,7 +58,12 @@ class VariantProcess:
 
     def milliseconds(self, rows: int, seconds: float) -> float:
         """The median of the calls with so many rows that fit in the time, of at least one."""
-        return float(self._ask({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)["milliseconds"])
+        return self.median_and_p99(rows, seconds)[0]
+
+    def median_and_p99(self, rows: int, seconds: float) -> tuple[float, float]:
+        """Milliseconds of the same calls."""
+        answer = self._ask({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)
+        return float(answer["milliseconds"]), float(answer["p99_milliseconds"])
 
     def close(self) -> None:
         self._process.kill()

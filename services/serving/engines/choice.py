@@ -18,7 +18,7 @@ from services.serving.engines.conversion import Conversion, Conversions
 from services.serving.engines.guarded import GuardedCall
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.engines.trial import SignatureTrial
-from services.serving.options.model_options import EngineOptions
+from services.serving.options.model_options import GPU, EngineOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
@@ -106,7 +106,11 @@ def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) 
         raise RequestFailed(
             Code.FAILED_PRECONDITION, f"engine {options.engine} takes graphs tagged serve only, not {tags}"
         )
-    if options.engine == TENSORFLOW or request.is_cautious or not is_usual:
+    if options.engine not in (AUTO, TENSORFLOW) and options.device == GPU:
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION, f"engine {options.engine} computes on CPUs, and SERVING_DEVICE is {GPU}"
+        )
+    if options.engine == TENSORFLOW or options.device == GPU or request.is_cautious or not is_usual:
         return tensorflow_engine.load(request.directory, options, is_cautious=request.is_cautious)
     wanted = [candidate for candidate in candidates if options.engine in (AUTO, candidate.name)]
     if options.engine != AUTO:

@@ -25,7 +25,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config
 
 from services.serving.engines import onednn
 from services.serving.engines.tensorflow_program import Program
-from services.serving.options.model_options import EngineOptions
+from services.serving.options.model_options import GPU, DeviceName, EngineOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -199,7 +199,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
     """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
 
     Args:
-        options: its thread counts, is_xla, rewriters_off and saved_model_tags count here.
+        options: its device, thread counts, is_xla, rewriters_off and saved_model_tags count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
 
@@ -207,7 +207,8 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
         RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     with _failures(directory):
-        if is_cautious or options.is_xla or options.inter_op_threads > 1:
+        _check_device(options.device)
+        if is_cautious or options.is_xla or options.inter_op_threads > 1 or options.device == GPU:
             return _load(directory, "", _default_kind(options), options)
         try:
             return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, options)
@@ -229,8 +230,16 @@ def _failures(directory: Path) -> Iterator[None]:
         raise RequestFailed(tf.errors.UNKNOWN, f"cannot load {directory.name}: {error}") from error
 
 
+def _check_device(device: DeviceName) -> None:
+    """Raises: RequestFailed: this process has no such device."""
+    if device == GPU and not tf.config.list_physical_devices("GPU"):
+        raise RequestFailed(Code.FAILED_PRECONDITION, "SERVING_DEVICE is gpu, and TensorFlow finds no GPU here")
+
+
 def _default_kind(options: EngineOptions) -> str:
     parts = [DEFAULT_EXECUTOR]
+    if options.device == GPU:
+        parts.append("on a GPU")
     if options.inter_op_threads > 1:
         parts.append(f"{options.inter_op_threads} operations at a time")
     if options.is_xla:
@@ -243,7 +252,8 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
         intra_op_parallelism_threads=options.intra_op_threads,
         inter_op_parallelism_threads=options.inter_op_threads,
         use_per_session_threads=True,
-        device_count={"GPU": 0},
+        device_count={} if options.device == GPU else {"GPU": 0},
+        allow_soft_placement=options.device == GPU,
     )
     config.experimental.executor_type = executor_type
     if options.is_xla:

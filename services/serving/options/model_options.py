@@ -7,7 +7,7 @@ else.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from common.definition.serving import EngineName, check_batching
 from common.errors import InvalidInput
@@ -18,6 +18,9 @@ REWRITERS = (
     "function_optimization", "layout_optimizer", "loop_optimization", "remapping", "shape_optimization",
 )  # fmt: skip
 """Switches of TensorFlow's RewriterConfig, by its names."""
+
+DeviceName = Literal["cpu", "gpu"]
+GPU: DeviceName = "gpu"
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class EngineOptions:
     """`auto` converts at load, compares with the SavedModel, measures, and takes the fastest that agrees."""
     intra_op_threads: int = 1
     inter_op_threads: int = 1
+    device: DeviceName = "cpu"
+    """`gpu`: TensorFlow computes all that has a kernel there on the first GPU, the rest on the CPU."""
     is_xla: bool = False
     """Whether TensorFlow compiles the signatures with XLA."""
     rewriters_off: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ def replica_options(settings: ServingSettings) -> ModelOptions:
         batching=_replica_batching(settings),
         engine=EngineOptions(
             engine=settings.engine,
+            device=settings.device,
             intra_op_threads=settings.intra_op_threads,
             inter_op_threads=settings.inter_op_threads,
             is_xla=settings.enable_xla,

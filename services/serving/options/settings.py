@@ -12,7 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from common.definition.serving import EngineName
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
-from services.serving.options.model_options import BatchingOptions, EngineOptions, WarmUpOptions
+from services.serving.options.model_options import BatchingOptions, DeviceName, EngineOptions, WarmUpOptions
 from services.serving.wire.limits import DEFAULT_LIMITS
 
 _SLOWEST_DOWNLOAD = 20_000_000
@@ -147,6 +147,9 @@ class ServingSettings(ServiceSettings):
     """Operations of a model that may run at the same time."""
     engine: EngineName = EngineOptions.engine
     """What computes models that say nothing themselves."""
+    device: DeviceName = EngineOptions.device
+    """Where TensorFlow computes: `gpu` takes the first GPU of CUDA_VISIBLE_DEVICES, for all models; the other engines
+    compute on CPUs and are refused then. Replica status names it beside the engine."""
     enable_xla: bool = False
     """Whether TensorFlow compiles signatures with XLA."""
     rewriters_off: str = ""
@@ -183,6 +186,8 @@ class ServingSettings(ServiceSettings):
                     raise ValueError(f"{name} needs enable_batching")
         if self.require_signed != bool(self.trusted_keys_file):
             raise ValueError("require_signed and trusted_keys_file are given together or not at all")
+        if self.device == "gpu" and self.engine != "tensorflow":
+            raise ValueError(f"device gpu needs engine tensorflow: {self.engine} computes on CPUs")
         if self.is_standalone() and self.models:
             raise ValueError("models chooses among those of a registry; folders are served as the configuration says")
         if self.model_config_file_poll_wait_seconds and not self.model_config_file:

@@ -263,7 +263,10 @@ class Manager:
     # The zygote and its runners
 
     def _start_zygote(self) -> None:
-        self._zygote = ZygoteProcess(log_format=self._settings.log_format, log_level=self._settings.log_level)
+        settings = self._settings
+        self._zygote = ZygoteProcess(
+            log_format=settings.log_format, log_level=settings.log_level, device=settings.device
+        )
         self._selector.register(self._zygote.channel, selectors.EVENT_READ, self._on_zygote)
 
     def _on_zygote(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.errors import Unavailable
 from common.process.children import start_zygote
+from services.serving.options.model_options import DeviceName
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 
 logger = logging.getLogger(__name__)
@@ -18,16 +19,21 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "CUDA_VISIBLE_DEVICES": "-1",
+}
+_BY_DEVICE: Mapping[DeviceName, Mapping[str, str]] = {
+    "cpu": {"CUDA_VISIBLE_DEVICES": "-1"},
+    # The runners of several programs share a device: none takes all of its memory at once.
+    "gpu": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
 }
 
 
 class ZygoteProcess:
     """A running zygote. Start it from the thread that lives as long as the process: it dies with that thread."""
 
-    def __init__(self, *, log_format: str, log_level: str) -> None:
+    def __init__(self, *, log_format: str, log_level: str, device: DeviceName = "cpu") -> None:
+        environment = {**_ENVIRONMENT, **_BY_DEVICE[device]}
         self._process, end = start_zygote(
-            "services.serving.runner.zygote", log_format, log_level, environment=_ENVIRONMENT
+            "services.serving.runner.zygote", log_format, log_level, environment=environment
         )
         self.channel = JsonChannel(end)
 

@@ -20,6 +20,12 @@ def test_a_pace_at_which_a_download_would_be_given_up_is_refused() -> None:
         ServingSettings.model_validate({"download_bytes_per_second": 19_999_999})
 
 
+def test_a_gpu_and_an_engine_that_computes_on_cpus_are_refused_together() -> None:
+    assert ServingSettings.model_validate({"device": "gpu"}).device == "gpu"
+    with pytest.raises(ValidationError, match="device gpu needs engine tensorflow: auto computes on CPUs"):
+        ServingSettings.model_validate({"device": "gpu", "engine": "auto"})
+
+
 def test_the_data_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
     make_data_dir(tmp_path / "a" / "serving")
     assert (tmp_path / "a" / "serving").stat().st_mode & 0o777 == 0o700

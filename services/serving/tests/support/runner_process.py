@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from services.serving.options.model_options import BatchingOptions, ModelOptions
+from services.serving.options.model_options import BatchingOptions, DeviceName, ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.replica.zygote_client import ZygoteProcess
 from services.serving.wire.channel import ChannelClosed, JsonChannel
@@ -39,8 +39,8 @@ def next_message(
 class Zygote:
     """The session's zygote; starts runners."""
 
-    def __init__(self) -> None:
-        self.process = ZygoteProcess(log_format="text", log_level="WARNING")
+    def __init__(self, *, device: DeviceName = "cpu") -> None:
+        self.process = ZygoteProcess(log_format="text", log_level="WARNING", device=device)
         self.backlog: list[dict[str, Any]] = []
         self.ready = next_message(self.process.channel, "ready", self.backlog, seconds=_IMPORT_SECONDS)
 

@@ -1,0 +1,84 @@
+"""`python -m benchmarks.devices [SECONDS]`: rows/s, p50 and p99 per batch size of a version on the CPU, and on a GPU
+where there is one.
+
+Calls of the engine that a runner uses, one after the other, each device in its process (as `headrace model engines`
+measures them); no queue and no door. Models: the network of the serving benchmark, the digits example's convolutional
+network, and two layers of 4096 units, whose products of matrices are what a GPU is for.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.report import Cell, publish
+from common.process.gpu import has_gpu
+from headrace.local.variants import VariantProcess, machine, question
+
+_ROWS = (1, 16, 64, 256, 1024, 4096)
+_MODELS = ("network", "digits", "wide")
+_SAVE_SECONDS = 300
+
+
+def save_wide(directory: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(7)
+    units = 4096
+    x = hidden = keras.Input((units,), name="x", dtype="float32")
+    for _ in range(2):
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+    signature = [tf.TensorSpec([None, units], tf.float32, name="x")]
+    keras.Model(x, keras.layers.Dense(10, name="y")(hidden)).export(
+        str(directory), input_signature=signature, verbose=False
+    )
+
+
+def _save(model: str, directory: Path) -> None:
+    module = "devices" if model == "wide" else "engines"
+    command = [sys.executable, "-m", f"benchmarks.{module}", f"--save-{model}", str(directory)]
+    subprocess.run(command, timeout=_SAVE_SECONDS, check=True)
+
+
+def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple[list[dict[str, Cell]], str]:
+    """A line for each batch size, and the machine in words."""
+    asked = question(
+        directory,
+        list(_ROWS),
+        directory.with_suffix(".answers"),
+        engine={"device": device},
+        is_reference=device == "cpu",
+    )
+    with VariantProcess(asked) as process:
+        ready = process.ready
+        lines: list[dict[str, Cell]] = []
+        for rows in _ROWS:
+            median, p99 = process.median_and_p99(rows, seconds)
+            lines.append({
+                "model": model, "device": device, "rows": rows, "rows/s": rows / median * 1e3, "p50 ms": median,
+                "p99 ms": p99, "largest difference": float(ready["difference"]), "problem": str(ready["problem"]),
+            })  # fmt: skip
+        return lines, machine(ready)
+
+
+def main(seconds: float) -> None:
+    devices = ("cpu", "gpu") if has_gpu() else ("cpu",)
+    lines: list[dict[str, Cell]] = []
+    told = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for model in _MODELS:
+            directory = Path(folder) / model
+            _save(model, directory)
+            for device in devices:
+                found, told = _measured(model, directory, device, seconds)
+                lines += found
+    notes = [told, *([] if has_gpu() else ["There is no GPU on this machine."])]
+    publish("devices", "A call of the model by device and batch size", lines, notes=notes)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--save-wide":
+        save_wide(Path(sys.argv[2]))
+    else:
+        main(float(sys.argv[1]) if len(sys.argv) > 1 else 0.5)

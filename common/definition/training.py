@@ -125,6 +125,8 @@ class Training:
     mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
     norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
+    check_gradients: how far gradients may be from finite differences, over their size; a round measures it before its
+        first step and warns of what is above. None: it does not.
     debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so;
         without it only where the round fails because it is the model, with on_not_finite set_aside.
     bottleneck: a layer of a module; nothing before it learns, and what it returns is computed once per block and kept.
@@ -156,6 +158,7 @@ class Training:
     mixed_precision: str = "float32"
     norms_every_steps: int | None = None
     fixed_batch: bool = False
+    check_gradients: float | None = None
     debug: bool = False
     bottleneck: str = ""
     devices: Mapping[str, str] = field(default_factory=dict)
@@ -200,6 +203,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
         norms_every_steps=fields.optional_integer("norms_every_steps", None),
         fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
+        check_gradients=fields.optional_number("check_gradients", None, minimum=1e-4),
         debug=fields.flag("debug", Training.debug),
         bottleneck=fields.text("bottleneck") if fields.has("bottleneck") else fields.take("bottleneck", "") or "",
         devices=_devices(fields.take("devices", {})),
@@ -258,6 +262,8 @@ def _check_together(training: Training) -> None:
             "training: compress: top_k keeps gradients for the next step, and float16 scales each step's anew; "
             "keep one of them, or take bfloat16"
         )
+    if training.check_gradients is not None and (training.quantize_aware or training.mixed_precision != "float32"):
+        raise InvalidInput("training: check_gradients moves weights by little, which 8 and 16 bits round away")
     _check_ways(training)
     _check_local_steps(training)
     _check_asynchronous(training)
@@ -316,6 +322,7 @@ def _check_asynchronous(training: Training) -> None:
         "norms_every_steps": training.norms_every_steps is not None,
         f"execution: {training.execution}": training.execution != "graph",
         f"input: {training.input}": training.input != "memory",
+        "check_gradients": training.check_gradients is not None,
         "debug": training.debug,
         "mixed_precision: float16": training.mixed_precision == "float16",
         "optimizer gradient_accumulation_steps": bool(options.get("gradient_accumulation_steps")),

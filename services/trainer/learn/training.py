@@ -27,6 +27,7 @@ from services.trainer.keras_internals import averages_of, calls_of, momentums_of
 from services.trainer.learn import checkpoint, culprits, origin
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
+from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizers import inner_of, make_optimizer, slots_by_path
 from services.trainer.learn.origin import Origin
@@ -48,6 +49,11 @@ class Training:
         model.placement.place(model.network, asked.devices, falls_back=asked.missing_device == "cpu")
         if not model.network.trainable_variables:
             raise untold_state.nothing_to_train(model.unknown)
+        if asked.check_gradients is not None and model.compiled_by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{model.definition.module}: training.check_gradients is given, and the module's own train_step "
+                f"computes the gradients"
+            )
         self._optimizers = model.compiled_by_user.optimizers or (make_optimizer(asked),)
         self._hooks = RunningHooks(model.hooks, str(model.definition.module), model.network)
         self._hooks.begin(self._optimizers[0])
@@ -62,6 +68,7 @@ class Training:
         self._fault: Fault | None = None
         self._rate_of: Any = None
         self.tracer: StepTracer | None = None
+        self._checked: dict[str, Any] = {}
         self._first_rates = self._rates()
 
     def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
@@ -82,6 +89,7 @@ class Training:
 
     def begin_again(self, seed: int) -> None:
         self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None
+        self._checked = {}
         self._keep([])
         self.rows_left = 0
         self._steps.begin_again()
@@ -126,7 +134,7 @@ class Training:
 
     @property
     def ways(self) -> dict[str, Any]:
-        return self._steps.told()
+        return self._steps.told() | ({"gradients": self._checked} if self._checked else {})
 
     @property
     def paths(self) -> Sequence[str]:
@@ -271,6 +279,9 @@ class Training:
             lambda columns: self.model.outputs(columns, training=False),
             {name: examples.columns[name][:1] for name in self.model.column_specs()},
         )
+        asked = self.model.definition.training.check_gradients
+        if asked is not None and not self._checked:
+            self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
         order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
         losses: list[Losses] = []
         batch = 0

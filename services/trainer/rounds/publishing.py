@@ -31,7 +31,7 @@ from services.trainer.families import own_operations
 from services.trainer.families.port import Model
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import package_folder
-from services.trainer.learn import adapters, checkpoint, pruning, weights_files
+from services.trainer.learn import adapters, checkpoint, gradient_check, pruning, weights_files
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
@@ -115,6 +115,7 @@ def write_files(
 
     exported = exporter(Export(assignment, trained.model, measured.sample, fresh, add), output)
     measured.warnings.update(exported.warnings)
+    measured.warnings.update(gradient_check.warnings_of(trained.course))
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)

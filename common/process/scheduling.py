@@ -44,6 +44,14 @@ def normal_niceness() -> int:
     return int(os.environ.get(_NORMAL_VARIABLE) or os.getpriority(os.PRIO_PROCESS, 0))
 
 
+def lower_normal_niceness(priority: LoadPriority) -> None:
+    """Has this process come back from `priority` to a tenth of a share of a busy core. Call while single-threaded."""
+    lower = min(normal_niceness() + _BACKGROUND_STEP, _NICEST)
+    os.environ[_NORMAL_VARIABLE] = str(lower)
+    if priority is LoadPriority.NORMAL:
+        os.setpriority(os.PRIO_PROCESS, 0, lower)
+
+
 def leave_process_group() -> None:
     """Ctrl-C in a terminal then reaches the front alone, which stops everything in order. The session is kept."""
     with contextlib.suppress(PermissionError):  # it leads its session, and its group then already

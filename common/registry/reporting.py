@@ -25,6 +25,8 @@ _MAX_TEXT = 1000
 _MAX_NAME = 100
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
+COLD = "COLD"
+"""The state of a version that a request has loaded: its replica has more models than its memory holds."""
 _Key = tuple[str | int, ...]
 """(stream, model, version, name) of a number of a part, (name,) of one of the instance."""
 
@@ -36,7 +38,7 @@ class Served:
     model: str
     version: int
     state: str
-    """START, LOADING, AVAILABLE, UNLOADING or END."""
+    """START, LOADING, AVAILABLE, UNLOADING, END, or COLD."""
     since: float = 0.0
     """Epoch seconds when it began to answer; 0 before."""
     aliases: tuple[str, ...] = ()

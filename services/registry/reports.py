@@ -11,7 +11,7 @@ from typing import Any
 from common.counted import counted
 from common.errors import Overloaded
 from common.registry.catalog import PRODUCTION, JsonMap, Model
-from common.registry.reporting import Report, Served
+from common.registry.reporting import COLD, Report, Served
 
 NEXT_SECONDS = 2.0
 SILENT_SECONDS = 15.0
@@ -116,7 +116,9 @@ class Reports:
         replicas = sorted({instance.report.instance_id for instance, _ in found})
         ours = [(instance, served) for instance, served in found if served.version == version]
         available = {
-            i.report.instance_id: s.since for i, s in ours if s.state == "AVAILABLE" and PRODUCTION in s.aliases
+            i.report.instance_id: s.since
+            for i, s in ours
+            if s.state == COLD or (s.state == "AVAILABLE" and PRODUCTION in s.aliases)
         }
         failed = {i.report.instance_id: s.reason for i, s in ours if s.given_up and s.reason}
         everywhere = bool(replicas) and set(available) == set(replicas)

@@ -58,6 +58,7 @@ from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import following, open_request_log
 from services.serving.front.shadow import Shadow
 from services.serving.options.flags import read_flags, usage
+from services.serving.options.model_priorities import priorities_of
 from services.serving.options.option_sources import replica_options
 from services.serving.options.platform_names import platform_names
 from services.serving.options.settings import ServingSettings
@@ -236,6 +237,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds, tracing)
     update = LoadTrace(tracing, front.update) if tracing.is_on else front.update
     manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
+    front.cold.ask = manager.ask
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, large, manager, health)
     web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))
@@ -272,6 +274,7 @@ def _make_front(start: Start, health: Health) -> Front:
         health=health,
         namespace=settings.namespace(),
         limits=Limits(settings.max_body_bytes, settings.max_rows, settings.max_lists),
+        priorities=priorities_of(settings.model_priorities),
     )
     if start.state is not None:
         front.update(start.state)

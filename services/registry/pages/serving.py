@@ -76,7 +76,7 @@ def _doing(instance: Mapping[str, Any]) -> str:
     does = instance["does"]
     if not does:
         count = sum(one["state"] != "END" for one in instance["serves"])
-        idle = {"serving": f"{count} version{'' if count == 1 else 's'}", "trainer": "free"}
+        idle = {"serving": f"{count} version{'' if count == 1 else 's'}{_in_memory(instance)}", "trainer": "free"}
         return idle.get(instance["service"], "–")
     said = f"{does.get('round_id')}: {does.get('stage')}"
     if does.get("helps"):
@@ -87,6 +87,16 @@ def _doing(instance: Mapping[str, Any]) -> str:
     for member in does.get("members", ()):
         waits.update(member.get("waited_seconds", {}))
     return said + "".join(f"; waited {waits[rank]:.1f} s for worker {rank}" for rank in sorted(waits))
+
+
+def _in_memory(instance: Mapping[str, Any]) -> str:
+    """Of a replica that loads models when they are asked."""
+    numbers = instance["numbers"]
+    if "loaded_models" not in numbers:
+        return ""
+    megabytes = numbers["models_private_bytes"] / 1e6
+    loaded, evicted = int(numbers["loaded_models"]), int(numbers["evicted_models"])
+    return f"; models in memory: {loaded}, {megabytes:.0f} MB; evictions: {evicted}"
 
 
 def _queues(instances: list[Any]) -> list[dict[str, Any]]:

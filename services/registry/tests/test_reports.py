@@ -7,7 +7,7 @@ import pytest
 from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.process.lifecycle import Stop
 from common.registry.catalog import PRODUCTION, VersionStatus
-from common.registry.reporting import Report, Reporter, Served, report_of
+from common.registry.reporting import COLD, Report, Reporter, Served, report_of
 from services.registry.catalog import Catalog
 from services.registry.reports import MAX_ENTRIES, MAX_INSTANCES, SILENT_SECONDS
 from services.registry.tests.building import Clock, publish
@@ -51,6 +51,14 @@ def test_reports_are_bounded(catalog: Catalog) -> None:
     for wrong in wrong_ones:
         with pytest.raises(InvalidInput, match="report"):
             report_of(instance_id="a", service="serving", address="", started_at=0.0, body=wrong)
+
+
+def test_a_version_that_a_request_has_loaded_counts_as_converged(catalog: Catalog) -> None:
+    publish(catalog)
+    catalog.report(replica("a", Served("m", 1, COLD)))
+    assert catalog.serving(catalog.get_model("m")).converged_at is not None
+    catalog.report(replica("a", Served("m", 1, "START")))
+    assert catalog.serving(catalog.get_model("m")).converged_at is None
 
 
 def test_where_there_are_too_many_reports_those_of_the_machine_with_most_give_way(catalog: Catalog) -> None:

@@ -130,7 +130,7 @@ class _Door:
         self, request: tfserving_pb2.PredictRequest, context: Any, whole: bytes = b""
     ) -> tfserving_pb2.PredictResponse | bytes:
         with self._entry(request.model_spec.name, context, PREDICT) as entry:
-            route = self._route(request)
+            route = await self._route(request, context)
             spec, seconds = request.model_spec, context.time_remaining()
             self._front.check_room(spec.name, *_asked_for(spec), seconds)
             if whole:
@@ -167,7 +167,7 @@ class _Door:
         self, method: str, request: Any, entry: Entry, context: Any, whole: bytes
     ) -> tuple[tfserving_pb2.ModelSpec, Any]:
         """Classifies or regresses: which version answered, and what."""
-        route = self._route(request)
+        route = await self._route(request, context)
         return await self._run_method(
             _Call(route, method, request.model_spec, entry, context.time_remaining()), request, whole
         )
@@ -191,7 +191,7 @@ class _Door:
     ) -> tfserving_pb2.MultiInferenceResponse:
         model = request.tasks[0].model_spec.name if request.tasks else ""
         with self._entry(model, context, MULTI_INFERENCE) as entry:
-            route = self._route_of_tasks(request.tasks)
+            route = await self._route_of_tasks(request.tasks, context)
             timeout_seconds = context.time_remaining()
             answers = await asyncio.gather(
                 *(
@@ -208,7 +208,7 @@ class _Door:
                 (item.classification_result if classifies else item.regression_result).CopyFrom(result)
             return response
 
-    def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask]) -> Route:
+    async def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask], context: Any) -> Route:
         """The route of the first task, by the number of its version, so that one version answers all of them.
 
         Raises:
@@ -216,7 +216,7 @@ class _Door:
         """
         if not tasks or not tasks[0].model_spec.name:
             raise invalid("ModelSpec has no name specified.")
-        route = self._route(tasks[0])
+        route = await self._route(tasks[0], context)
         names: set[str] = set()
         for task in tasks:
             spec = task.model_spec
@@ -269,7 +269,7 @@ class _Door:
         for field in request.metadata_field:
             if field != SIGNATURE_DEF:
                 raise invalid(f"Metadata field {field} is not supported")
-        return metadata_proto(self._route(request))
+        return metadata_proto(await self._route(request, context))
 
     async def get_model_status(
         self, request: tfserving_pb2.GetModelStatusRequest, context: Any
@@ -280,14 +280,13 @@ class _Door:
         version = spec.version.value if spec.HasField("version") else None
         return status_proto(versions_of(self._front.state, spec.name, version))
 
-    def _route(self, request: Any) -> Route:
+    async def _route(self, request: Any, context: Any) -> Route:
         if not request.HasField("model_spec"):
             raise invalid("Missing ModelSpec")
         spec = request.model_spec
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
-        version, label = _asked_for(spec)
-        return self._front.resolve(spec.name, version=version, label=label)
+        return await self._front.route(spec.name, *_asked_for(spec), context.time_remaining())
 
     async def _reply(
         self, route: Route, reading: Reading, entry: Entry, timeout_seconds: float | None

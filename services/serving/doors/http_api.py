@@ -112,7 +112,7 @@ class _Door:
         if metadata != "/metadata":
             versions = versions_of(self._front.state, unquote(model), version)
             return _response(200, orjson.dumps(status_json(versions)))
-        route = self._front.resolve(unquote(model), version=version, label=None if label is None else unquote(label))
+        route = await self._front.route(unquote(model), version, None if label is None else unquote(label))
         return _response(200, orjson.dumps(metadata_json(route)))
 
     async def _run(self, request: Request, url: bytes, tag: bytes) -> Response:

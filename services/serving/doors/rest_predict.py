@@ -6,6 +6,7 @@ Predict, classify and regress differ in what they read from the body and how the
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ from services.serving.front import request_counts
 from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
-from services.serving.front.routing import Route
+from services.serving.front.routing import NotLoaded, Route
 from services.serving.rest_json.predict import Document
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
@@ -142,23 +143,32 @@ class RestPredict:
             if keys and path.method:
                 raise invalid("X-Prediction-Key goes with :predict alone")
             if len(body) > LARGE_BYTES:
-                return self._begin(self._run_large(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
-            document = Document(body, self._front.limits)
-            if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
-                examples = read_examples(document.fields, self._front.limits)
-                route = self._route(path)
-                reading = reading_of(examples, document, route, path.method)
-            else:
-                route = self._route(path)
-                reading = read_document(document, route, self._front.limits)
+                return self._begin(self._run_later(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
+            route, reading = self._read(path, body)
             finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
             request_id = self._submit(entry, path, route, reading, finish, timeout_seconds, keys)
             return partial(self._front.forget, request_id)
+        except NotLoaded:
+            return self._begin(self._run_later(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
         except RequestFailed as error:
             self._refuse(entry, on_answer, error)
             return None
 
-    async def _run_large(
+    def _read(self, path: ModelPath, body: bytes) -> tuple[Route, Reading]:
+        """Raises RequestFailed."""
+        document = Document(body, self._front.limits)
+        if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
+            examples = read_examples(document.fields, self._front.limits)
+            route = self._route(path)
+            reading = reading_of(examples, document, route, path.method)
+        else:
+            route = self._route(path)
+            reading = read_document(document, route, self._front.limits)
+        if reading.sharing:
+            self._front.contexts.add(path.model, reading.sharing)
+        return route, reading
+
+    async def _run_later(
         self,
         entry: Entry,
         path: ModelPath,
@@ -172,7 +182,7 @@ class RestPredict:
         deadline = loop.time() + timeout_seconds
         replied: asyncio.Future[queue_pb2.PredictionReply] = loop.create_future()
         try:
-            route, reading = await self.read_large(path, body, timeout_seconds)
+            route, reading = await self.read_any(path, body, timeout_seconds)
             seconds = max(deadline - loop.time(), 0.0)
             request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds, keys)
         except RequestFailed as error:
@@ -184,29 +194,28 @@ class RestPredict:
             self._front.forget(request_id)
         self._finish(entry, on_answer, self._writer(path, reading), reply)
 
-    async def read_any(self, path: ModelPath, body: bytes) -> tuple[Route, Reading]:
-        """A predict call of any size: where it goes and what the queue carries.
+    async def read_any(
+        self, path: ModelPath, body: bytes, timeout_seconds: float | None = None
+    ) -> tuple[Route, Reading]:
+        """A body of any size, a large one beside this process: where it goes and what the queue carries.
 
         Raises:
             RequestFailed: the model, the signature or the inputs are not what is served.
         """
-        if len(body) > LARGE_BYTES:
-            route, reading = await self.read_large(path, body, self._front.timeout_seconds)
+        began_at = time.monotonic()
+        timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
+        route = await self._front.route(path.model, path.version, path.label, timeout_seconds)
+        if len(body) <= LARGE_BYTES:
+            return self._read(path, body)
+        timeout_seconds = max(timeout_seconds - (time.monotonic() - began_at), 0.0)
+        if path.method:
+            large = self._large.read(examples_body, body, route, path.method, timeout_seconds=timeout_seconds)
         else:
-            document, route = Document(body, self._front.limits), self._route(path)
-            reading = read_document(document, route, self._front.limits)
+            large = self._large.read(predict_body, body, route, timeout_seconds=timeout_seconds)
+        reading = await large
         if reading.sharing:
             self._front.contexts.add(path.model, reading.sharing)
         return route, reading
-
-    async def read_large(self, path: ModelPath, body: bytes, timeout_seconds: float) -> tuple[Route, Reading]:
-        """The same, beside this process. Raises RequestFailed."""
-        route = self._route(path)
-        if path.method:
-            reading = self._large.read(examples_body, body, route, path.method, timeout_seconds=timeout_seconds)
-        else:
-            reading = self._large.read(predict_body, body, route, timeout_seconds=timeout_seconds)
-        return route, await reading
 
     async def write_any(self, reply: queue_pb2.PredictionReply, write: Write) -> bytes:
         """An answer of any size. Raises RequestFailed."""
@@ -228,8 +237,6 @@ class RestPredict:
         keys: bytes,
     ) -> bytes:
         """Raises RequestFailed."""
-        if reading.sharing:
-            self._front.contexts.add(path.model, reading.sharing)
         if keys:
             alias = self._front.alias_of(path.version, path.label)
             self._journal.key(entry, keys, rows=reading.rows, alias=alias)

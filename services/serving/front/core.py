@@ -15,14 +15,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
 from common.access.principal import current
 from common.process.health import Health
 from protos import queue_pb2
+from services.serving.front.cold_models import ColdModels
 from services.serving.front.request_counts import ContextCounts
-from services.serving.front.routing import Route, Routing
+from services.serving.front.routing import NotLoaded, Route, Routing
+from services.serving.options.model_priorities import Priorities
 from services.serving.queue.admission import BATCHES_FULL, Admission
 from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
 from services.serving.wire.codes import Code
@@ -81,9 +84,11 @@ class Front:
         health: Health,
         namespace: str = "",
         limits: Limits = DEFAULT_LIMITS,
+        priorities: Priorities = MappingProxyType({}),
     ) -> None:
         self._health = health
-        self._routing = Routing(namespace)
+        self._routing = Routing(namespace, priorities=priorities)
+        self.cold = ColdModels(self._routing, limit=in_flight_limit)
         self.resolve = self._routing.resolve
         """Its own, and no method around it, because every request asks it."""
         self.timeout_seconds = timeout_seconds
@@ -142,6 +147,18 @@ class Front:
         """Takes the manager's snapshot."""
         self._routing.update(state)
         self.queue_client.watch(self._routing.queues)
+        if state.memory is not None:
+            self.cold.follow({request.queue.model for request in self._open.values()})
+
+    async def route(
+        self, model: str, version: int | None, label: str | None, timeout_seconds: float | None = None
+    ) -> Route:
+        """As `resolve`; waits for a model that is loaded because it is asked. Raises RequestFailed."""
+        try:
+            return self.resolve(model, version=version, label=label)
+        except NotLoaded:
+            timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+            return await self.cold.route(model, version, label, timeout)
 
     # What is open
 
@@ -308,12 +325,15 @@ class Front:
         if taken >= 0:
             queue.load.full_until = self._loop.time() + _FULL_SECONDS
             self._note_pressure()
+        has_left = taken == NO_RUNNER and bool(self._routing.on_demand(queue.model))
+        if has_left:  # It made room for another model while these were on their way.
+            self.cold.ask((queue.model,))
         again = []
         for request_id, _ in requests[max(taken, 0) :]:
             request = self._open.get(request_id)
             if request is None:
                 continue
-            if request.is_owed:
+            if request.is_owed or has_left:
                 again.append(request_id)
             else:
                 self._fail(request_id, code, message)

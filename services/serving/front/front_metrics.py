@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from services.serving.front.core import Front
@@ -47,6 +53,7 @@ class FrontMetrics(Collector):
         yield from self._queues()
         yield from self._refusals()
         yield from self._contexts()
+        yield from self._memory()
         yield from self._runners()
 
     def _queues(self) -> Iterator[Metric]:
@@ -111,6 +118,30 @@ class FrontMetrics(Collector):
             for model, count in tuple(counts.items()):
                 counter.add_metric([model], count)
             yield counter
+
+    def _memory(self) -> Iterator[Metric]:
+        memory = self._front.state.memory if self._front.state is not None else None
+        budget = GaugeMetricFamily(
+            "headrace_serving_model_memory_budget_bytes", "SERVING_MODEL_MEMORY_BYTES; no sample without it"
+        )
+        loaded = GaugeMetricFamily(
+            "headrace_serving_loaded_models", "Models in memory where they are loaded when asked"
+        )
+        evictions = CounterMetricFamily(
+            "headrace_serving_evictions", "Models that left memory to make room for others", labels=["model"]
+        )
+        if memory is not None:
+            budget.add_metric([], memory.budget_bytes)
+            loaded.add_metric([], len(memory.loaded))
+            for model, count in memory.evictions.items():
+                evictions.add_metric([model], count)
+        cold = SummaryMetricFamily(
+            "headrace_serving_cold_wait_seconds", "How long requests waited for their model to be loaded",
+            labels=["model"],
+        )  # fmt: skip
+        for model, count in tuple(self._front.cold.waits.items()):
+            cold.add_metric([model], count_value=count, sum_value=self._front.cold.wait_seconds[model])
+        yield from (budget, loaded, evictions, cold)
 
     def _runners(self) -> Iterator[Metric]:
         replica = self._front.state

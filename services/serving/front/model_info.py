@@ -155,11 +155,27 @@ async def replica_json(front: Front) -> dict[str, Any]:
         "notice": state.notice if state is not None else "",
         "fetched": state.fetched if state is not None else {},
         "requires_signed": state.requires_signed if state is not None else False,
+        "memory": _memory_json(front) if state is not None and state.memory is not None else None,
         "open_requests": front.open_count,
         "queue_connected": front.queue_client.is_connected,
         "queues": queues,
         "models": state.models if state is not None else {},
         "versions": [version_json(version) for version in state.versions] if state is not None else [],
+    }
+
+
+def _memory_json(front: Front) -> dict[str, Any]:
+    """Of a replica that loads models when they are asked."""
+    assert front.state is not None
+    memory, waits = front.state.memory, front.cold.waits
+    assert memory is not None
+    return {
+        "budget_bytes": memory.budget_bytes,
+        "used_bytes": memory.used_bytes,
+        "loaded": list(memory.loaded),
+        "evictions": dict(memory.evictions),
+        "cold_requests": dict(waits),
+        "cold_wait_seconds": {model: round(seconds, 3) for model, seconds in front.cold.wait_seconds.items()},
     }
 
 
@@ -190,6 +206,7 @@ def version_json(version: VersionState) -> dict[str, Any]:
         "model": version.model,
         "version": version.version,
         "state": version.state.value,
+        "is_cold": version.is_cold,
         "aliases": list(version.aliases) if version.state is ServingState.AVAILABLE else [],
         "signatures": sorted(version.signatures),
         "error": version.error_message,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from common.registry.reporting import Part, Report, Served
+from common.registry.reporting import COLD, Part, Report, Served
 from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, Totals
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState
 
@@ -52,6 +52,7 @@ class ReplicaReports:
             numbers={
                 **_numbers(_sum(now), _sum(before)),
                 "open_requests": float(self._counts.open_count()),
+                **_of_memory(state),
             },
             parts=self._parts(versions, now, before),
         )
@@ -111,11 +112,21 @@ def percentile(counts: Sequence[int], share: float) -> float:
     return BUCKETS_SECONDS[-1]
 
 
+def _of_memory(state: ReplicaState | None) -> dict[str, float]:
+    if state is None or state.memory is None:
+        return {}
+    return {
+        "loaded_models": float(len(state.memory.loaded)),
+        "models_private_bytes": float(state.memory.used_bytes),
+        "evicted_models": float(sum(state.memory.evictions.values())),
+    }
+
+
 def _served(version: VersionState) -> Served:
     return Served(
         model=version.model,
         version=version.version,
-        state=str(version.state),
+        state=COLD if version.is_cold else str(version.state),
         since=version.available_at,
         aliases=version.aliases,
         reason=version.error_message if version.error_code else "",

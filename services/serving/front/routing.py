@@ -5,9 +5,11 @@ A route stands for a target of a model, a version or an alias, and names the ver
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from common.access.principal import PREDICT, may_know
 from common.suggestions import did_you_mean
+from services.serving.options.model_priorities import ModelPriority, Priorities
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
@@ -29,11 +31,16 @@ class Route:
         return meant_signature(self.version.signatures, name)
 
 
+class NotLoaded(RequestFailed):
+    """A request has the model loaded; it may wait for that (cold_models.py)."""
+
+
 class Routing:
     """What the replica serves, as its manager last said; belongs to one front."""
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(self, namespace: str = "", *, priorities: Priorities = MappingProxyType({})) -> None:
         self._namespace = namespace
+        self._priorities = priorities
         self._default_target = DEFAULT_TARGET
         self._routes: dict[tuple[str, str], Route] = {}
         self._queues: dict[tuple[str, str], Queue] = {}
@@ -63,7 +70,9 @@ class Routing:
                     known = routes.get((version.model, target))
                     if known is None or known.version.version < version.version:
                         routes[version.model, target] = Route(self._queue(version.model, target), version)
-        self._routes = {key: route for key, route in self._routes.items() if _is_expected(key, state)} | routes
+        cold = {version.model for version in state.versions if version.is_cold}
+        kept = {key: route for key, route in self._routes.items() if key[0] not in cold and _is_expected(key, state)}
+        self._routes = kept | routes
         self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
         for route in self._routes.values():
             route.queue.limit = route.queue.load.follow(route.version.options)
@@ -72,7 +81,11 @@ class Routing:
         self.state = state
 
     def _queue(self, model: str, target: str) -> Queue:
-        return self._queues.setdefault((model, target), Queue(model, target, namespace=self._namespace))
+        queue = self._queues.get((model, target))
+        if queue is None:
+            queue = self._queues[model, target] = Queue(model, target, namespace=self._namespace)
+            queue.load.priority = self._priorities.get(model, ModelPriority.NORMAL)
+        return queue
 
     def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
         """The route of a request.
@@ -99,6 +112,8 @@ class Routing:
         if state is None:
             return RequestFailed(Code.UNAVAILABLE, "this replica is starting: it does not know its models yet")
         aliases = state.models.get(model, {})
+        if self._is_coming(model, version, label):
+            return NotLoaded(Code.UNAVAILABLE, f"model {model} is being loaded")
         if state.is_standalone:
             return _missing_folder(model, version, label, aliases)
         wanted = version
@@ -124,6 +139,19 @@ class Routing:
             return RequestFailed(Code.NOT_FOUND, f"{model} has no live version yet ({not_found})")
         near = did_you_mean([model], filter(may_know(PREDICT), state.models)) if model not in state.models else ""
         return RequestFailed(Code.NOT_FOUND, not_found + near)
+
+    def _is_coming(self, model: str, version: int | None, label: str | None) -> bool:
+        state = self.state
+        assert state is not None
+        aliases = state.models.get(model, {})
+        wanted = aliases.get(label or state.default_alias) if version is None or label is not None else version
+        return any(found.version == wanted for found in self.on_demand(model))
+
+    def on_demand(self, model: str) -> list[VersionState]:
+        """Versions that are loaded, or will be when their model is asked; none where all models are, asked or not."""
+        if self.state is None or self.state.memory is None:
+            return []
+        return [v for v in self.state.versions if v.model == model and v.state is not ServingState.END]
 
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""

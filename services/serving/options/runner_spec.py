@@ -23,6 +23,10 @@ class RunnerSpec:
     """Use TensorFlow's default executor: the last runner of this version crashed."""
     namespace: str = ""
     """What keeps its queues apart from those of other replicas; "" where all share."""
+    is_awaited: bool = False
+    """Requests wait for it and nothing else answers them: it loads with a share of the machine, not with idle time."""
+    is_low: bool = False
+    """Gives way to the models of other priorities."""
     engines_dir: str = ""
     """Where converted models are kept; empty: nowhere."""
 

@@ -13,6 +13,7 @@ from common.definition.serving import EngineName
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 from services.serving.options.model_options import BatchingOptions, DeviceName, EngineOptions, WarmUpOptions
+from services.serving.options.model_priorities import priorities_of
 from services.serving.wire.limits import DEFAULT_LIMITS
 
 _SLOWEST_DOWNLOAD = 20_000_000
@@ -108,6 +109,12 @@ class ServingSettings(ServiceSettings):
     """Ed25519 public keys (PEM), one after another; read anew for each version."""
     models: str = ""
     """Names of the models to serve, separated by commas; empty: every model of the registry."""
+    model_memory_bytes: int = Field(0, ge=0)
+    """What the runners of all models may hold in private memory: a model is loaded when it is asked, and leaves when
+    others need room and were asked later. 0: every model is loaded, asked or not."""
+    model_priorities: str = ""
+    """`flights=high,digits=low`. low: leaves memory first, runs at a tenth of a share of a busy core, may hold half of
+    in_flight_limit. high: is loaded without being asked and never leaves memory."""
     model_base_path: str = ""
     """Folder <base>/<version>/ of SavedModels, served as model_name without a registry."""
     model_name: str = "default"
@@ -188,6 +195,7 @@ class ServingSettings(ServiceSettings):
             raise ValueError("require_signed and trusted_keys_file are given together or not at all")
         if self.device == "gpu" and self.engine != "tensorflow":
             raise ValueError(f"device gpu needs engine tensorflow: {self.engine} computes on CPUs")
+        priorities_of(self.model_priorities)
         if self.is_standalone() and self.models:
             raise ValueError("models chooses among those of a registry; folders are served as the configuration says")
         if self.model_config_file_poll_wait_seconds and not self.model_config_file:

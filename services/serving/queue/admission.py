@@ -19,11 +19,14 @@ from typing import Any
 
 from common.counted import counted, is_or_are
 from services.serving.options.model_options import BatchingOptions
+from services.serving.options.model_priorities import ModelPriority
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
 BATCHES_FULL = "The batch scheduling queue to which this task was submitted is full"
 _ROOM_FACTOR = 8
+_ROOM_FACTORS = {ModelPriority.LOW: 1, ModelPriority.NORMAL: _ROOM_FACTOR, ModelPriority.HIGH: 64}
+"""Of a model's requests: so many times the room that is left in the front."""
 _RATE_WINDOW_SECONDS = 0.1
 _RATE_WEIGHT = 0.3
 """Of the newest window in the average."""
@@ -46,7 +49,7 @@ class QueueLoad:
 
     __slots__ = (
         "_answered", "_answered_at", "_busy_seconds", "_has_refused", "at_once", "full_until", "most_rows",
-        "of_principals", "open_count", "open_rows", "rate",
+        "of_principals", "open_count", "open_rows", "priority", "rate",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,6 +62,8 @@ class QueueLoad:
         """0: no bound but the queue's own."""
         self.at_once = BatchingOptions.max_batch_size
         """Requests that a runner may run at the same time."""
+        self.priority = ModelPriority.NORMAL
+        """Of the model."""
         self.rate: float | None = None
         """Requests answered per second while there were enough to run next; None: not known."""
         self.full_until = 0.0
@@ -163,7 +168,7 @@ class Admission:
         if room <= 0:
             message = f"this front has {counted(self._limit, 'request')} open, its limit; try again"
             raise self._refusal(model, "front full", message)
-        if load.open_count >= _ROOM_FACTOR * room:
+        if load.open_count >= _ROOM_FACTORS[load.priority] * room:
             raise self._refusal(
                 model, "unfair",
                 f"model {model} has {load.open_count} of the {self._limit} requests that this front may have open, "

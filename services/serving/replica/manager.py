@@ -30,11 +30,13 @@ from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import check_folder
 from common.saved_model.program import program_of
 from services.serving.options import option_sources
+from services.serving.options.model_priorities import ModelPriority, priorities_of
 from services.serving.options.platform_names import TENSORFLOW, platform_names
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.recovery_worker import RecoveryWorker
 from services.serving.replica.loads import ReplicaActions, ReplicaLimits
+from services.serving.replica.on_demand import OnDemand
 from services.serving.replica.replica import Replica
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.sources.configured_models import ConfiguredModels
@@ -62,6 +64,7 @@ class Manager:
         self._front = front
         self._options = option_sources.replica_options(settings)
         self._name = settings.replica or f"{socket.gethostname()}-{os.getppid()}"
+        self._priorities = priorities_of(settings.model_priorities)
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
         self._recovery = RecoveryWorker(settings.redis_url)
         self._replica = Replica(
@@ -76,6 +79,7 @@ class Manager:
                 ),
                 unloaded=lambda model, version: self._clean_disk(),
             ),
+            OnDemand(settings.model_memory_bytes, self._priorities) if settings.model_memory_bytes else None,
         )
         self._configured: ConfiguredModels | None = None
         self._source = self._make_source()
@@ -161,6 +165,8 @@ class Manager:
         for message in messages:
             if message["command"] == "stop":
                 self._begin_stop()
+            if message["command"] == "ask":
+                self._replica.on_asked(message["models"])
             if message["command"] == "reload" and self._configured is not None:
                 config = base64.b64decode(message["config"])
                 self._configured.reload(message["id"], config, is_restored=message["is_restored"])
@@ -193,6 +199,7 @@ class Manager:
                 notice=self._source.notice(),
                 fetched=self._source.fetched(),
                 requires_signed=self._settings.require_signed,
+                memory=self._replica.memory(),
             )
         )
         if line == self._last_line and time.monotonic() < self._snapshot_at:
@@ -310,6 +317,8 @@ class Manager:
             options=slot.options or self._options,
             namespace=self._namespace,
             is_cautious=slot.is_cautious,
+            is_awaited=self._replica.is_awaited(slot.model),
+            is_low=self._priorities.get(slot.model) is ModelPriority.LOW,
             engines_dir=str((self._settings.data_dir / "engines").absolute()),
         )
         channel = self._zygote.fork(spec.to_mapping())

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import orjson
@@ -91,6 +91,11 @@ class ManagerProcess:
             raise Unavailable("the manager is being started again; try again")
         command = {"command": "reload", "id": reload_id, "is_restored": is_restored}
         self._writer.write(orjson.dumps(command | {"config": base64.b64encode(config).decode()}) + b"\n")
+
+    def ask(self, models: Collection[str]) -> None:
+        """Requests wait for models that are not loaded. A manager that is being started again hears of it later."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(orjson.dumps({"command": "ask", "models": list(models)}) + b"\n")
 
     def _take_results(self, state: ReplicaState) -> None:
         if state.config is None:

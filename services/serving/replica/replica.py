@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from common.errors import HeadraceError, Unavailable
 from services.serving.options.model_options import ModelOptions
 from services.serving.replica.loads import Loads, ReplicaActions, ReplicaLimits
+from services.serving.replica.on_demand import ModelStanding, OnDemand
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import (
@@ -27,7 +28,7 @@ from services.serving.replica.versions_wanted import (
 )
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import alias_target, version_target
-from services.serving.wire.replica_state import ServingState, VersionState
+from services.serving.wire.replica_state import ModelMemory, ServingState, VersionState
 
 logger = logging.getLogger(__name__)
 _HURRY_AGAIN_SECONDS = 1.0
@@ -53,9 +54,13 @@ class _Owners(NamedTuple):
 class Replica:
     """Single-threaded."""
 
-    def __init__(self, limits: ReplicaLimits, actions: ReplicaActions) -> None:
+    def __init__(self, limits: ReplicaLimits, actions: ReplicaActions, on_demand: OnDemand | None = None) -> None:
+        """on_demand: which models are loaded; None loads all that are wanted."""
         self._limits = limits
         self._actions = actions
+        self._on_demand = on_demand
+        self._cold: Collection[str] = ()
+        """Models that are wanted and should not be loaded now."""
         self._slots: dict[VersionKey, VersionSlot] = {}
         self._loads = Loads(self._slots, limits, actions)
         self._is_draining = False
@@ -114,10 +119,18 @@ class Replica:
                 runner.reading = message["targets"]
             case "counts":
                 if slot is not None:
+                    if self._on_demand and message.get("requests", 0) != slot.counts.get("requests", 0):
+                        self._on_demand.used(slot.model, now=time.monotonic())
                     slot.counts = message
                 self._loads.check_run_time(runner, message["busy_seconds"])
                 return
         self.reconcile()
+
+    def on_asked(self, models: Collection[str]) -> None:
+        """Requests wait for these models."""
+        if self._on_demand:
+            self._on_demand.ask(models, now=time.monotonic())
+            self.reconcile()
 
     def _on_ready(self, slot: VersionSlot | None, runner: RunnerHandle, message: Mapping[str, Any]) -> None:
         runner.runner_id = message.get("runner_id", runner.runner_id)
@@ -178,6 +191,13 @@ class Replica:
         slots = [slot for _, slot in sorted(self._slots.items())]
         return tuple(slot.snapshot(read_by_others=self._read_by_others(slot)) for slot in slots)
 
+    def memory(self) -> ModelMemory | None:
+        return self._on_demand.memory() if self._on_demand else None
+
+    def is_awaited(self, model: str) -> bool:
+        """Whether requests wait for the model to be loaded, and no version of it answers."""
+        return self._on_demand is not None and not any(s.can_serve() for s in self.slots() if s.model == model)
+
     def is_empty(self) -> bool:
         return all(slot.runner is None for slot in self._slots.values())
 
@@ -186,7 +206,7 @@ class Replica:
         nothing answers for yet. Once there were none there are none: later loads do not make a replica unready."""
         if self._has_settled:
             return []
-        answered = {slot.model for slot in self._slots.values() if slot.state is ServingState.AVAILABLE}
+        answered = {slot.model for slot in self._slots.values() if slot.state is ServingState.AVAILABLE or slot.is_cold}
         ended = {key for key, slot in self._slots.items() if slot.state is ServingState.END}
         waiting = [key for key in self._wanted() if key[0] not in answered and key not in ended]
         self._has_settled = not waiting and self.wanted is not None
@@ -226,13 +246,34 @@ class Replica:
                 self._slots[key] = VersionSlot(*key)
             elif slot.runner is None:
                 slot.is_dropped = False
-        for model in {model for model, _ in self._slots}:
-            self._switch_queues(model, wanted)
+        by_model: dict[str, dict[int, VersionSlot]] = {}
+        for (model, version), slot in self._slots.items():
+            by_model.setdefault(model, {})[version] = slot
+        self._choose_cold(by_model, wanted)
+        for model, slots in by_model.items():
+            if not all(slot.is_cold for slot in slots.values()):
+                self._switch_queues(model, slots, wanted)
         for _, slot in sorted(self._slots.items(), key=lambda item: _newest_first(item[0])):
+            if slot.is_cold:
+                continue
             slot.confirm(read_by_others=self._read_by_others(slot), now=time.monotonic())
             if slot.state in (ServingState.START, ServingState.LOADING):
                 self._loads.load(slot)
         self._forget_ended()
+
+    def _choose_cold(self, by_model: Mapping[str, Mapping[int, VersionSlot]], wanted: Collection[VersionKey]) -> None:
+        """Decides which models stay, or go, out of memory; their versions begin again when they are asked."""
+        if self._on_demand is None:
+            return
+        models = {model for model, _ in wanted}
+        standings = {model: _standing(slots.values()) for model, slots in by_model.items()}
+        self._cold = models - self._on_demand.loaded(standings, wanted=models, now=time.monotonic())
+        for (model, version), slot in self._slots.items():
+            is_out = slot.runner is None and not slot.is_fetching
+            if is_out and model in self._cold and (model, version) in wanted:
+                slot.cool()
+            else:
+                slot.is_cold = False
 
     def _wanted(self) -> set[VersionKey]:
         if self._is_draining or self.wanted is None:
@@ -242,8 +283,9 @@ class Replica:
     def _owners(self, model: str, wanted: Collection[VersionKey], slots: Mapping[int, VersionSlot]) -> _Owners:
         """Which version should answer each queue of a model, and which versions stay."""
         serving = {version for version, slot in slots.items() if slot.can_serve()}
-        aspired = {version for name, version in wanted if name == model}
-        known = self.wanted.models.get(model, {}) if self.wanted is not None and not self._is_draining else {}
+        leaves = self.wanted is None or self._is_draining or model in self._cold
+        aspired = set() if leaves else {version for version in slots if (model, version) in wanted}
+        known = {} if leaves or self.wanted is None else self.wanted.models.get(model, {})
         if self.wanted is not None and self.wanted.versions is not None:
             kept = kept_versions(aspired, serving)
             aliases = labels_of_folders(known, aspired=aspired, available=serving & kept)
@@ -255,14 +297,13 @@ class Replica:
         kept = aspired | {version for version in slots if answers_for_aliases(version, owners)}
         return _Owners({target: owner for target, owner in owners.items() if owner in kept}, kept)
 
-    def _switch_queues(self, model: str, wanted: Collection[VersionKey]) -> None:
+    def _switch_queues(self, model: str, slots: Mapping[int, VersionSlot], wanted: Collection[VersionKey]) -> None:
         """Gives every queue to the version that should answer it: the new reader first, then the old one lets go."""
-        slots = {slot.version: slot for (name, _), slot in self._slots.items() if name == model}
         owners, kept = self._owners(model, wanted, slots)
         for version, slot in slots.items():
             if version in kept:
                 slot.keep()
-            else:
+            elif not slot.is_cold:
                 self._drop(slot)
         confirmed = {target for target, owner in owners.items() if target in slots[owner].targets_read()}
         for runner in self._loads.runners(model):
@@ -311,6 +352,14 @@ class Replica:
             )
             for version in ended[:-_ENDED_KEPT]:
                 del self._slots[model, version]
+
+
+def _standing(slots: Collection[VersionSlot]) -> ModelStanding:
+    return ModelStanding(
+        private_bytes=sum(slot.private_bytes for slot in slots),
+        is_in_memory=any(slot.runner is not None for slot in slots),
+        is_settled=all(slot.is_settled() for slot in slots),
+    )
 
 
 def _newest_first(key: VersionKey) -> tuple[str, int]:

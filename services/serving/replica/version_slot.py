@@ -55,6 +55,8 @@ class VersionSlot:
     is_fetching: bool = False
     is_dropped: bool = False
     """Nobody wants it any more."""
+    is_cold: bool = False
+    """It is wanted and not loaded, because nobody asks its model."""
     is_cautious: bool = False
     """Its last runner crashed, so the next one uses TensorFlow's default executor."""
     failed_loads: int = 0
@@ -77,6 +79,15 @@ class VersionSlot:
 
     def can_serve(self) -> bool:
         return self.runner is not None and self.is_ready and not (self.is_leaving or self.runner.is_leaving)
+
+    def cool(self) -> None:
+        """It stays out of memory until its model is asked."""
+        self.is_cold, self.state, self.directory = True, ServingState.START, None
+        self.failed_loads, self.retry_at, self.error_code, self.error_message = 0, 0.0, 0, ""
+
+    def is_settled(self) -> bool:
+        """Whether nothing is under way: it answers, or has ended."""
+        return self.state in (ServingState.AVAILABLE, ServingState.END)
 
     @property
     def loaded(self) -> str:
@@ -188,6 +199,7 @@ class VersionSlot:
             examples=self.counts.get("examples", 0),
             work={key: value for key, value in self.counts.items() if key not in ("event", "version", "busy_seconds")},
             options=self.options.to_mapping() if self.options is not None else {},
+            is_cold=self.is_cold,
         )
 
 

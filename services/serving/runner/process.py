@@ -271,8 +271,10 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     """A runner's life, from the fork on; returns the exit status. Reports over `control` (see control.py and
     states.py): {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
     channel = JsonChannel(control)
+    if spec.is_low:
+        scheduling.lower_normal_niceness(priority)
     started, directory = time.monotonic(), Path(spec.directory)
-    scheduling.step_back(priority)
+    (scheduling.return_to_normal if spec.is_awaited else scheduling.step_back)(priority)
     try:
         loaded = platforms.load(_load_request(spec))
         contract = read_contract(directory)

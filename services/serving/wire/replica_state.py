@@ -2,7 +2,8 @@
 
 The manager sends a full snapshot on each change and at least every SNAPSHOT_SECONDS. The front sends commands back:
 {"command": "stop"} asks the manager to drain its runners and end; {"command": "reload", "id", "config", "is_restored"}
-has it serve another ModelServerConfig (serialized, base64), and a later snapshot says under that id what came of it.
+has it serve another ModelServerConfig (serialized, base64), and a later snapshot says under that id what came of it;
+{"command": "ask", "models"} says that requests wait for models that are not loaded.
 """
 
 from collections.abc import Mapping
@@ -115,6 +116,21 @@ class VersionState:
     """Everything that its runner counted since it started (Batcher.report); empty before the first report."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """How it is run (model_options.py); empty until its files are here."""
+    is_cold: bool = False
+    """It is not loaded because nobody asks it; a request has it loaded."""
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """Of a replica that loads models when they are asked."""
+
+    budget_bytes: int
+    used_bytes: int
+    """Private memory of all runners."""
+    loaded: tuple[str, ...]
+    """Models that are loaded, or on their way."""
+    evictions: Mapping[str, int]
+    """By model: how often it left to make room, since the manager started."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +184,9 @@ class ReplicaState:
 
     requires_signed: bool = False
     """Whether versions are loaded only when a trusted key has signed them."""
+
+    memory: ModelMemory | None = None
+    """None where every model is loaded, asked or not."""
 
     @property
     def is_standalone(self) -> bool:

@@ -126,6 +126,8 @@ class ConfiguredModels:
         self._config_json: Mapping[str, Any] = {}
         self._notes: Mapping[str, str] = {}
         self._available: frozenset[VersionKey] = frozenset()
+        self._cold: frozenset[VersionKey] = frozenset()
+        """Those of them that a request has loaded."""
         self._waiting: list[_Waiting] = []
         self._results: tuple[ReloadResult, ...] = ()
         self._stop = threading.Event()
@@ -172,7 +174,10 @@ class ConfiguredModels:
         """The folders are the user's."""
 
     def follow(self, slots: Collection[VersionSlot]) -> None:
-        self._available = frozenset((s.model, s.version) for s in slots if s.state is ServingState.AVAILABLE)
+        self._available = frozenset(
+            (s.model, s.version) for s in slots if s.state is ServingState.AVAILABLE or s.is_cold
+        )
+        self._cold = frozenset((s.model, s.version) for s in slots if s.is_cold)
         failed = [slot for slot in slots if slot.state is ServingState.END and slot.error_code and not slot.is_dropped]
         self._folders.note_failed({(slot.model, slot.version) for slot in failed})
         if self._waiting:
@@ -310,7 +315,7 @@ class ConfiguredModels:
         return all(
             readers.get((model, target)) == {version}
             for (model, target), version in labels.items()
-            if (model, version) in self._available and self._labels_of(model).get(target) == version
+            if (model, version) in self._available - self._cold and self._labels_of(model).get(target) == version
         )
 
     def _labels_of(self, model: str) -> dict[str, int]:

@@ -45,6 +45,7 @@ def _scraped(report: dict[str, Any]) -> str:
         admission=admission,
         cancelled={"m": 2},
         contexts=ContextCounts(),
+        cold=SimpleNamespace(waits={}),
         state=state,
     )
     registry = CollectorRegistry()
@@ -121,6 +122,7 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
         admission=Admission(1, 10_000),
         cancelled={},
         contexts=ContextCounts(),
+        cold=SimpleNamespace(waits={}),
         state=decode(encode(replica_state(*versions))),
     )
     registry = CollectorRegistry()

@@ -87,6 +87,10 @@ class ManagerProcess:
     def version(self, model: str, version: int) -> VersionState:
         return next(v for v in self.versions() if (v.model, v.version) == (model, version))
 
+    def ask(self, model: str) -> None:
+        """Says that requests wait for the model."""
+        self._channel.send({"command": "ask", "models": [model]})
+
     def stop(self) -> int:
         """Asks it to drain and end; returns the exit status."""
         self._channel.send_line(STOP_COMMAND)

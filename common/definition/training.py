@@ -122,6 +122,7 @@ class Training:
     evaluate_steps: of how many batches such a measure is, the first ones; None: of up to 50,000 examples.
     early_stopping: ends a round by these evaluations; what it has not come to is left out.
     save_every_steps: a resume point after so many steps, at the end of their block, beside those by time.
+    report_every_steps: how far the round is, and how fast, is reported so often, beside the end of each block.
     mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
     norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
@@ -155,6 +156,7 @@ class Training:
     evaluate_steps: int | None = None
     early_stopping: EarlyStopping | None = None
     save_every_steps: int | None = None
+    report_every_steps: int | None = None
     mixed_precision: str = "float32"
     norms_every_steps: int | None = None
     fixed_batch: bool = False
@@ -200,6 +202,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         evaluate_steps=fields.optional_integer("evaluate_steps", None),
         early_stopping=_early_stopping(fields),
         save_every_steps=fields.optional_integer("save_every_steps", None),
+        report_every_steps=fields.optional_integer("report_every_steps", None),
         mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
         norms_every_steps=fields.optional_integer("norms_every_steps", None),
         fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),

@@ -57,7 +57,7 @@ class Progress:
     """Since the model's first round; 0 where it does not train."""
     steps_per_second: float = 0.0
     examples_per_second: float = 0.0
-    """Both over the last block."""
+    """Both since the last report of the training."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """The newest on the way (training.evaluate_every_steps)."""
     members: tuple[Mapping[str, Any], ...] = ()

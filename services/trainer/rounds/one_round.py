@@ -47,7 +47,7 @@ from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
-from services.trainer.rounds.pace import RoundPace
+from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
 from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
@@ -109,6 +109,7 @@ class RoundWork:
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
         self._rates = Rates()
+        self._loss: float | None = None
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._program: Program | None = None
@@ -287,13 +288,14 @@ class RoundWork:
 
     def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
         asked = training.model.definition.training
-        if not asked.evaluate_every_steps:
-            return RoundPace(asked, training, self._curve, None)
-        if self._team.is_chief or asked.early_stopping:
+        evaluate: Evaluate | None = None
+        if asked.evaluate_every_steps:
+            evaluate = dict  # the chief's scores are the round's
+        if evaluate and (self._team.is_chief or asked.early_stopping):
             statistics = feature_statistics.to_arrays(self._statistics)
             self._scores = Scores(training, data, statistics, self._around.evaluator)
-            return RoundPace(asked, training, self._curve, self._scores.of_this_step)
-        return RoundPace(asked, training, self._curve, dict)  # the chief's scores are the round's
+            evaluate = self._scores.of_this_step
+        return RoundPace(asked, training, self._curve, evaluate, self._tell_on_the_way)
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
         """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
@@ -352,6 +354,7 @@ class RoundWork:
     def _train_block(self, training: Trainable, pace: RoundPace, block: PreparedBlock, pass_index: int) -> None:
         began = time.monotonic()
         pace.begin_block(pass_index, block.index)
+        self._rates.begin_block()
         losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
         self._seconds["train"] += time.monotonic() - began
         self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
@@ -359,17 +362,30 @@ class RoundWork:
             self._observer.after_block(block.trained, losses, training.added)
         taken = block.trained.count - training.rows_left
         pace.end_block(taken)
-        self._rates.add(training.step, taken)
+        self._rates.add(training.step, done=taken)
         done = self.place.examples_done + taken
         self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
         is_due = not pace.ended and self._points.is_due(training.step)
         if is_due and self._team.is_chief and not self._assignment.rebuild_of:
             self._save_point(training)
+        self._loss = float(losses.mean()) if len(losses) else None
+        self._tell_progress(training, done, pass_index)
+
+    def _tell_on_the_way(self, at: Reached) -> None:
+        """Within a block; the loss is that of the block before."""
+        assert self._program is not None, "it is training"
+        training = self._program.training
+        self._rates.add(training.step, done=at.rows)
+        self._tell_progress(training, self.place.examples_done + at.rows, at.pass_index)
+
+    def _tell_progress(self, training: Trainable, done: int, pass_index: int) -> None:
+        assert self._pace is not None, "it is training"
+        pace = self._pace
         self._report(
             Progress(
                 "train",
                 max(0, done - pass_index * pace.examples),
-                float(losses.mean()) if len(losses) else None,
+                self._loss,
                 self._points.saved_count,
                 step=training.step,
                 **self._rates.lately(),

@@ -77,6 +77,7 @@ class RoundPace:
 
     Attributes:
         evaluate: measures the held-out examples; None where the definition does not ask for it.
+        report: hears every `training.report_every_steps` steps how far it is.
         evaluations: (step, metrics), in order.
         left_out: None where the training came to everything.
     """
@@ -85,6 +86,7 @@ class RoundPace:
     training: Trainable
     curve: LossCurve
     evaluate: Evaluate | None
+    report: Callable[[Reached], None]
     ended: Ended = ""
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     left_out: LeftOut | None = None
@@ -94,7 +96,7 @@ class RoundPace:
     _before: Reached = Reached(0, 0, 0, 0, 0)
 
     def __post_init__(self) -> None:
-        self._first_step = self.training.step
+        self._first_step = self._reported_at = self.training.step
 
     @property
     def examples(self) -> int:
@@ -118,11 +120,16 @@ class RoundPace:
             found.append(self._first_step + self.asked.max_steps - step)
         if self.asked.evaluate_every_steps is not None:
             found.append(self._evaluated_at + self.asked.evaluate_every_steps - step)
+        if self.asked.report_every_steps is not None:
+            found.append(self._reported_at + self.asked.report_every_steps - step)
         return max(0, min(found)) if found else None
 
     def is_over(self, *, rows: int, losses: int) -> bool:
         at = self._reached(rows, losses)
         step = self.training.step
+        if self.asked.report_every_steps is not None and step - self._reported_at >= self.asked.report_every_steps:
+            self._reported_at = step
+            self.report(at)
         every = self.asked.evaluate_every_steps
         if every is not None and step - self._evaluated_at >= every:
             self._measure(at)
@@ -191,6 +198,8 @@ class RoundPace:
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
         """What `state` gave."""
         self._first_step, self.ended, self._waited = state["first_step"], state["ended"], state["waited"]
+        if every := self.asked.report_every_steps:
+            self._reported_at = self._first_step + (self.training.step - self._first_step) // every * every
         self.evaluations = [(step, dict(metrics)) for step, metrics in state["evaluations"]]
         self._before = _made(Reached, state["before"])
         self.left_out = _made(LeftOut, state["left_out"]) if state["left_out"] else None

@@ -146,3 +146,22 @@ def test_without_restore_best_a_round_that_stops_keeps_its_last_weights_and_a_se
     assert "left_out" not in course
     assert version.events_trained + version.events_held_out == 240
     assert np.isfinite(version.metrics["training"]["loss"])
+
+
+@pytest.mark.covers("est-run-config")
+def test_the_step_rate_is_reported_every_n_steps_also_after_a_resume_and_changes_no_weight(tmp_path: Path) -> None:
+    """About 60 examples a block, in batches of 8: several reports within each, none twice."""
+    plain, told = Platform(tmp_path / "plain", exports=False), Platform(tmp_path / "told", exports=False)
+    versions = [trained(plain, {"passes": 2}), trained(told, {"passes": 2, "report_every_steps": 3}, stop_after=1)]
+    assert versions[0].weights_digest == versions[1].weights_digest
+    ends, heard = ([one for one in platform.messages if isinstance(one, Progress) and one.stage == "train" and one.step]
+                   for platform in (plain, told))  # fmt: skip
+    steps, last = [one.step for one in heard], versions[0].step
+    assert sorted(set(steps)) == sorted({*range(3, last + 1, 3), *(one.step for one in ends)})
+    assert all(one.steps_per_second > 0 < one.examples_per_second for one in heard)
+    for end in ends:
+        same = next(one for one in heard if one.step == end.step)
+        assert (same.examples_done, same.pass_number) == (end.examples_done, end.pass_number)
+    within = [one for one in heard if one.step not in {end.step for end in ends}]
+    assert within
+    assert all(0 < one.examples_done <= versions[0].events_trained for one in within)

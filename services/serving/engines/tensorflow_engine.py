@@ -207,7 +207,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
         RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     with _failures(directory):
-        _check_device(options.device)
+        _prepare(options.device)
         if is_cautious or options.is_xla or options.inter_op_threads > 1 or options.device == GPU:
             return _load(directory, "", _default_kind(options), options)
         try:
@@ -230,10 +230,15 @@ def _failures(directory: Path) -> Iterator[None]:
         raise RequestFailed(tf.errors.UNKNOWN, f"cannot load {directory.name}: {error}") from error
 
 
-def _check_device(device: DeviceName) -> None:
-    """Raises: RequestFailed: this process has no such device."""
+def _prepare(device: DeviceName) -> None:
+    """A GPU then multiplies whole float32 numbers, as the trainer's gate judged them.
+
+    Raises:
+        RequestFailed: this process has no such device.
+    """
     if device == GPU and not tf.config.list_physical_devices("GPU"):
         raise RequestFailed(Code.FAILED_PRECONDITION, "SERVING_DEVICE is gpu, and TensorFlow finds no GPU here")
+    tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def _default_kind(options: EngineOptions) -> str:

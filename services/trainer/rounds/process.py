@@ -1,5 +1,6 @@
 """One round in a process of its own, from its assignment to its last word, whatever happens to it."""
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -106,9 +107,10 @@ def _leaves_because(assignment: RoundAssignment, evaluator: Evaluator) -> str:
                 "parameter servers compute its rounds": assignment.is_asynchronous,
                 "its batches are cut into shards": assignment.shards > 1 or training.get("local_steps", 1) > 1,
                 "another process evaluates on the way": evaluator is not BY_CHIEF,
-                "it computes on GPUs, whose memory a waiting process would keep": bool(
+                "it has taken all memory of its GPUs (TF_FORCE_GPU_ALLOW_GROWTH is not true)": bool(
                     tf.config.list_physical_devices("GPU")
-                ),
+                )
+                and os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") != "true",
             }.items()
             if is_so
         ),

@@ -1,10 +1,10 @@
-"""What a version of a big table costs on its way to a replica that holds an older one.
+"""What a version of a big table costs on its way to the registry, and to a replica that holds an older one.
 
 `python -m benchmarks.patches [--rows 1000000] [--touched 10000] [--versions 6]`
 
 A table of float32 [rows, 32] stands in for a version's variables; between two versions so many rows, drawn anew,
-change. Each version is fetched twice from a real registry over loopback: whole, and by a client that holds the one
-before.
+change. A real registry over loopback gets each version beside the one before, as a trainer uploads it, and gives it
+twice: whole, and to a client that holds the one before.
 """
 
 import argparse
@@ -58,15 +58,17 @@ def main() -> None:
         client = RegistryClient(server.address)
         try:
             files = manifest_of(root / "from")
-            client.upload(root / "from", files)
             held: dict[str, Path] = {}
             for file in files:
+                began = time.perf_counter()
+                uploaded = client.upload(root / "from", [file], bases=held)
+                upload_seconds = time.perf_counter() - began
                 whole, whole_seconds = _fetched(client, file, root / "whole")
                 patch, patch_seconds = _fetched(client, file, root / "patched", held)
                 lines.append({
-                    "version": file.path, "whole bytes": whole, "s": whole_seconds,
-                    "bytes beside the one before": patch, "s ": patch_seconds,
-                    "limit": _LIMIT_BYTES if held else None,
+                    "version": file.path, "uploaded bytes": uploaded, "s": upload_seconds,
+                    "fetched beside the one before": patch, "s ": patch_seconds,
+                    "limit": _LIMIT_BYTES if held else None, "fetched whole": whole, "s  ": whole_seconds,
                 })  # fmt: skip
                 held = {file.digest: root / "patched" / file.path}
         finally:
@@ -74,7 +76,7 @@ def main() -> None:
             server.stop()
     publish(
         "patches",
-        f"Fetching a table of {options.rows:,} x {_COLUMNS} of which {options.touched:,} rows change per version",
+        f"Moving a table of {options.rows:,} x {_COLUMNS} of which {options.touched:,} rows change per version",
         lines,
         notes=["The first version has none before it. The registry and the client run on the same machine."],
     )

@@ -531,16 +531,18 @@ class GetUploadResponse(_message.Message):
     def __init__(self, received_bytes: _Optional[int] = ..., complete: bool = ...) -> None: ...
 
 class UploadFileRequest(_message.Message):
-    __slots__ = ("digest", "size_bytes", "offset", "data")
+    __slots__ = ("digest", "size_bytes", "offset", "data", "base_digest")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     digest: str
     size_bytes: int
     offset: int
     data: bytes
-    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    base_digest: str
+    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., base_digest: _Optional[str] = ...) -> None: ...
 
 class UploadFileResponse(_message.Message):
     __slots__ = ("digest", "size_bytes")

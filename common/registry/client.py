@@ -256,14 +256,19 @@ class RegistryClient:
 
     # files
 
-    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+    def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
         """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent.
+
+        Args:
+            bases: {digest: file that is here and in the registry}: a big file of which one of these has the size goes
+                as a patch where little of it differs, and whole where the registry cannot use the patch.
 
         Raises:
             InvalidInput: a file is not there, or no longer has the digest of its entry.
         """
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
-        return self._files.upload(directory, files, self._call(self._stub.MissingFiles, request).digests)
+        missing = self._call(self._stub.MissingFiles, request).digests
+        return self._files.upload(directory, files, missing, bases or {})
 
     def download(
         self,

@@ -5,17 +5,18 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from common.errors import Conflict, DataLoss, InvalidInput, Unavailable
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, Unavailable
 from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
-from common.registry.patches import SMALLEST_FILE_BYTES, patched
+from common.registry.patches import SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below
 from common.whole_files import sync_folder
 from protos import registry_pb2 as pb
@@ -73,14 +74,16 @@ class FileTransfer:
         with self._lock:
             return dict(self._received)
 
-    def upload(self, directory: Path, files: Sequence[FileEntry], missing: Sequence[str]) -> int:
+    def upload(
+        self, directory: Path, files: Sequence[FileEntry], missing: Sequence[str], bases: Mapping[str, Path]
+    ) -> int:
         """Sends those files whose digest is missing; returns the bytes sent."""
         by_digest = {file.digest: (path_below(directory, file.path), file) for file in files}
         wanted = [by_digest[digest] for digest in missing]
         for path, file in wanted:
             if not path.is_file():
                 raise InvalidInput(f"there is no file {file.path} in {directory}")
-        return _sum_in_parallel(wanted, lambda item: self._upload_file(*item))
+        return _sum_in_parallel(wanted, lambda item: self._upload_patch(*item, bases) or self._upload_file(*item))
 
     def download(
         self, files: Sequence[FileEntry], directory: Path, pace: Pace, bases: Mapping[str, Path] | None = None
@@ -88,6 +91,22 @@ class FileTransfer:
         """Writes each file that is not there yet with the right bytes; returns the bytes received."""
         targets = [(path_below(directory, file.path), file) for file in files]
         return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace, bases or {}))
+
+    def _upload_patch(self, path: Path, file: FileEntry, bases: Mapping[str, Path]) -> int:
+        """Sends what makes the file of a base that the registry has; returns the patch's bytes, 0: send it whole."""
+        for base, held in _of_size(bases, file).items():
+            with suppress(FileNotFoundError), held.open("rb") as old, path.open("rb") as new:
+                patch = patch_between(old, new, file.size_bytes)
+                if patch is None:
+                    continue
+                first = pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, base_digest=base)
+                try:
+                    self._send_messages(file, [first, *_pieces_of(patch)])
+                    return len(patch)
+                except HeadraceError as error:
+                    logger.info("a patch is not taken", extra={"digest": file.digest, "reason": str(error)})
+                    return 0
+        return 0
 
     def _upload_file(self, path: Path, file: FileEntry) -> int:
         retry = Retry(self._timeout_seconds)
@@ -120,8 +139,11 @@ class FileTransfer:
         return min(state.received_bytes, file.size_bytes), state.complete
 
     def _send(self, path: Path, file: FileEntry, offset: int) -> None:
+        self._send_messages(file, _pieces(path, file, offset))
+
+    def _send_messages(self, file: FileEntry, messages: Iterable[pb.UploadFileRequest]) -> None:
         with errors_from_status(f"the upload of {file.path}"):
-            self._stub.UploadFile(_pieces(path, file, offset), timeout=self._file_timeout(file.size_bytes - offset))
+            self._stub.UploadFile(iter(messages), timeout=self._file_timeout(file.size_bytes))
 
     def _download_file(self, target: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path]) -> int:
         if target.is_file() and target.stat().st_size == file.size_bytes and digest_of(target) == file.digest:
@@ -147,9 +169,7 @@ class FileTransfer:
 
         0 where it has to come whole: there is no patch, or what a patch made of the base has another digest.
         """
-        if file.size_bytes < SMALLEST_FILE_BYTES:
-            return 0
-        held = {digest: path for digest, path in bases.items() if _size(path) == file.size_bytes}
+        held = _of_size(bases, file)
         if not held:
             return 0
         try:
@@ -230,6 +250,18 @@ def _pieces(path: Path, file: FileEntry, offset: int) -> Iterator[pb.UploadFileR
         source.seek(offset)
         while data := source.read(_CHUNK_BYTES):
             yield pb.UploadFileRequest(data=data)
+
+
+def _pieces_of(patch: bytes) -> Iterator[pb.UploadFileRequest]:
+    for start in range(0, len(patch), _CHUNK_BYTES):
+        yield pb.UploadFileRequest(data=patch[start : start + _CHUNK_BYTES])
+
+
+def _of_size(bases: Mapping[str, Path], file: FileEntry) -> dict[str, Path]:
+    """Those of which a patch may make the file; none where it is small."""
+    if file.size_bytes < SMALLEST_FILE_BYTES:
+        return {}
+    return {digest: path for digest, path in bases.items() if _size(path) == file.size_bytes}
 
 
 def _sum_in_parallel(items: Sequence[Item], work: Callable[[Item], int]) -> int:

@@ -69,6 +69,11 @@ def patched(base: BinaryIO, patch: bytes, size_bytes: int) -> Iterator[bytes]:
         yield piece.tobytes()[:length]
 
 
+def largest_patch_bytes(size_bytes: int) -> int:
+    """Of a file of that size: its blocks with their places, where they cannot be compressed."""
+    return 1024 + _largest(size_bytes) * 9 // 8
+
+
 def _largest(size_bytes: int) -> int:
     return min(size_bytes // _LARGEST_SHARE, _LARGEST_PATCH_BYTES)
 

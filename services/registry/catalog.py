@@ -521,7 +521,12 @@ class Catalog:
     def received_bytes(self, digest: str) -> tuple[int, bool]:
         return self._blobs.received_bytes(digest)
 
-    def receive_file(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes]) -> int:
+    def receive_file(
+        self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes], *, base: str = ""
+    ) -> int:
+        """`base`: the digest of the file of which the chunks are a patch."""
+        if base:
+            return self._blobs.receive_patch(digest, size_bytes, base, chunks)
         return self._blobs.receive(digest, size_bytes, offset, chunks)
 
     def read_file(self, digest: str, offset: int = 0) -> Iterator[bytes]:

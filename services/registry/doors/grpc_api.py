@@ -181,7 +181,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 yield message.data
 
         with self._upload_place():
-            size_bytes = self._catalog.receive_file(first.digest, first.size_bytes, first.offset, chunks())
+            size_bytes = self._catalog.receive_file(
+                first.digest, first.size_bytes, first.offset, chunks(), base=first.base_digest
+            )
         return pb.UploadFileResponse(digest=first.digest, size_bytes=size_bytes)
 
     @contextmanager

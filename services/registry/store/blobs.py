@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
-from common.registry.patches import SMALLEST_FILE_BYTES, patch_between
+from common.registry.patches import SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
 from common.whole_files import sync_folder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
 from services.registry.store.shelf import Shelf, is_swept, path_of, set_aside, set_aside_for
@@ -138,6 +138,27 @@ class Blobs:
             self._write_part(digest, size_bytes, offset, chunks, upload)
             self._publish(digest, size_bytes)
         return size_bytes
+
+    def receive_patch(self, digest: str, size_bytes: int, base: str, chunks: Iterable[bytes]) -> int:
+        """Takes a patch and stores the whole file that it makes of the base; returns the blob's size.
+
+        Raises:
+            Conflict: the base is not here at that size, or lies at a URL. Send the whole file.
+            DataLoss: the chunks are no patch of such a file.
+            InvalidInput, Unavailable: as `receive`; also where the base is damaged.
+        """
+        if not self._shelf.is_near or self.size_of(check_digest(base)) != size_bytes:
+            raise Conflict(f"no patch of {base} is taken here for a file of {size_bytes} bytes; send the whole file")
+        patch, most = bytearray(), largest_patch_bytes(size_bytes)
+        for chunk in chunks:
+            patch += chunk
+            if len(patch) > most:
+                raise InvalidInput(f"a patch of a file of {size_bytes} bytes has at most {most}, more came")
+        try:
+            with self._shelf.open(base) as old:
+                return self.receive(digest, size_bytes, 0, patched(old, bytes(patch), size_bytes))
+        except FileNotFoundError:
+            raise Conflict(f"the base {base} has been collected; send the whole file") from None
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         """The blob's bytes from the offset on, in chunks of 1 MiB. The last one is given only after all were verified.

@@ -298,6 +298,34 @@ def test_a_table_that_a_round_touched_all_over_comes_whole(connect: Connect, tmp
     assert manifest_of(tmp_path / "to") == (old, new)
 
 
+def test_a_table_with_few_touched_rows_goes_as_a_patch_of_what_the_registry_has(
+    connect: Connect, registry: RegistryServer, tmp_path: Path
+) -> None:
+    client = connect()
+    before, after = _tables(rows=40_000, touched=400)
+    old, new = _folder(tmp_path / "from", a_before=before, b_after=after)
+    client.upload(tmp_path / "from", [old])
+    sent = client.upload(tmp_path / "from", [old, new], bases={old.digest: tmp_path / "from" / old.path})
+    assert sent < 400 * 3 * 64
+    assert _blob(registry, new.digest).read_bytes() == after
+
+
+@pytest.mark.parametrize("fault", ["unknown", "damaged"])
+def test_a_file_goes_whole_when_its_base_is_not_what_the_registry_has(
+    connect: Connect, registry: RegistryServer, tmp_path: Path, fault: str
+) -> None:
+    client = connect()
+    before, after = _tables(rows=40_000, touched=400)
+    old, new = _folder(tmp_path / "from", a_before=before, b_after=after)
+    if fault == "damaged":
+        client.upload(tmp_path / "from", [old])
+        with _blob(registry, old.digest).open("r+b") as file:
+            file.write(b"damaged")
+    sent = client.upload(tmp_path / "from", [new], bases={old.digest: tmp_path / "from" / old.path})
+    assert sent == new.size_bytes
+    assert _blob(registry, new.digest).read_bytes() == after
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_file_comes_whole_when_its_base_is_damaged_or_unknown(
     connect: Connect, tmp_path: Path, is_gone: bool

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -84,7 +84,7 @@ class _OneRound:
             "file of the definition, or apply the definition"
         )
 
-    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+    def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path]) -> int:
         return sum(entry.size_bytes for entry in files)
 
     def register_version(self, lease: Lease, draft: VersionDraft) -> Version:

@@ -137,7 +137,8 @@ class RoundWork:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):
             files = manifest_of(output)
-            self._registry.upload(output, files)
+            bases = publishing.bases_of(self._assignment, self._registry, files)
+            told["uploaded_bytes"] = self._registry.upload(output, files, bases=bases)
         with self._stage("register"):
             draft = publishing.draft_of(
                 self._assignment,

@@ -22,6 +22,8 @@ from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead
 from common.eventlog.tfrecord import DAMAGED
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
+from common.registry.client import RegistryClient
+from common.registry.patches import SMALLEST_FILE_BYTES
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
 from services.trainer.data.dataset import places_of
@@ -39,7 +41,7 @@ from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.format_rows import asked_of
-from services.trainer.rounds.inputs import DEFINITIONS
+from services.trainer.rounds.inputs import DEFINITIONS, version_dir
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import drawings, graphs, profile, projector
@@ -207,6 +209,17 @@ def _formats(assignment: RoundAssignment, trained: Trained, measured: Measured, 
         wanted, output, Path(assignment.work_dir), asked_of(trained.model, trained.data, measured.sample),
         conversion_seconds=assignment.conversion_seconds,
     )  # fmt: skip
+
+
+def bases_of(assignment: RoundAssignment, registry: RegistryClient, files: Sequence[FileEntry]) -> dict[str, Path]:
+    """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
+    plan = assignment.plan
+    sizes = {file.size_bytes for file in files if file.size_bytes >= SMALLEST_FILE_BYTES}
+    if not plan.parent_version or not sizes:
+        return {}
+    folder = version_dir(assignment, plan.model, plan.parent_version)
+    parent = registry.get_version(plan.model, plan.parent_version).files
+    return {file.digest: folder / file.path for file in parent if file.size_bytes in sizes}
 
 
 def draft_of(

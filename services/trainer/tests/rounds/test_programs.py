@@ -11,6 +11,7 @@ import pytest
 
 from common.definition.model import parse_definition
 from common.registry.client import manifest_of
+from common.registry.patches import patch_between
 from common.saved_model.program import is_state, program_digest
 from common.schema import Schema
 from services.trainer.export import saved_model as export
@@ -24,6 +25,7 @@ from services.trainer.tests.support.small_rounds import (
     Platform,
     definition,
     event,
+    events,
     fresh_process,
     serialized,
 )
@@ -242,3 +244,28 @@ def test_a_further_state_of_a_program_is_compared_without_loading_the_program_ag
     assert said(second, 2) == ""
     assert "does not answer as the model does" in said(second, 1)
     assert "cannot be loaded" in said(second, 2)
+
+
+def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path) -> None:
+    platform = Platform(tmp_path, exports=False)
+    features = {
+        "tags": {"type": "hashed", "bins": 20_000},
+        "vector": {"type": "embedding", "of": "tags", "dimension": 64},
+    }
+    files = definition(
+        estimator="dnn_classifier", features=features, parameters={"hidden_units": [4]},
+        training={"batch_size": 8, "optimizer": {"name": "sgd", "learning_rate": 0.1}},
+    )  # fmt: skip
+    manifests = []
+    for parent in range(2):
+        platform.append(events(40, seed=parent))
+        assert isinstance(platform.train(platform.lease(files, parent_version=parent)), Done)
+        manifests.append({file.path: file for file in platform.registry.drafts[-1].files})
+    path = "checkpoint/weights.npz"
+    old, new = (manifest[path] for manifest in manifests)
+    base = platform.registry.bases[old.digest]
+    with base.open("rb") as before, (tmp_path / "cache/model/2" / path).open("rb") as after:
+        patch = patch_between(before, after, new.size_bytes)
+    assert patch is not None
+    assert len(patch) < new.size_bytes / 100, "three rows of 20,000 are touched"
+    assert platform.registry.drafts[-1].environment["uploaded_bytes"] > 0

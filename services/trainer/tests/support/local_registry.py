@@ -41,6 +41,8 @@ class LocalRegistry:
     resume_point: ResumePoint | None = None
     takes_resume_points: bool = True
     rounds: dict[str, Round] = field(default_factory=dict)
+    bases: dict[str, Path] = field(default_factory=dict)
+    """Of the last upload."""
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return self.definitions[digest]
@@ -54,7 +56,8 @@ class LocalRegistry:
     def get_round(self, model: str, round_id: str) -> Round:
         return self.rounds[round_id]
 
-    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+    def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
+        self.bases = dict(bases or {})
         self.files_dir.mkdir(parents=True, exist_ok=True)
         for entry in files:
             shutil.copyfile(directory / entry.path, self.files_dir / entry.digest)

@@ -1,4 +1,4 @@
-"""Fixtures that start real servers for the tests of every room. Nothing here imports our own product code."""
+"""Fixtures that start real servers for the tests of every room; in which order, and by which worker, tests run."""
 
 import gc
 import os
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from testing import processes, programs
+from testing.kafka import kafka_address  # noqa: F401  # a fixture
 from testing.redis_server import RedisServer
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
 
@@ -30,7 +32,21 @@ _LONGEST = (
 )  # fmt: skip
 """Each takes ten seconds or more of a core (`testing/seconds.py` shows it), the longest first; those that start many
 processes do not follow each other. One that begins last keeps a worker busy when the others are done."""
-
+_TOGETHER = {
+    "kafka_address": (
+        "common/eventlog/tests/test_contract.py", "common/eventlog/tests/test_kafka_log.py",
+        "headrace/tests/test_predict_commands.py", "services/ingest/tests/test_kafka.py",
+        "services/trainer/tests/rounds/test_topic_source.py",
+    ),
+    "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),
+    "zygote": tuple(
+        f"services/serving/tests/{file}.py" for file in (
+            "engines/test_engine_choice", "engines/test_platforms", "engines/test_warm_up", "queue/test_recovery",
+            "runner/test_runner", "runner/test_states", "runner/test_zygote",
+        )
+    ),
+}  # fmt: skip
+"""By fixture of a session: the files that use it. One worker has them all, so that there is one server of the kind."""
 
 _TRACED_SECONDS = 1.0
 """Of a core in pytest's own process: what a test that computes nothing there does not take."""
@@ -75,6 +91,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+class _ByServer(LoadFileScheduling):
+    """A worker takes a file, or all files that share a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((server for server, files in _TOGETHER.items() if file in files), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
+    return _ByServer(config) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

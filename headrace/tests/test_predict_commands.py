@@ -17,7 +17,6 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unava
 from common.eventlog import tfrecord
 from common.eventlog.base import Record, RecordHeaders
 from common.eventlog.kafka_log import KafkaLog
-from common.eventlog.tests.conftest import kafka_address
 from common.examples.codec import ExampleCodec
 from common.quality import metrics_of
 from common.schema import Schema
@@ -32,7 +31,6 @@ from headrace.files.row_files import Wanted, read_rows, values_of_frame
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 
-__all__ = ["kafka_address"]
 Run = Callable[..., Result]
 _FLOATS = {"x": "DT_FLOAT"}
 _EXTRA = '{"inputs": {"x": [1.5], "n": [1], "s": ["a"], "late": [0]}}'

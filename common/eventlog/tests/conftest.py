@@ -1,6 +1,5 @@
 """The logs under test: one per adapter, each with its own way of making retention happen."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
-from testing.kafka.kafka_server import KafkaServer, NoKafkaError, jars
 
 
 @dataclass(frozen=True)
@@ -36,35 +34,6 @@ def _expire_on_kafka(address: str, topic: str, before: int) -> None:
     admin = KafkaAdminClient(bootstrap_servers=[address])
     admin.delete_records({TopicPartition(topic, 0): before}, timeout_ms=10_000)
     admin.close()
-
-
-@pytest.fixture(scope="session")
-def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a real Kafka: HEADRACE_TEST_KAFKA, else one started here."""
-    given = os.environ.get("HEADRACE_TEST_KAFKA")
-    if given:
-        yield given
-        return
-    server = start_kafka(tmp_path_factory.mktemp("kafka"))
-    yield server.address
-    server.stop()
-
-
-def start_kafka(directory: Path) -> KafkaServer:
-    server = kafka_server(directory)
-    server.start()
-    return server
-
-
-def kafka_server(directory: Path) -> KafkaServer:
-    """Not started yet."""
-    try:
-        jars()
-    except NoKafkaError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no Kafka in CI: {error}")
-        pytest.skip(f"no Kafka on this machine: {error}")
-    return KafkaServer(directory)
 
 
 @pytest.fixture(params=["segments", pytest.param("kafka", marks=pytest.mark.kafka)])

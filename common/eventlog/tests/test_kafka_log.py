@@ -12,8 +12,8 @@ from common.access.authority import AUTHORITY, CERTIFICATE, KEY, issue_missing
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.open import open_event_log
-from common.eventlog.tests.conftest import kafka_server, start_kafka
 from common.eventlog.tests.records import examples_of, read_all, record
+from testing.kafka import kafka_server, start_kafka
 from testing.kafka.kafka_server import KafkaServer
 
 _TOPIC = "examples.test"
@@ -29,12 +29,12 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
     server.stop()
 
 
-def test_pythons_own_generator_is_left_to_the_model_that_is_built(own_kafka: KafkaServer) -> None:
+def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address: str) -> None:
     before = random.getstate()
-    log = KafkaLog([own_kafka.address])
-    log.create_topic(_TOPIC, partition_count=1)
-    log.append(_TOPIC, 0, [record(b"a")])
-    assert examples_of(read_all(log, _TOPIC)) == [b"a"]
+    log, topic = KafkaLog([kafka_address]), f"examples.{time.time_ns()}"
+    log.create_topic(topic, partition_count=1)
+    log.append(topic, 0, [record(b"a")])
+    assert examples_of(read_all(log, topic)) == [b"a"]
     log.close()
     assert random.getstate() == before
 

@@ -16,11 +16,11 @@ import pytest
 
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
-from common.eventlog.tests.conftest import start_kafka
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
+from testing.kafka import start_kafka
 from testing.kafka.kafka_server import KafkaServer
 from testing.processes import free_ports
 from testing.waiting import wait_until

@@ -9,14 +9,12 @@ import pytest
 
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
-from common.eventlog.tests.conftest import kafka_address
 from services.ingest.intake.accept import AppendRequest, Intake
 from services.ingest.intake.replay import replay
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
 from services.ingest.tests.conftest import SCHEMA, StreamsInMemory, event
 
-__all__ = ["kafka_address"]
 _TIMEOUT_SECONDS = 60.0
 
 

@@ -13,7 +13,6 @@ from kafka.admin import NewTopic
 
 from common.eventlog.dead_letters import read_letters
 from common.eventlog.sourced_log import Attached, SourcedLog
-from common.eventlog.tests.conftest import kafka_address
 from common.process.health import Health
 from common.registry.catalog import ChangeKind
 from common.registry.client import RegistryClient
@@ -29,7 +28,6 @@ from services.trainer.tests.support.small_rounds import Platform, definition, re
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
-__all__ = ["kafka_address"]
 pytestmark = [pytest.mark.kafka, pytest.mark.covers("pipe-custom-source")]
 SCHEMA: dict[str, Any] = {
     "features": [{"name": "distance", "dtype": "float32"}],

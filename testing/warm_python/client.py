@@ -17,6 +17,7 @@ _SERVING = ("services.serving.runner.process",)
 _OTHERS = (
     "services.trainer.export.converting", "services.trainer.export.fresh_process",
     "services.trainer.export.session_script", "services.trainer.summaries.transformed",
+    "services.trainer.summaries.board_door", "tensorboard.main",
 )  # fmt: skip
 _IMPORTS = {
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),

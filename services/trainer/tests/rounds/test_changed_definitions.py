@@ -22,7 +22,7 @@ from services.trainer.tests.support.small_rounds import (
 
 def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(platform: Platform) -> None:
     platform.append(events(60))
-    platform.train(platform.lease(definition()))
+    platform.train(platform.lease(definition(features=FEATURES)))
     platform.append(events(60, seed=2))
     features = {name: spec for name, spec in FEATURES.items() if name != "word_code"}
     features["tags_code"] = {"type": "crossed", "of": ["word", "x_bucket"], "bins": 10}

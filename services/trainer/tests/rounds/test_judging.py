@@ -13,7 +13,7 @@ from common.registry.client import manifest_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.judging import figures_of
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
 Answer = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
@@ -22,7 +22,8 @@ Answer = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, Lease]:
     platform = Platform(tmp_path_factory.mktemp("judging"))
     platform.append(events(200))
-    lease = platform.lease(definition(evaluation={"holdout_fraction": 0.25, "metrics": ["auc", "log_loss"]}))
+    evaluation = {"holdout_fraction": 0.25, "metrics": ["auc", "log_loss"]}
+    lease = platform.lease(definition(features=FEATURES, evaluation=evaluation))
     assert isinstance(platform.train(lease), Done)
     return platform, replace(lease, round=replace(lease.round, version=1))
 

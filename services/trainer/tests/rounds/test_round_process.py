@@ -111,7 +111,7 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
 
 @pytest.mark.covers("loop-global-step", "mode-warm-start")
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:
-    files = definition()
+    files = definition(features=FEATURES)
     platform.append(events(120))
     platform.train(platform.lease(files, block_examples=1000))
     platform.append(events(120, seed=2))

@@ -13,13 +13,21 @@ from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done
 from services.trainer.summaries.transformed import document_of
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
+from services.trainer.tests.support.small_rounds import (
+    FEATURES,
+    SCHEMA,
+    Platform,
+    definition,
+    event,
+    events,
+    serialized,
+)
 
 
 @pytest.mark.covers("eco-tft")
 def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
     platform.append(given := events(100))
-    files = definition()
+    files = definition(features=FEATURES)
     assert isinstance(platform.train(platform.lease(files)), Done)
     directory = platform.directory / "cache" / "model" / "1"
     (directory / "schema.json").write_text(json.dumps(SCHEMA))
@@ -53,7 +61,8 @@ def test_an_absent_value_is_missing_to_the_end_and_teaches_what_its_default_teac
     """As ingest writes events; it wrote the default, so that nobody could tell any more."""
     random = np.random.default_rng(7)
     rows = [event(random) | ({"extra": 1.0 + n} if n % 4 == 0 else {}) for n in range(40)]
-    codec, files, found = ExampleCodec(Schema.from_mapping(SCHEMA)), definition(), []
+    codec, found = ExampleCodec(Schema.from_mapping(SCHEMA)), []
+    files = definition(features={"extra": FEATURES["extra"]}, estimator="linear_classifier", parameters={})
     digests = set[str]()
     for name, default in (("absent", {}), ("sent", {"extra": 0.5})):
         platform = Platform(tmp_path / name, exports=False)

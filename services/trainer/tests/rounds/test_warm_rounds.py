@@ -175,7 +175,7 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
     """Rows of a table then mean something else; those that mean nothing have initial values that are not 0."""
     words = {"type": "vocabulary", "max_words": 20, "oov": "bucket", "update": True}
     vector = {"type": "embedding", "of": "word", "dimension": 2}
-    files = definition(features={**FEATURES, "word": words, "word_vector": vector}, training=TRAINED)
+    files = definition(features={"x": FEATURES["x"], "word": words, "word_vector": vector}, training=TRAINED)
     digests, told = list[list[str]](), list[Any]()
     for name, kept in (("fresh", None), ("warm", Kept())):
         platform = Platform(tmp_path / name, exports=False)

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from services.trainer.protocol.messages import Done
 from services.trainer.summaries import board, events
 from services.trainer.summaries.events import Curves, LiveFile, Seen
-from services.trainer.tests.support.small_rounds import Platform, definition
+from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition
 from services.trainer.tests.support.small_rounds import events as small_events
 from testing.processes import free_port
 from testing.waiting import wait_until
@@ -85,11 +85,12 @@ def write_version(folder: Path) -> None:
 
 
 @pytest.mark.covers("tb-serve", "tb-graph", "tb-projector")
+@pytest.mark.usefixtures("warm_python")
 def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Doors, tmp_path: Path) -> None:
     platform = Platform(tmp_path / "platform")
     platform.append(small_events(240))
     asked = {"batch_size": 8, "summaries": {"histograms": 2, "worst": 3, "projector": 4}}
-    assert isinstance(platform.train(platform.lease(definition(training=asked))), Done)
+    assert isinstance(platform.train(platform.lease(definition(features=FEATURES, training=asked))), Done)
     doors.has_version(tmp_path / "platform/cache/model/1/tensorboard")
     port = free_port()
     command = [sys.executable, "-m", "services.trainer.summaries.board", f"--registry={doors.url}"]

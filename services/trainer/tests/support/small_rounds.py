@@ -56,6 +56,8 @@ FEATURES: Mapping[str, Any] = {
     "tags_vector": {"type": "embedding", "of": "tags", "dimension": 2, "combiner": "sqrtn"},
     "code_columns": {"type": "indicator", "of": "code"},
 }
+_FEW = ("x", "word", "word_vector")
+"""Of FEATURES; a round with all of them takes twice as long."""
 
 
 def definition(**sections: Any) -> dict[str, bytes]:
@@ -65,7 +67,7 @@ def definition(**sections: Any) -> dict[str, bytes]:
         "stream": "stream",
         "label": "late",
         "estimator": "wide_deep_classifier",
-        "features": dict(FEATURES),
+        "features": {name: FEATURES[name] for name in _FEW},
         "parameters": {"hidden_units": [4], "dropout": 0.2},
         "training": {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}},
         "evaluation": {"holdout_fraction": 0.25},

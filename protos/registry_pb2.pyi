@@ -153,7 +153,7 @@ class OffsetRange(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round_id", "model", "sequence", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_json", "configuration_digest", "code_digest", "seed", "example_count", "trigger", "planned_at", "state", "reason", "lease_holder", "lease_expires_at", "attempts", "progress_json", "version", "last_event_at", "failure_json")
+    __slots__ = ("round_id", "model", "sequence", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_json", "configuration_digest", "code_digest", "seed", "example_count", "trigger", "planned_at", "state", "reason", "lease_holder", "lease_expires_at", "attempts", "progress_json", "version", "last_event_at", "failure_json", "stopped_by")
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,7 @@ class Round(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_AT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_JSON_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
     round_id: str
     model: str
     sequence: int
@@ -202,7 +203,8 @@ class Round(_message.Message):
     version: int
     last_event_at: float
     failure_json: str
-    def __init__(self, round_id: _Optional[str] = ..., model: _Optional[str] = ..., sequence: _Optional[int] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_json: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., example_count: _Optional[int] = ..., trigger: _Optional[str] = ..., planned_at: _Optional[float] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., lease_holder: _Optional[str] = ..., lease_expires_at: _Optional[float] = ..., attempts: _Optional[int] = ..., progress_json: _Optional[str] = ..., version: _Optional[int] = ..., last_event_at: _Optional[float] = ..., failure_json: _Optional[str] = ...) -> None: ...
+    stopped_by: str
+    def __init__(self, round_id: _Optional[str] = ..., model: _Optional[str] = ..., sequence: _Optional[int] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_json: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., example_count: _Optional[int] = ..., trigger: _Optional[str] = ..., planned_at: _Optional[float] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., lease_holder: _Optional[str] = ..., lease_expires_at: _Optional[float] = ..., attempts: _Optional[int] = ..., progress_json: _Optional[str] = ..., version: _Optional[int] = ..., last_event_at: _Optional[float] = ..., failure_json: _Optional[str] = ..., stopped_by: _Optional[str] = ...) -> None: ...
 
 class PlanRoundRequest(_message.Message):
     __slots__ = ("round",)
@@ -309,6 +311,18 @@ class FailRoundRequest(_message.Message):
     reason: str
     failure_json: str
     def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ..., failure_json: _Optional[str] = ...) -> None: ...
+
+class StopRoundRequest(_message.Message):
+    __slots__ = ("model", "round_id", "by", "reason")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    round_id: str
+    by: str
+    reason: str
+    def __init__(self, model: _Optional[str] = ..., round_id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PutResumePointRequest(_message.Message):
     __slots__ = ("round_id", "token", "state_json", "files")

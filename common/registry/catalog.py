@@ -187,6 +187,8 @@ class Round:
     version: int = 0
     failure: JsonMap = field(default_factory=dict)
     """As in Model; {} while it has not failed."""
+    stopped_by: str = ""
+    """Its holder saves a resume point and gives it back; no trainer takes it until it is resumed."""
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,14 @@ class Lifecycle:
         """Ends a round that is planned or running, whoever holds it."""
         return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:fail", reason))
 
+    def stop_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
+        """Its trainer saves a resume point and gives it back; it waits for `resume_round`."""
+        return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:stop", reason))
+
+    def resume_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
+        """A stopped round goes on from its resume point. Raises Conflict: it is not stopped."""
+        return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:resume", reason))
+
     def history(
         self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
     ) -> list[HistoryEntry]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -128,21 +128,24 @@ def rounds(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL] | fail MODEL [ROUND]",
-            help="Without MODEL those of all models. `fail` ends the open round, or ROUND.",
+            metavar="[MODEL] | stop | resume | fail MODEL [ROUND]",
+            help="Without MODEL those of all models. `stop` has the open round, or ROUND, saved and given back, "
+            "`resume` goes on with it, `fail` ends it.",
         ),
     ] = None,
     limit: Limit = 20,
     reason: Reason = "",
 ) -> None:
-    """List the rounds of a model or of all, or end a round that is planned or running."""
+    """List the rounds of a model or of all; stop, resume or end a round that is planned or running."""
     session: Session = context.obj
     words = words or []
-    if len(words) in (2, 3) and words[0] == "fail":
-        _fail_round(session, words[1], words[2] if len(words) == 3 else "", reason)
+    if len(words) in (2, 3) and words[0] in _CHANGES:
+        _change_round(session, words[0], words[1], words[2] if len(words) == 3 else "", reason)
         return
     if len(words) > 1:
-        raise InvalidInput(f"rounds takes MODEL or `fail MODEL [ROUND]`, got {' '.join(words)!r}")
+        raise InvalidInput(
+            f"rounds takes MODEL or one of {', '.join(_CHANGES)} with MODEL [ROUND], got {' '.join(words)!r}"
+        )
     model = words[0] if words else ""
     with session.client() as client:
         found = client.rounds(model, limit=limit)
@@ -228,10 +231,18 @@ def reference(text: str) -> tuple[str, int]:
     return model, int(version)
 
 
-def _fail_round(session: Session, model: str, round_id: str, reason: str) -> None:
+def _change_round(session: Session, how: str, model: str, round_id: str, reason: str) -> None:
+    change, sentence = _CHANGES[how]
     with session.client() as client:
-        ended = client.fail_round(model, round_id or _open_round(client, model), reason=reason)
-    session.show(asdict(ended), lambda: typer.echo(f"round {ended.plan.sequence} of {model} is {ended.state}"))
+        after = change(client, model, round_id or _open_round(client, model), reason=reason)
+    session.show(asdict(after), lambda: typer.echo(f"round {after.plan.sequence} of {model} {sentence}"))
+
+
+_CHANGES: Mapping[str, tuple[Callable[..., Round], str]] = {
+    "stop": (Client.stop_round, "is stopped as soon as its trainer has saved a resume point"),
+    "resume": (Client.resume_round, "goes on from its resume point"),
+    "fail": (Client.fail_round, "is failed"),
+}
 
 
 def _open_round(client: Client, model: str) -> str:
@@ -426,9 +437,9 @@ def _round_row(found: Round) -> list[object]:
     told = (found.reason, progress_of(found) + by, hindrance_of(found), regrouped_of(found))
     happened = "; ".join(filter(None, told))
     return [
-        found.plan.sequence, found.state, found.plan.parent_version or "-", f"{found.plan.example_count:,}",
-        found.plan.trigger, age(time.time() - found.planned_at, units=1), found.attempts, found.version or "-",
-        happened,
+        found.plan.sequence, "stopped" if found.stopped_by else found.state, found.plan.parent_version or "-",
+        f"{found.plan.example_count:,}", found.plan.trigger, age(time.time() - found.planned_at, units=1),
+        found.attempts, found.version or "-", happened,
     ]  # fmt: skip
 
 

@@ -109,7 +109,18 @@ def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
     answers = ({"rounds": [ROUND | {"plan": ROUND}]}, ROUND | {"plan": ROUND, "state": "failed"})
     assert run("rounds", "fail", "m", answers=answers).stdout == "round 3 of m is failed\n"
     assert run.last[:2] == ("POST", "/v1/models/m/rounds/r:fail")
-    assert "`fail MODEL [ROUND]`" in run("rounds", "m", "n").stderr
+    assert "one of stop, resume, fail with MODEL [ROUND]" in run("rounds", "m", "n").stderr
+
+
+@pytest.mark.covers("loop-supervisor")
+def test_the_open_round_is_stopped_and_resumed(run: Run) -> None:
+    stopped = ROUND | {"plan": ROUND, "stopped_by": "ada"}
+    answers = ({"rounds": [ROUND | {"plan": ROUND}]}, stopped)
+    assert "stopped as soon as" in run("rounds", "stop", "m", answers=answers).stdout
+    assert run.last[:2] == ("POST", "/v1/models/m/rounds/r:stop")
+    assert "stopped" in run("rounds", "m", answers=({"rounds": [stopped]},)).stdout
+    run("rounds", "resume", "m", answers=answers)
+    assert run.last[:2] == ("POST", "/v1/models/m/rounds/r:resume")
 
 
 def test_rounds_without_a_model_are_those_of_all(run: Run) -> None:

@@ -281,6 +281,20 @@ class Catalog:
                 transaction, round_id=round_id, by=by, reason=reason, rules=self._limits.lease_rules
             )
 
+    def stop_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
+        return self._hold_round("stop_round", leases.stop_round, model, round_id, by, reason)
+
+    def resume_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
+        return self._hold_round("resume_round", leases.resume_round, model, round_id, by, reason)
+
+    def _hold_round(
+        self, name: str, change: Callable[..., Round], model: str, round_id: str, by: str, reason: str
+    ) -> Round:
+        call = Call(name, by, {"model": model, "round_id": round_id, "reason": reason})
+        with self.audit.refusals(call), self.audit.change(call) as transaction:
+            self.get_round(model, round_id)
+            return change(transaction, round_id=round_id, by=by, reason=reason)
+
     def put_resume_point(self, round_id: str, token: int, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
         check_manifest(files)
         with self._database.write() as transaction:

@@ -96,6 +96,8 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
 
     def on_change(change: Change) -> None:
         planner.mark_stale(change.kind, change.name)
+        if change.kind is ChangeKind.ROUND:
+            rounds.look_at_round(change.detail)
         rounds.wake()
 
     def on_away(reason: str) -> None:

@@ -98,6 +98,18 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             )
         )
 
+    def StopRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
+        by = author_of(request.by)
+        return wire.round_to_wire(
+            self._catalog.stop_round(request.model, request.round_id, by=by, reason=request.reason)
+        )
+
+    def ResumeRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
+        by = author_of(request.by)
+        return wire.round_to_wire(
+            self._catalog.resume_round(request.model, request.round_id, by=by, reason=request.reason)
+        )
+
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
         return wire.round_to_wire(
             self._catalog.put_resume_point(

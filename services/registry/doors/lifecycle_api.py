@@ -65,6 +65,17 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
         """Ends a round that is planned or running, of any trainer."""
         return json_answer(catalog.fail_round_by_hand(model, round_id, by=body.by, reason=body.reason))
 
+    @app.post("/v1/models/{model}/rounds/{round_id}:stop", tags=["rounds"])
+    def stop_round(model: str, round_id: str, body: AuthorBody) -> Response:
+        """Its trainer ends the block of examples that it learns, saves a resume point and gives the round back. No
+        trainer takes it until it is resumed."""
+        return json_answer(catalog.stop_round(model, round_id, by=body.by, reason=body.reason))
+
+    @app.post("/v1/models/{model}/rounds/{round_id}:resume", tags=["rounds"])
+    def resume_round(model: str, round_id: str, body: AuthorBody) -> Response:
+        """A stopped round goes on from its resume point, on any trainer."""
+        return json_answer(catalog.resume_round(model, round_id, by=body.by, reason=body.reason))
+
 
 def _add_model_change(app: FastAPI, catalog: Catalog, how: ModelChange) -> None:
     @app.post("/v1/models/{model}:" + how, name=f"{how}_model", description=_MODEL_WORDS[how], tags=["models"])
@@ -127,7 +138,8 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         """Who did what, when and why, the newest first: `{entries: [{at, by, action, model, stream, version, detail,
         reason}], older}`; with `before=` what `older` says, the entries before these.
 
-        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round, push;
+        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round,
+        stop_round, resume_round, push;
         train and replay as asked for on a page.
         """
         found = catalog.history_page(model=model, stream=stream, by=by, action=action, limit=limit, before=before)

@@ -44,6 +44,8 @@ _HTTP: Mapping[str, Rule] = {
     "POST /v1/models/{model}:resume": _WRITES_MODEL,
     "POST /v1/models/{model}:push": _WRITES_MODEL,
     "POST /v1/models/{model}/rounds/{round_id}:fail": _WRITES_MODEL,
+    "POST /v1/models/{model}/rounds/{round_id}:stop": _WRITES_MODEL,
+    "POST /v1/models/{model}/rounds/{round_id}:resume": _WRITES_MODEL,
     "GET /v1/rounds": _VIEWS,
     # By digests, which cannot be guessed.
     "GET /v1/definitions/{digest}": rule("viewer", "author"),
@@ -73,6 +75,8 @@ _RPC: Mapping[str, Rule] = {
     "RenewLease": _TRAINER,
     "ReleaseRound": _TRAINER,
     "FailRound": _TRAINER,
+    "StopRound": _WRITES_MODEL,
+    "ResumeRound": _WRITES_MODEL,
     "PutResumePoint": _TRAINER,
     "OfferHelp": _TRAINER,
     "FormTeam": _TRAINER,

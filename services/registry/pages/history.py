@@ -15,7 +15,7 @@ KNOWN = ("model", "by", "action", "limit", "before")
 """Query parameters."""
 ACTIONS = (
     "apply", "promote", "rollback", "alias", "pause", "resume", "pin", "unpin", "train", "replay", "archive", "restore",
-    "delete", "fail_round", "rebuild", "rebuild_ended", "profile", "profile_ended",
+    "delete", "fail_round", "stop_round", "resume_round", "rebuild", "rebuild_ended", "profile", "profile_ended",
     "thin",
 )  # fmt: skip
 _LIMIT, _EXPORTED = 200, 1_000

@@ -37,6 +37,9 @@ def stalls_of(model: JsonMap, now: float) -> list[Stall]:
 def _of_round(model: JsonMap, now: float) -> Stall | None:
     found, link = model["open_round"], f"/rounds?model={quote(model['name'])}"
     name = f"round {found['round_id']}"
+    if found["stopped_by"]:
+        advice = f"headrace rounds resume {model['name']}"
+        return Stall("stopped", f"{name} was stopped by {found['stopped_by']}", advice, link)
     if found["hindrance"]:
         activity = str(found["progress"]["activity"])
         advice = _ADVICE[activity].format(model=model["name"])

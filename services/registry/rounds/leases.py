@@ -21,6 +21,7 @@ from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
 from common.registry.wire import json_text
 from services.registry.rounds.plans import (
+    OPEN_STATES,
     RoundRow,
     change_round,
     end_failed,
@@ -125,7 +126,7 @@ def _candidates(transaction: Transaction, holder: str, secret_sha256: str, model
     planned = rounds.c.state == str(RoundState.PLANNED)
     query = (
         select(rounds)
-        .where(own | expired | planned)
+        .where(own | expired | planned, rounds.c.stopped_by == "")
         .order_by(own.desc(), rounds.c.planned_at, rounds.c.round_id)
         .limit(100)
     )
@@ -201,12 +202,40 @@ def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reas
     """
     check_author(by, reason)
     row = row_of(transaction.connection, round_id)
-    if row.state not in (RoundState.PLANNED, RoundState.RUNNING):
+    if row.state not in OPEN_STATES:
         raise Conflict(f"round {round_id} is {row.state} already")
     words = f"failed by {by}" + (f": {reason}" if reason else "")
     advice = f"ask {by}; `headrace train {row.model}` tries the same events again"
     end_failed(transaction, row, words, rules.backoff, failure={"advice": advice})
     remember(transaction, "fail_round", by=by, reason=reason, model=row.model, detail=round_id)
+    return get_round(transaction.connection, round_id)
+
+
+def stop_round(transaction: Transaction, *, round_id: str, by: str, reason: str) -> Round:
+    """Its holder hears of it by the change and by its next renewal. Asked again, it changes nothing.
+
+    Raises:
+        Conflict: the round has ended.
+        InvalidInput, NotFound.
+    """
+    check_author(by, reason)
+    row = row_of(transaction.connection, round_id)
+    if row.state not in OPEN_STATES:
+        raise Conflict(f"round {round_id} is {row.state} already")
+    if not row.stopped_by:
+        change_round(transaction, row, stopped_by=by)
+        remember(transaction, "stop_round", by=by, reason=reason, model=row.model, detail=round_id)
+    return get_round(transaction.connection, round_id)
+
+
+def resume_round(transaction: Transaction, *, round_id: str, by: str, reason: str) -> Round:
+    """Raises Conflict: the round is not stopped; InvalidInput, NotFound."""
+    check_author(by, reason)
+    row = row_of(transaction.connection, round_id)
+    if row.state not in OPEN_STATES or not row.stopped_by:
+        raise Conflict(f"round {round_id} is {row.state} and not stopped")
+    change_round(transaction, row, stopped_by="")
+    remember(transaction, "resume_round", by=by, reason=reason, model=row.model, detail=round_id)
     return get_round(transaction.connection, round_id)
 
 

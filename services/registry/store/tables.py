@@ -94,6 +94,8 @@ rounds = Table(
     Column("failure_json", Text, nullable=False, server_default="{}"),
     # What the holder must show to get its running round back before the lease has run out; "": nobody gets it.
     Column("holder_secret_sha256", NAME, nullable=False, server_default=""),
+    # Who has stopped it; "": nobody. Nobody leases it until it is resumed.
+    Column("stopped_by", Text, nullable=False, server_default=""),
     UniqueConstraint("model", "sequence"),
     Index("rounds_by_state", "state", "planned_at"),
     Index("rounds_by_model_and_state", "model", "state"),

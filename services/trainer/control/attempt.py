@@ -141,6 +141,7 @@ class Attempt:
         self._end_grace_seconds = end_grace_seconds
         self._child: RoundChild | None = None
         self._asked_to_stop = self._is_signalled = False
+        self._stopped_because = "the trainer was stopped"
         self._started_at = self._heard_at = time.monotonic()
         self._clock = OwnClock(lambda: Usage(0.0, wants=False), self._started_at)
         self._own_when_heard = 0.0
@@ -184,6 +185,10 @@ class Attempt:
             return None
         self._zygote.forget(child)
         return self._settle(child, asked_to_stop=self._asked_to_stop)
+
+    def look_at_round(self) -> None:
+        """The registry says that the round has changed; it is asked at the next step. From any thread."""
+        self._renew_at = 0.0
 
     @property
     def silent_seconds(self) -> float:
@@ -323,7 +328,7 @@ class Attempt:
         ttl = self._settings.lease_ttl_seconds
         asked_at = time.monotonic()
         try:
-            self._registry.renew_lease(self._lease, ttl_seconds=ttl, progress=self._progress_map())
+            renewed = self._registry.renew_lease(self._lease, ttl_seconds=ttl, progress=self._progress_map())
         except (Conflict, NotFound) as error:
             self._on_refused(child, error)
             self._renew_at = asked_at + ttl / 3
@@ -334,6 +339,10 @@ class Attempt:
         else:
             self._valid_until = asked_at + ttl
             self._renew_at = asked_at + ttl / 3
+            if renewed.round.stopped_by and not self._asked_to_stop:
+                self._asked_to_stop = True
+                self._stopped_because = f"stopped by {renewed.round.stopped_by}"
+                self._ask_to_stop(child)
 
     def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
         """The lease is lost, or the child has just ended the round and has not come to say so."""
@@ -381,7 +390,7 @@ class Attempt:
         if isinstance(word, Raised):
             return self._settle_raised(word)
         if isinstance(word, Stopped) or asked_to_stop:
-            return self._give_back("the trainer was stopped", outcome=Outcome.STOPPED)
+            return self._give_back(self._stopped_because, outcome=Outcome.STOPPED)
         if isinstance(word, Shrunk):
             return Ending(Outcome.SHRUNK, word.reason, workers=word.workers)
         if child.zygote_died:

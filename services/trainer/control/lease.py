@@ -101,6 +101,12 @@ class RoundLoop:
         self._wake = threading.Event()
         self._asks_at = 0.0
 
+    def look_at_round(self, round_id: str) -> None:
+        """It has changed in the registry. From any thread."""
+        for running in self.running:
+            if running.lease.round.round_id == round_id:
+                running.attempt.look_at_round()
+
     def wake(self) -> None:
         """There may be a round to take, or the service stops. From any thread."""
         self._wake.set()

@@ -35,7 +35,7 @@ def stopped(model: Model) -> str:
 
 
 def shown(found: Round) -> str:
-    return f"round {found.round_id} ({found.state})"
+    return f"round {found.round_id} ({f'stopped by {found.stopped_by}' if found.stopped_by else found.state})"
 
 
 def status_of(tracked: Tracked) -> dict[str, Any]:
@@ -66,5 +66,6 @@ def _round_status(found: Round) -> dict[str, Any]:
         "attempts": found.attempts,
         "planned_at": found.planned_at,
         "reason": found.reason,
+        "stopped_by": found.stopped_by,
         "progress": dict(found.progress),
     }

@@ -4,15 +4,19 @@ import hashlib
 import os
 import random
 import signal
+import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
+from protos import registry_pb2, registry_pb2_grpc
 from services.trainer.tests.support.platform_processes import MODEL, TOPIC, Events, TrainerProcess, last_round
 from testing.processes import is_running
+from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
 KILLS = 5
@@ -61,6 +65,40 @@ def test_a_trainer_with_another_name_waits_for_the_lease_to_run_out(
     found = last_round(registry)
     assert found is not None
     assert found.attempts == 2
+
+
+@pytest.mark.covers("loop-supervisor")
+def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_it_is_resumed(
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
+) -> None:
+    """Stopped by gRPC under a lease that is not renewed for long; resumed by HTTP."""
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"
+    trainer.behave("register_step_by_step")
+    goes_to = Path(trainer.environment["FAKE_ROUND_FILE"]).with_name("goes-to")
+    goes_to.write_text("4")
+    events.add(60, per_record=2)
+    trainer.start()
+    wait_until(trainer.is_training, "the child trains")
+    wait_until(lambda: examples_done(trainer) == 4, "it has learned four")
+    name = f"{MODEL}-000001"
+    asked = registry_pb2.StopRoundRequest(model=MODEL, round_id=name, by="ada", reason="the disk is full")
+    with grpc.insecure_channel(registry_process.address) as channel:
+        registry_pb2_grpc.RegistryServiceStub(channel).StopRound(asked, timeout=60)
+    wait_until(lambda: registry.get_round(MODEL, name).state is RoundState.PLANNED, "it is given back")
+    found = registry.get_round(MODEL, name)
+    assert (found.reason, found.stopped_by, found.attempts) == ("stopped by ada", "ada", 1)
+    assert registry.lease_round("another", ttl_seconds=5.0) is None, "no trainer takes it"
+    wait_until(lambda: "(stopped by ada)" in str(trainer.status()["models"]), "the status says who")
+    goes_to.unlink()
+    resumed = urllib.request.Request(
+        f"{registry_process.url}/v1/models/{MODEL}/rounds/{name}:resume", b'{"by": "ada"}',
+        {"Content-Type": "application/json"},
+    )  # fmt: skip
+    with urllib.request.urlopen(resumed, timeout=60) as answer:
+        assert answer.status == 200
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
+    assert registry.get_round(MODEL, name).attempts == 2
+    assert registry.get_version(MODEL, 1).weights_digest == undisturbed_digest(events), "each record once"
 
 
 def test_a_killed_zygote_costs_an_attempt_not_the_round(

@@ -31,7 +31,7 @@ def test_a_round_stopped_after_every_block_ends_with_the_same_weights(tmp_path: 
     assert versions[0].metrics == versions[1].metrics
 
 
-@pytest.mark.covers("ckpt-save", "est-run-config")
+@pytest.mark.covers("ckpt-save", "est-run-config", "loop-supervisor")
 def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platform) -> None:
     platform.append(events(100))
     platform.train(platform.lease(definition()), resume_interval_seconds=0.0)

@@ -196,8 +196,11 @@ def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requ
     topic = f"examples.{assignment.plan.stream}"
     for block in read_blocks(log, topic, assignment.plan.ranges, block_examples=1, start=start):
         report(Progress("train", examples_done=state["count"]))
-        while goes_to.exists() and state["count"] >= int(goes_to.read_text()):
+        while goes_to.exists() and state["count"] >= int(goes_to.read_text()) and not stop_requested():
             time.sleep(0.02)
+        if stop_requested():
+            report(Stopped(state["count"]))
+            return
         text = state["digest"] + "".join(example.hex() for example in block.examples)
         state = {
             "digest": hashlib.sha256(text.encode()).hexdigest(),

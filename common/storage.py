@@ -100,6 +100,14 @@ class Place:
             opened: BinaryIO = self._storage().open(self.path, "rb")
             return opened
 
+    def presigned(self, seconds: int) -> str:
+        """A URL with which anybody reads this file for so long. Raises InvalidInput: this storage makes none."""
+        with self._told():
+            try:
+                return str(self._storage().sign(self.path, expiration=seconds))
+            except NotImplementedError as error:
+                raise InvalidInput(f"{self.scheme}:// has no presigned URLs; s3:// and gs:// have") from error
+
     def read(self) -> bytes:
         with self._told(), self.open() as file:
             return file.read()

@@ -294,7 +294,7 @@ class RegistryClient:
         return self._files.download(files, directory, pace, bases)
 
     def received(self) -> Mapping[str, int]:
-        """Bytes of this client's downloads: `whole_bytes` of files that came whole, `patch_bytes` of patches."""
+        """Bytes of this client's downloads: by kind, as FileTransfer.received has them."""
         return self._files.received()
 
     # versions and aliases

@@ -18,6 +18,7 @@ from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
 from common.registry.patches import SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below
+from common.registry.presigned import pieces_at
 from common.whole_files import sync_folder
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -67,10 +68,11 @@ class FileTransfer:
         self._stub = stub
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._received = {"whole_bytes": 0, "patch_bytes": 0}
+        self._received = {"whole_bytes": 0, "patch_bytes": 0, "presigned_bytes": 0}
 
     def received(self) -> Mapping[str, int]:
-        """Bytes of downloads so far: `whole_bytes` of files that came whole, `patch_bytes` of patches."""
+        """Bytes of downloads so far: `whole_bytes` of files from the registry, `patch_bytes` of patches,
+        `presigned_bytes` of files from an object store."""
         with self._lock:
             return dict(self._received)
 
@@ -230,14 +232,21 @@ class FileTransfer:
         found = hashed.hexdigest()
         if found != file.digest:
             raise DataLoss(f"file {file.path} came with digest {found}, {file.digest} was expected")
-        self._count("whole_bytes", file.size_bytes)
         return file.size_bytes
 
     def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
-        request = pb.DownloadFileRequest(digest=file.digest, offset=offset)
+        """The bytes from the offset on, from the registry or from where it sends us."""
+        request = pb.DownloadFileRequest(digest=file.digest, offset=offset, accepts_url=True)
+        url = ""
         with errors_from_status(f"the download of {file.path}"):
             for chunk in self._stub.DownloadFile(request, timeout=self._file_timeout(file.size_bytes - offset)):
+                url = chunk.url
                 take(chunk.data)
+                self._count("whole_bytes", len(chunk.data))
+        if url and offset < file.size_bytes:
+            for data in pieces_at(url, offset, timeout_seconds=self._timeout_seconds):
+                take(data)
+                self._count("presigned_bytes", len(data))
 
     def _file_timeout(self, size_bytes: int) -> float:
         return self._timeout_seconds + max(0, size_bytes) / _SLOWEST_BYTES_PER_SECOND

@@ -77,7 +77,10 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     tls = settings.open_tls(service_health)
     tracing = open_tracing("registry", settings.trace_sample)
     leadership = _led(settings, stop, service_health, Guard(access, RULES), tls) if settings.database else None
-    shelf = claim(settings.data_dir, settings.blobs, owner=leadership.owner if leadership else "")
+    shelf = claim(
+        settings.data_dir, settings.blobs,
+        owner=leadership.owner if leadership else "", presigned_seconds=settings.presigned_seconds,
+    )  # fmt: skip
     catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf, leadership=leadership)
     guard = AuditedGuard(access, RULES, catalog.audit)
     REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))

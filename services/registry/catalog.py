@@ -546,6 +546,9 @@ class Catalog:
     def read_file(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         return self._blobs.read(digest, offset)
 
+    def file_url(self, digest: str) -> str:
+        return self._blobs.url_of(digest)
+
     def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
         return self._blobs.patch_of(digest, bases)
 

@@ -38,6 +38,10 @@ class RegistrySettings(ServiceSettings):
     """URL of the folder that holds the files (s3://bucket/registry), for a new registry; empty: `data_dir`. The catalog
     and unfinished uploads stay in `data_dir`."""
 
+    presigned_seconds: int = Field(0, ge=0, le=604_800)
+    """How long a URL counts with which a replica or trainer reads a file from `blobs` (s3 or gs) itself, 60 or more.
+    0: the bytes pass through the registry."""
+
     ingest_url: str = "http://127.0.0.1:8601"
     """Ingest's HTTP door, which the pages ask for dead letters; empty: they do without."""
     trainer_url: str = "http://127.0.0.1:8801"

@@ -214,6 +214,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             for start in range(0, len(data), CHUNK_BYTES):
                 yield pb.FileChunk(data=data[start : start + CHUNK_BYTES], base_digest="" if start else base)
             return
+        if request.accepts_url and (url := self._catalog.file_url(request.digest)):
+            yield pb.FileChunk(url=url)
+            return
         for chunk in self._catalog.read_file(request.digest, request.offset):
             yield pb.FileChunk(data=chunk)
 

@@ -191,6 +191,13 @@ class Blobs:
             if held_back:
                 yield held_back
 
+    def url_of(self, digest: str) -> str:
+        """A URL from which the caller reads the blob; "" where it is read here. Raises NotFound, InvalidInput."""
+        try:
+            return self._shelf.url_of(check_digest(digest))
+        except FileNotFoundError:
+            raise NotFound(f"there is no file {digest}") from None
+
     def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
         """(base, patch) of the first of at most four bases that a patch makes the file of; None: read all of it.
 
@@ -328,6 +335,9 @@ class InFolder:
 
     def open(self, digest: str) -> BinaryIO:
         return path_of(self._directory, digest).open("rb")
+
+    def url_of(self, digest: str) -> str:
+        return ""
 
     def put(self, digest: str, source: Path) -> None:
         target = path_of(self._directory, digest)

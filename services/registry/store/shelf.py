@@ -29,6 +29,8 @@ from services.registry.store.manifest import DIGEST_PATTERN
 GONE = ".gone"
 _AT, _OWNER = "blobs_at.json", "owner"
 _REMOVAL_SECONDS = 60.0
+_SHORTEST_SECONDS = 60
+"""Of a presigned URL: clocks differ, and a download begins when others have ended."""
 
 
 class Shelf(Protocol):
@@ -42,6 +44,9 @@ class Shelf(Protocol):
 
     def open(self, digest: str) -> BinaryIO:
         """To read; may be sought in. Raises FileNotFoundError; DataLoss: it is noted, and the bytes are not there."""
+
+    def url_of(self, digest: str) -> str:
+        """A URL from which others read the file; "" where the registry gives its bytes. Raises FileNotFoundError."""
 
     def put(self, digest: str, source: Path) -> None:
         """Moves a whole file here, durably."""
@@ -82,8 +87,9 @@ class Elsewhere:
 
     is_near = False
 
-    def __init__(self, directory: Path, place: Place) -> None:
+    def __init__(self, directory: Path, place: Place, *, presigned_seconds: int = 0) -> None:
         self._directory, self.place = directory, place
+        self._presigned_seconds = presigned_seconds
         self._changed = threading.Condition()
         self._busy: set[str] = set()
         """Digests whose bytes are being copied or deleted."""
@@ -97,6 +103,10 @@ class Elsewhere:
             return self._there(digest).open()
         except NotFound:
             raise DataLoss(f"file {digest} is not in {self.place}") from None
+
+    def url_of(self, digest: str) -> str:
+        self.size_of(digest)
+        return self._there(digest).presigned(self._presigned_seconds) if self._presigned_seconds else ""
 
     def put(self, digest: str, source: Path) -> None:
         size = source.stat().st_size
@@ -156,19 +166,25 @@ def elsewhere_of(directory: Path) -> Elsewhere | None:
     return None
 
 
-def claim(directory: Path, url: str, *, owner: str = "") -> Elsewhere | None:
+def claim(directory: Path, url: str, *, owner: str = "", presigned_seconds: int = 0) -> Elsewhere | None:
     """The place of a registry's files, claimed for its data folder; None where `url` is empty.
 
     Args:
         owner: of a catalog that several registries lead in turn: the place is claimed for it, and what the folder has
             noted of the files is forgotten.
+        presigned_seconds: how long a URL counts that is given to others to read a file; 0: none is given.
 
     Raises:
-        InvalidInput: the scheme is not known.
+        InvalidInput: the scheme is not known, or has no such URLs.
         Conflict: the folder's files are elsewhere, or another registry's are at the URL.
         Unavailable: the URL cannot be reached.
     """
     before = elsewhere_of(directory)
+    if presigned_seconds and (not url or presigned_seconds < _SHORTEST_SECONDS):
+        raise InvalidInput(
+            f"REGISTRY_PRESIGNED_SECONDS is {presigned_seconds}, expected 0, or {_SHORTEST_SECONDS} and more with "
+            "REGISTRY_BLOBS"
+        )
     if not url:
         if before is not None:
             raise Conflict(f"the files of {directory} are in {before.place}; set REGISTRY_BLOBS to it")
@@ -183,7 +199,9 @@ def claim(directory: Path, url: str, *, owner: str = "") -> Elsewhere | None:
     if owner:
         shutil.rmtree(directory / "blobs", ignore_errors=True)
     _own(directory, place, owner)
-    found = Elsewhere(directory, place)
+    found = Elsewhere(directory, place, presigned_seconds=presigned_seconds)
+    if presigned_seconds:
+        (place / _OWNER).presigned(presigned_seconds)
     found.note_all()
     return found
 

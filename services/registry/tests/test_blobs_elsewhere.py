@@ -1,19 +1,25 @@
 """A registry whose files are at a URL: published, read back, restarted, collected and backed up as from its folder."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from common.errors import Conflict, DataLoss, InvalidInput
 from common.registry.client import RegistryClient
+from common.registry.presigned import pieces_at
 from common.storage import place_of
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
 from services.registry.backup import back_up, main
 from services.registry.store.blobs import Blobs
 from services.registry.store.shelf import claim
 from services.registry.tests.over_the_wire import publish, register_all
+from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.s3_server import s3_bucket
 
@@ -52,6 +58,49 @@ def test_a_registry_keeps_its_files_in_s3(bucket: str, tmp_path: Path, capsys: p
     (place_of(url) / files[0].digest[:2] / files[0].digest).write(b"other bytes", overwrite=True)
     assert main([str(tmp_path / "data"), "--verify"]) == 1
     assert f"{files[0].digest} is damaged" in capsys.readouterr().out
+
+
+def test_a_replica_reads_files_from_the_store_itself_with_urls_that_the_registry_signs(
+    bucket: str, tmp_path: Path
+) -> None:
+    url = f"{bucket}/signed"
+    settings = {"REGISTRY_BLOBS": url, "REGISTRY_PRESIGNED_SECONDS": "60"}
+    server = RegistryServer(tmp_path / "data", settings)
+    server.start()
+    try:
+        client = RegistryClient(server.address)
+        register_all(client)
+        publish(client, tmp_path / "work")
+        files = client.get_version("m", 1).files
+        with grpc.insecure_channel(server.address) as channel:
+            stub = registry_pb2_grpc.RegistryServiceStub(channel)
+            (answer,) = stub.DownloadFile(pb.DownloadFileRequest(digest=files[0].digest, accepts_url=True))
+            (whole,) = stub.DownloadFile(pb.DownloadFileRequest(digest=files[0].digest))
+        assert (answer.data, whole.url) == (b"", "")
+        assert hashlib.sha256(plain_http.get(answer.url).content).hexdigest() == files[0].digest
+        assert b"".join(pieces_at(answer.url, 3, timeout_seconds=10)) == whole.data[3:]
+        received = client.download(files, tmp_path / "got")
+        assert client.received() == {"whole_bytes": 0, "patch_bytes": 0, "presigned_bytes": received}
+        assert received == sum(file.size_bytes for file in files)
+        (place_of(url) / files[0].digest[:2] / files[0].digest).write(b"other bytes", overwrite=True)
+        with pytest.raises(DataLoss, match="came with digest"):
+            client.download(files, tmp_path / "again")
+        (place_of(url) / files[0].digest[:2] / files[0].digest).remove()
+        with pytest.raises(DataLoss, match="is not there, though the registry knows the file") as lost:
+            client.download(files, tmp_path / "again")
+        assert "Signature" not in str(lost.value)
+        client.close()
+    finally:
+        server.stop()
+
+
+def test_presigned_urls_need_a_storage_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="memory:// has no presigned URLs"):
+        claim(tmp_path / "a", f"memory://{tmp_path.name}/plain", presigned_seconds=60)
+    with pytest.raises(
+        InvalidInput, match="REGISTRY_PRESIGNED_SECONDS is 60, expected 0, or 60 and more with REGISTRY_BLOBS"
+    ):
+        claim(tmp_path / "b", "", presigned_seconds=60)
 
 
 def test_files_elsewhere_are_taken_up_verified_and_removed(tmp_path: Path) -> None:

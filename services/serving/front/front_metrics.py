@@ -148,7 +148,7 @@ class FrontMetrics(Collector):
         versions = replica.versions if replica is not None else ()
         fetched = CounterMetricFamily(
             "headrace_serving_fetched_bytes",
-            "Bytes of versions from the registry: in whole files, and in patches of files that a round touched in part",
+            "Bytes of versions: whole files from the registry, patches of files, presigned files from an object store",
             labels=["kind"],
         )
         for kind, count in (replica.fetched if replica is not None else {}).items():

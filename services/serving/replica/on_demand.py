@@ -18,6 +18,7 @@ _LEAST_STAY_SECONDS = 1.0
 """So that what waited for a model gets to it."""
 _FAILED_SECONDS = 30.0
 """After which a model that cannot be loaded may be asked again."""
+_SHARES_FOR_ROOM = 8
 _UNKNOWN_BYTES = 64 * 1024 * 1024
 """What a model is taken to need before one was measured; afterwards, their mean."""
 
@@ -64,7 +65,7 @@ class OnDemand:
         """Those that should be loaded, of the models that the source wants; others may still be leaving."""
         self._loaded &= set(wanted)
         self._follow(models, now)
-        self._make_room(0, now)  # what is loaded may have grown
+        self._make_room(self._kept_free(), now)  # what is loaded may have grown
         for model in self._waiting(wanted):
             self._make_room(self._size(model), now)
             if not self._fits(model):
@@ -103,12 +104,20 @@ class OnDemand:
     def _make_room(self, needed_bytes: int, now: float) -> None:
         held = {name: self._size(name) for name in self._loaded if not self._has_failed(name)}
         for model in sorted(held, key=lambda name: (self._priority(name), self._used_at.get(name, 0.0))):
-            if sum(held.values()) + needed_bytes <= self._budget_bytes or (not needed_bytes and len(held) == 1):
+            if sum(held.values()) + needed_bytes <= self._budget_bytes:
                 return
+            if not needed_bytes and len(held) == 1:
+                return  # it is larger than the budget
             if self._may_leave(model, now):
                 del held[model]
                 self._loaded.discard(model)
                 self._evictions[model] += 1
+
+    def _kept_free(self) -> int:
+        """Room for the next model, so that it does not wait for the end of another. 0 while room was never short, and
+        where it would be more than an eighth of the budget."""
+        mean = self._mean()
+        return mean if self._evictions and _SHARES_FOR_ROOM * mean <= self._budget_bytes else 0
 
     def _may_leave(self, model: str, now: float) -> bool:
         is_new = now - self._settled_at.get(model, now) < _LEAST_STAY_SECONDS
@@ -126,8 +135,10 @@ class OnDemand:
         return self._models[model].is_settled and not self._models[model].is_in_memory
 
     def _size(self, model: str) -> int:
-        mean = sum(self._bytes.values()) // len(self._bytes) if self._bytes else _UNKNOWN_BYTES
-        return self._bytes.get(model, mean)
+        return self._bytes.get(model) or self._mean()
+
+    def _mean(self) -> int:
+        return sum(self._bytes.values()) // len(self._bytes) if self._bytes else _UNKNOWN_BYTES
 
     def _priority(self, model: str) -> ModelPriority:
         return self._priorities.get(model, ModelPriority.NORMAL)

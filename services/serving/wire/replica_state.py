@@ -179,8 +179,8 @@ class ReplicaState:
     """What a reader should know of where the models come from though it stops nothing: that the registry is away."""
 
     fetched: Mapping[str, int] = field(default_factory=dict)
-    """Bytes from the registry since the replica started: `whole_bytes` in whole files, `patch_bytes` in patches of big
-    ones. Empty where folders decide."""
+    """Bytes of versions since the replica started: `whole_bytes` in files from the registry, `patch_bytes` in patches,
+    `presigned_bytes` in files from an object store. Empty where folders decide."""
 
     requires_signed: bool = False
     """Whether versions are loaded only when a trusted key has signed them."""

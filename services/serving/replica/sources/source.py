@@ -27,7 +27,7 @@ class ModelSource(Protocol):
         ...
 
     def fetched(self) -> Mapping[str, int]:
-        """Bytes that came so far: `whole_bytes` in whole files, `patch_bytes` in patches. Empty for folders."""
+        """Bytes that came so far, by kind, as ReplicaState has them. Empty for folders."""
         ...
 
     def fetch(self, model: str, version: int) -> Path:

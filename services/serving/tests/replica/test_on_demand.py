@@ -6,7 +6,7 @@ from common.errors import InvalidInput
 from services.serving.options.model_priorities import ModelPriority, priorities_of
 from services.serving.replica.on_demand import ModelStanding, OnDemand
 
-NAMES = ("a", "b", "c", "d")
+NAMES = tuple("abcdefghi")
 
 
 class Memory:
@@ -76,6 +76,15 @@ def test_high_priority_is_there_unasked_and_stays_and_low_priority_leaves_first(
     memory.ask("b")
     assert memory.ask("c") == {"a", "c", "d"}, "b was asked after a"
     assert memory.evictions() == {"b": 1}
+
+
+def test_once_room_was_short_there_is_room_for_the_next_model() -> None:
+    memory = Memory(80)
+    for model in NAMES[:8]:
+        memory.ask(model)
+    assert memory.step() == set(NAMES[:8])
+    memory.ask("i")
+    assert memory.step() == set(NAMES[2:9]), "70 of 80 bytes"
 
 
 def test_a_model_larger_than_the_budget_is_loaded_alone() -> None:

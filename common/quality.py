@@ -94,6 +94,10 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
 """Losses of single examples whose mean is the metric, by metric; and the tasks that have it."""
 
 
+MEASURED_AS: Mapping[str, str] = {"error_rate": "accuracy", "brier_score": "brier", "mae": "mae"}
+"""By metric of LOSSES, the metric of an evaluation that has its mean; the error rate is 1 less the accuracy."""
+
+
 def losses_of(task: str, metric: str, rows: Array) -> Array:
     """Of each row, shape [n]."""
     first, second = rows[:, 0], rows[:, 1]

@@ -67,6 +67,7 @@ from common.definition.trees import (
 from common.definition.triggers import Triggers, parse_triggers
 from common.definition.warm_start import WarmStart, parse_warm_start
 from common.errors import InvalidInput
+from common.quality import LOSSES, MEASURED_AS
 from common.schema import Schema, check_name
 from common.strict_yaml import read_yaml
 from common.suggestions import did_you_mean
@@ -177,7 +178,9 @@ class Definition:
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         self.triggers.check_schema(schema, place=f"model {self.name}")
-        check_watched(self.live, self.rollout, self.heads, schema, place=f"model {self.name}")
+        judges = {"rollout: judge": self.rollout.judge} if self.rollout else {}
+        judges |= {"triggers: quality": self.triggers.quality} if self.triggers.quality else {}
+        check_watched(self.live, judges, self.heads, schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)
 
@@ -212,7 +215,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     warm_start = parse_warm_start(fields.take("warm_start", None), files)
     training = parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ())
-    evaluation, gate, training = _measured(fields, heads, training, files, own_metrics=module is not None)
+    triggers = parse_triggers(fields.take("triggers", {}), model=name)
+    evaluation, gate, training = _measured(fields, heads, training, triggers, files, own_metrics=module is not None)
     definition = Definition(
         name=name,
         stream=stream,
@@ -225,7 +229,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         trees=trees,
         module_parameters={} if estimator else _module_parameters(raw_parameters),
         training=training,
-        triggers=parse_triggers(fields.take("triggers", {}), model=name),
+        triggers=triggers,
         evaluation=evaluation,
         gate=gate,
         export=parse_export(fields.take("export", {})),
@@ -431,9 +435,15 @@ def _ranked_group(heads: Sequence[Head]) -> str:
 
 
 def _measured(
-    fields: Fields, heads: Sequence[Head], training: Training, files: Mapping[str, bytes], *, own_metrics: bool
+    fields: Fields,
+    heads: Sequence[Head],
+    training: Training,
+    triggers: Triggers,
+    files: Mapping[str, bytes],
+    *,
+    own_metrics: bool,
 ) -> tuple[Evaluation, Gate, Training]:
-    """How a version is measured and judged: what the gate and an early stop ask for is measured too."""
+    """How a version is measured and judged: what the gate, an early stop and a trigger ask for is measured too."""
     tasks = {head.name: head.task for head in heads}
     evaluation = parse_evaluation(fields.take("evaluation", {}), tasks, files)
     evaluation = replace(evaluation, calibration_fraction=_calibrating(heads, evaluation))
@@ -451,6 +461,11 @@ def _measured(
         training = replace(training, early_stopping=replace(stopping, metric=name))
     asked = [rule.metric for rule in gate.asked]
     asked += [stopping.metric] if stopping else []
+    if triggers.quality:
+        if not evaluation.has_judges:
+            raise InvalidInput("triggers: quality needs held-out examples; evaluation: holdout_fraction is 0")
+        if heads[0].task in LOSSES[triggers.quality.metric]:
+            asked.append(stored_name(tasks, heads[0].name, MEASURED_AS[triggers.quality.metric]))
     metrics = measured_too(evaluation, asked, measurable)
     for head in heads:
         check_head_metrics(head.name, metrics[head.name], levels=head.levels, class_count=head.classes)

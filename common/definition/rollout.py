@@ -1,18 +1,19 @@
 """What is watched of a live version, and when production goes back by itself.
 
-live: {window_examples: 2000}
+live: {window_examples: 2000, key: flight_id, wait_seconds: 3600}
 rollout:
   judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}
   back: automatic
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from common.definition.fields import Fields
 from common.definition.heads import Head
 from common.errors import InvalidInput
+from common.late_labels import LateLabels
 from common.quality import LOSSES, OUTPUTS
 from common.schema import Schema
 
@@ -22,14 +23,21 @@ _MOST_WINDOW = 20_000
 
 @dataclass(frozen=True)
 class Live:
-    """window_examples: over how many of the newest labelled predictions the live metrics are measured."""
+    """
+    Attributes:
+        window_examples: over how many of the newest labelled predictions the live metrics are measured.
+        labels_by: of a stream whose labels come with its events: the feature whose value is a prediction's key, and how
+            long an event is waited for; None: labels come late, as the stream says, or not at all.
+    """
 
     window_examples: int = 2_000
+    labels_by: LateLabels | None = None
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Whether production answers worse than its predecessor, on the same examples, by an anytime-valid test.
+    """Whether production answers worse than its predecessor on the same examples (rollout), or than in its own
+    evaluation (triggers: quality), by an anytime-valid test.
 
     Attributes:
         metric: whose losses are compared: error_rate, brier_score (binary) or mae.
@@ -67,9 +75,13 @@ def parse_live(section: object) -> Live | None:
     if section is None:
         return None
     fields = Fields("live", section)
-    live = Live(fields.integer("window_examples", Live.window_examples, minimum=10, maximum=_MOST_WINDOW))
+    window = fields.integer("window_examples", Live.window_examples, minimum=10, maximum=_MOST_WINDOW)
+    keyed = {part: fields.take(part) for part in ("key", "wait_seconds") if fields.has(part)}
     fields.finish()
-    return live
+    try:
+        return Live(window, LateLabels.from_mapping(keyed) if keyed else None)
+    except InvalidInput as error:
+        raise InvalidInput(f"live: key and wait_seconds go together: {error.message}") from error
 
 
 def parse_rollout(section: object) -> Rollout | None:
@@ -87,24 +99,12 @@ def parse_rollout(section: object) -> Rollout | None:
 
 def _judge(section: object) -> Judge:
     fields = Fields("rollout: judge", section)
-    metric = fields.choice("metric", tuple(LOSSES))
-    judge = Judge(
-        metric=metric,
-        margin=fields.number("margin", Judge.margin, minimum=0.0),
-        alpha=fields.number("alpha", Judge.alpha, minimum=1e-9, below=0.5),
-        bound=fields.number("bound", Judge.bound, minimum=0.0),
-        min_samples=fields.integer("min_samples", Judge.min_samples),
+    judge = replace(
+        read_test(fields),
         max_samples=fields.optional_integer("max_samples", Judge.max_samples),
         then="back" if fields.choice("then", ("hold", "back"), "hold") == "back" else "hold",
     )
     fields.finish()
-    if (metric == "mae") != (judge.bound > 0):
-        raise InvalidInput(
-            "rollout: judge: bound is the absolute error from which on errors count alike; metric mae needs it, above "
-            "0, and the others take none"
-        )
-    if judge.margin >= judge.scale:
-        raise InvalidInput(f"rollout: judge: margin {judge.margin:g} is not below the largest loss, {judge.scale:g}")
     if judge.max_samples is not None and judge.max_samples < judge.min_samples:
         raise InvalidInput("rollout: judge: max_samples is below min_samples")
     if judge.then == "back" and judge.max_samples is None:
@@ -112,24 +112,63 @@ def _judge(section: object) -> Judge:
     return judge
 
 
+def read_test(fields: Fields) -> Judge:
+    """The keys of the test itself. Raises InvalidInput."""
+    metric = fields.choice("metric", tuple(LOSSES))
+    judge = Judge(
+        metric=metric,
+        margin=fields.number("margin", Judge.margin, minimum=0.0),
+        alpha=fields.number("alpha", Judge.alpha, minimum=1e-9, below=0.5),
+        bound=fields.number("bound", Judge.bound, minimum=0.0),
+        min_samples=fields.integer("min_samples", Judge.min_samples),
+    )
+    if (metric == "mae") != (judge.bound > 0):
+        raise InvalidInput(
+            f"{fields.where}: bound is the absolute error from which on errors count alike; metric mae needs it, above "
+            "0, and the others take none"
+        )
+    if judge.margin >= judge.scale:
+        raise InvalidInput(f"{fields.where}: margin {judge.margin:g} is not below the largest loss, {judge.scale:g}")
+    return judge
+
+
+def labels_by(live: Live | None, schema: Schema) -> LateLabels | None:
+    """By which key a label finds its prediction, wherever labels come from; None: by none."""
+    return schema.late_labels or (live.labels_by if live else None)
+
+
 def check_watched(
-    live: Live | None, rollout: Rollout | None, heads: Sequence[Head], schema: Schema, *, place: str
+    live: Live | None, judges: Mapping[str, Judge], heads: Sequence[Head], schema: Schema, *, place: str
 ) -> None:
-    """Raises InvalidInput where live quality cannot be known: labels come with events, or the first head has no number
-    that a metric measures."""
-    if live is None and rollout is None:
+    """Raises InvalidInput where live quality cannot be known: labels have no key, or the first head has no number that
+    a metric measures.
+
+    Args:
+        judges: of live losses, by section.
+    """
+    if live is None and not judges:
         return
-    section = "rollout" if rollout else "live"
-    if schema.late_labels is None:
-        raise InvalidInput(f"{place}: {section} needs labels by a key: late_labels in stream.yaml")
+    section = next(iter(judges), "live")
+    keyed = labels_by(live, schema)
+    if keyed is None:
+        raise InvalidInput(
+            f"{place}: {section} needs labels by a key: late_labels in stream.yaml, or live: {{key: FEATURE, "
+            "wait_seconds: N}} where labels come with their events"
+        )
+    if live and live.labels_by and schema.late_labels:
+        raise InvalidInput(f"{place}: live: key is of streams whose labels come with their events; these come late")
+    key = schema.feature(keyed.key)
+    if not key.is_scalar or key.dtype not in ("string", "int64") or not key.required or key in schema.labels:
+        raise InvalidInput(f"{place}: live: key {key.name!r} must be a required scalar feature of string or int64")
     head = heads[0]
     if head.task not in OUTPUTS or head.label not in {label.name for label in schema.labels}:
         raise InvalidInput(
             f"{place}: {section} watches a first head of task {', '.join(OUTPUTS)} that learns a label; {head.name} is "
             f"{head.task}"
         )
-    if rollout and head.task not in LOSSES[rollout.judge.metric]:
-        raise InvalidInput(
-            f"{place}: rollout: judge: metric {rollout.judge.metric} is of {', '.join(LOSSES[rollout.judge.metric])}; "
-            f"head {head.name} is {head.task}"
-        )
+    for section, judge in judges.items():
+        if head.task not in LOSSES[judge.metric]:
+            raise InvalidInput(
+                f"{place}: {section}: metric {judge.metric} is of {', '.join(LOSSES[judge.metric])}; head {head.name} "
+                f"is {head.task}"
+            )

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from common.definition.fields import Fields
+from common.definition.rollout import Judge, read_test
 from common.errors import InvalidInput
 from common.schema import Schema, check_name
 
@@ -53,6 +54,7 @@ class Triggers:
             that the model does not read; None: the field is never compared.
         schedule: a round is due at its times.
         upstream: a model; a round is due when another version of it is in production than at the last plan.
+        quality: a round is due when the live losses of production lie above those of its evaluation by the margin.
         needs_all: whether every trigger that is set has to hold for a round, and not any of them.
     """
 
@@ -67,6 +69,7 @@ class Triggers:
     drift_psi: Mapping[str, float | None] = field(default_factory=dict)
     schedule: Schedule | None = None
     upstream: str = ""
+    quality: Judge | None = None
     needs_all: bool = False
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
@@ -99,12 +102,16 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
         drift_psi=_by_field(fields.take("drift_psi", {})),
         schedule=_schedule(fields.take("schedule", None)),
         upstream=check_name("model", fields.text("upstream")) if fields.has("upstream") else "",
+        quality=_quality(fields.take("quality", None)),
         needs_all=fields.choice("combine", ("any", "all"), "any") == "all",
     )
     fields.finish()
     if triggers.upstream and triggers.upstream == model:
         raise InvalidInput(f"triggers: upstream {model} is the model itself")
-    is_set = (triggers.min_examples, triggers.max_interval_seconds, triggers.schedule, triggers.upstream or None)
+    is_set = (
+        triggers.min_examples, triggers.max_interval_seconds, triggers.schedule, triggers.upstream or None,
+        triggers.quality,
+    )  # fmt: skip
     if triggers.needs_all and all(one is None for one in is_set):
         raise InvalidInput("triggers: combine: all needs at least one trigger that is not null")
     if triggers.drift_psi and triggers.on_drift == "ignore":
@@ -126,6 +133,15 @@ def _by_field(section: object) -> dict[str, float | None]:
         raise InvalidInput(f"triggers: drift_psi must be a mapping of fields to numbers or null, got {section!r}")
     bounds = Fields("triggers: drift_psi", {str(name): bound for name, bound in section.items()})
     return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}
+
+
+def _quality(section: object) -> Judge | None:
+    if section is None:
+        return None
+    fields = Fields("triggers: quality", section)
+    judge = read_test(fields)
+    fields.finish()
+    return judge
 
 
 def _schedule(section: object) -> Schedule | None:

@@ -116,6 +116,9 @@ FIRED = "fired"
 """The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
 UPSTREAM_VERSION = "upstream"
 """The key of a plan's configuration for {triggers.upstream: its version in production, 0 where it has none}."""
+QUALITY_ALARM = "quality"
+"""The key of a plan's configuration for what live quality said of production (services/trainer/live/evidence.py,
+Decline.shown), once it has alarmed."""
 
 MOST_LISTED = 1_000
 """Versions, or moves of aliases, in one answer."""

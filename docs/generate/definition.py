@@ -139,6 +139,7 @@ triggers:
   max_round_examples: 200000
   schedule: {cron: 30 2 * * 1-5, time_zone: Europe/Berlin}
   upstream: carriers
+  quality: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100}
 """,
     "warm_start": """\
 warm_start:

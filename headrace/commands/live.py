@@ -42,7 +42,12 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 def judged(version: Mapping[str, Any]) -> Iterator[str]:
-    """What the judge says of a version, as a sentence; nothing where there is none."""
+    """What is found of a version against its own evaluation and against its predecessor, in sentences."""
+    quality = next((track["quality"] for track in version["tracks"] if "quality" in track), None)
+    if quality:
+        yield quality["says"]
+    if quality and quality["alarms"]:
+        yield f"alarm {quality['alarms']}, by which a round was due: {quality['alarm']['says']}"
     judge = version.get("judge")
     if not judge or judge["difference"] is None:
         return

@@ -9,7 +9,8 @@ _MOST_ROWS = 30
 
 
 def rows(reading: Reading, model: str) -> dict[str, Any]:
-    """{"rows": of the newest versions, "counts", "judge": of the newest version that has one, or None}."""
+    """{"rows": of the newest versions, "counts"; "judge", "quality" (triggers: quality): of the newest version that has
+    one, or None}."""
     found = reading.catalog.live_measured(model)
     if not found:
         return {"rows": []}
@@ -28,7 +29,11 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
         for name, value in track["window"]["metrics"].items()
     ]  # fmt: skip
     judges = [{**one["judge"], "version": one["version"]} for one in found["versions"] if "judge" in one]
-    return {"rows": listed[:_MOST_ROWS], "counts": found["counts"], "judge": judges[0] if judges else None}
+    told = [track["quality"] for version in found["versions"] for track in version["tracks"] if "quality" in track]
+    return {
+        "rows": listed[:_MOST_ROWS], "counts": found["counts"],
+        "judge": next(iter(judges), None), "quality": next(iter(told), None),
+    }  # fmt: skip
 
 
 def evidence(reading: Reading, model: str, version: int) -> dict[str, Any]:

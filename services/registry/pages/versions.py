@@ -10,7 +10,17 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from common.errors import InvalidInput
-from common.registry.catalog import FIRED, HEAD_BEFORE, LEFT_OUT, PRODUCTION, PUSHED, SKIPPED, UPSTREAM_VERSION, Version
+from common.registry.catalog import (
+    FIRED,
+    HEAD_BEFORE,
+    LEFT_OUT,
+    PRODUCTION,
+    PUSHED,
+    QUALITY_ALARM,
+    SKIPPED,
+    UPSTREAM_VERSION,
+    Version,
+)
 from services.registry.pages.model import scalars
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import VERDICTS
@@ -18,7 +28,7 @@ from services.registry.versions.compare import flattened
 
 _SHOWN, _MOST_SORTED = 100, 2_000
 _MOST_METRICS, _MOST_PARAMETERS = 16, 24
-_OF_THE_ROUND = (HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, "requested")
+_OF_THE_ROUND = (HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, "requested")
 """What a round's configuration says of the round and not of the model."""
 Kind = Literal["version", "moment", "verdict", "count", "number", "value"]
 

@@ -9,6 +9,7 @@ by a part that has lost nothing before (Shin, Ramdas and Rinaldo 2023, "E-detect
 capitals is such a capital again.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,22 @@ _SHARES = np.geomspace(0.01, 0.9, 12)
 _MOST_BEGINNINGS = 32
 """Older ones are given up: capital that is thrown away breaks no guarantee."""
 _MOST_LOG = 700.0
+
+
+def highest_mean(mean: float, count: int, alpha: float) -> float:
+    """The largest mean of variables between 0 and 1 of which `count` independent ones have this mean, or a lower one,
+    with a chance of alpha at least (Hoeffding 1963, "Probability inequalities for sums of bounded random variables",
+    theorem 1)."""
+
+    def divergence(other: float) -> float:
+        pairs = ((mean, other), (1 - mean, 1 - other))
+        return sum(p * math.log(p / q) for p, q in pairs if p > 0)
+
+    low, high = mean, 1.0 - 1e-9
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if count * divergence(middle) <= math.log(1 / alpha) else (low, middle)
+    return high
 
 
 class Capital:

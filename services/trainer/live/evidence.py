@@ -1,16 +1,18 @@
 """What labelled predictions say: the metrics of each version under each alias, and how production stands to its
-predecessor."""
+predecessor and to its own evaluation."""
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from common.counted import counted
 from common.definition.rollout import Judge
 from common.quality import Array, add_sums, losses_of, metrics_of_rows, metrics_of_sums
-from services.trainer.live.betting import Capital
+from common.registry.catalog import WINDOW, Version
+from services.trainer.live.betting import Capital, highest_mean
 
 WORSE, INCONCLUSIVE = "worse", "inconclusive"
 _CURVE_GROWTH = 1.1
@@ -120,6 +122,83 @@ class Comparison:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Comparison":
         return cls(**{**mapping, "capital": Capital.from_mapping(mapping["capital"])})
+
+
+@dataclass
+class Decline:
+    """The losses of a version in production against those of its own evaluation (triggers: quality). Half of alpha is
+    for the evaluation having been lucky, half for the test; after an alarm another test begins.
+
+    Attributes:
+        figure: the mean loss of the evaluation; None where it has none.
+        highest: what the mean loss was at most on such examples as the evaluation's.
+        alarm: the numbers of the last alarm; {} before the first.
+    """
+
+    version: int
+    figure: float | None
+    highest: float
+    test: Comparison
+    alarms: int = 0
+    alarm: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, version: Version, name: str, judge: Judge) -> "Decline":
+        """`name`: of the metric among the version's."""
+        figure = version.metrics.get("candidate", {}).get(name)
+        count = int(version.evaluation.get(WINDOW, {}).get("examples", 0)) or version.events_held_out
+        test = Comparison.begin(version.version, 0, judge)
+        if figure is None or not count:
+            return cls(version.version, None, judge.scale, test)
+        figure = 1 - figure if judge.metric == "error_rate" else figure
+        share = min(1.0, figure / judge.scale)
+        return cls(version.version, figure, highest_mean(share, count, judge.alpha / 2) * judge.scale, test)
+
+    def add(self, judge: Judge, losses: Array, *, at: float) -> None:
+        """Takes the losses on more examples, shape [n]."""
+        if self.figure is None:
+            return
+        self.test.add(replace(judge, alpha=judge.alpha / 2), losses, np.full(len(losses), self.highest), at=at)
+        if self.test.verdict == WORSE:
+            self.alarms += 1
+            self.alarm = {"number": self.alarms, "at": at, **self._numbers()}
+            self.test = Comparison.begin(self.version, 0, judge)
+
+    def _numbers(self) -> dict[str, Any]:
+        samples = self.test.capital.samples
+        numbers: dict[str, Any] = {
+            "samples": samples,
+            "live": self.test.total / samples + self.highest if samples else None,
+            "e_value": self.test.capital.e_value,
+        }
+        return numbers | {"says": self._says(numbers)}
+
+    def _says(self, numbers: Mapping[str, Any]) -> str:
+        metric, rule = self.test.rule["metric"], self.test.rule
+        if self.figure is None:
+            return f"version {self.version} has no {metric} in its evaluation to compare with"
+        own = f"{self.figure:.4g} in its evaluation, where at most {self.highest:.4g} is meant"
+        if not numbers["samples"]:
+            return f"no labelled prediction of version {self.version} has come to compare its {metric} with {own}"
+        return (
+            f"{metric} of version {self.version} is {numbers['live']:.4g} on "
+            f"{counted(numbers['samples'], 'labelled prediction')}, {own}; margin {rule['margin']:g}, e-value "
+            f"{numbers['e_value']:.4g} of {2 / rule['alpha']:g}"
+        )
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "version": self.version, **self.test.rule, "figure": self.figure, "highest": self.highest,
+            "limit": 2 / self.test.rule["alpha"], **self._numbers(), "alarms": self.alarms, "alarm": self.alarm,
+        }  # fmt: skip
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {"version": self.version, "figure": self.figure, "highest": self.highest,
+                "test": self.test.to_mapping(), "alarms": self.alarms, "alarm": self.alarm}  # fmt: skip
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Decline":
+        return cls(**{**mapping, "test": Comparison.from_mapping(mapping["test"])})
 
 
 def rule_of(judge: Judge) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Watches the live quality of every model whose labels come late, in a thread of its own.
+"""Watches the live quality of every model whose labels find their predictions, in a thread of its own.
 
 Every trainer watches; the registry takes each step from one of them. The other trainers wait, and one of them takes
 over from the stored state when the first has stopped.
@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.definition.model import Definition, parse_definition
-from common.errors import Conflict, HeadraceError
+from common.definition.rollout import labels_by
+from common.errors import Conflict, HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
+from common.late_labels import LateLabels
 from common.process.lifecycle import Stop
 from common.quality import OUTPUTS
 from common.registry.catalog import PRODUCTION, Model
@@ -58,22 +60,34 @@ class LiveWatch:
             stop.wait(_LOOK_SECONDS if watched else _IDLE_SECONDS)
 
     def turn(self) -> int:
-        """Looks once at every model; how many have labels that come late. Raises Unavailable."""
+        """Looks once at every model; how many have labels that find their prediction. Raises Unavailable."""
         schemas = {one.name: _schema(one.schema_json) for one in self._registry.list_streams()}
-        late = {name: schema for name, schema in schemas.items() if schema.late_labels}
-        models = [one for one in self._registry.list_models() if one.stream in late] if late else []
-        for model in models:
-            if model.aliases.get(PRODUCTION) and not model.archived:
-                self._look(model, late[model.stream])
-        return len(models)
+        watched = 0
+        for model in self._registry.list_models():
+            if model.archived or not model.aliases.get(PRODUCTION):
+                continue
+            watched += self._look(model, schemas[model.stream])
+        return watched
 
-    def _look(self, model: Model, schema: Schema) -> None:
+    def _look(self, model: Model, schema: Schema) -> bool:
+        """Whether its labels have a key."""
+        keyed = schema.late_labels
+        if not keyed:
+            try:
+                keyed = labels_by(self._definition(model.definition_digest).live, schema)
+            except InvalidInput:  # of another release: the planner says so
+                return False
+        if keyed:
+            self._look_at(model, schema, keyed)
+        return bool(keyed)
+
+    def _look_at(self, model: Model, schema: Schema, keyed: LateLabels) -> None:
         place = self._places.setdefault(model.name, _Place())
         if self._clock() < place.until:
             return
         try:
             for _ in range(_MOST_STEPS):
-                watching = self._watching(model, schema, place)
+                watching = self._watching(model, schema, keyed, place)
                 if watching is None or not watching.turn(model, self._registry):
                     return
                 model = self._registry.get_model(model.name)
@@ -86,7 +100,7 @@ class LiveWatch:
             place.until = self._clock() + _IDLE_SECONDS
             logger.warning("live quality cannot be measured", extra={"model": model.name, "reason": error.message})
 
-    def _watching(self, model: Model, schema: Schema, place: _Place) -> Watching | None:
+    def _watching(self, model: Model, schema: Schema, keyed: LateLabels, place: _Place) -> Watching | None:
         """None: the model has no output that is measured, or another trainer watches it."""
         digest = f"{model.definition_digest} {schema.to_json()}"
         if place.watching is not None and place.digest == digest:
@@ -98,7 +112,8 @@ class LiveWatch:
         if place.until and place.seen != stored.revision:
             place.seen, place.until = stored.revision, self._clock() + _YIELD_SECONDS
             return None
-        place.watching, place.digest = Watching(model.name, Watched(definition, schema), self._log, stored), digest
+        watched = Watched(definition, schema, keyed)
+        place.watching, place.digest = Watching(model.name, watched, self._log, stored), digest
         place.until, place.seen = 0.0, -1
         return place.watching
 

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from common.definition.metrics import stored_name
 from common.definition.model import Definition
 from common.definition.rollout import Judge, Live
 from common.errors import InvalidInput, NotFound
 from common.eventlog.base import EventLog, Record
 from common.eventlog.tfrecord import cut_sound
-from common.eventlog.topics import labels_topic, predictions_topic
+from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
 from common.examples.codec import ExampleCodec
-from common.quality import OUTPUTS
+from common.late_labels import LateLabels
+from common.quality import MEASURED_AS, OUTPUTS
 from common.registry.catalog import PREDECESSOR, PRODUCTION, Model
 from common.registry.client import RegistryClient
 from common.registry.live import Evidence
@@ -27,7 +29,7 @@ from common.schema import PADDING, Schema
 from common.statistics.requests import array_of
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer import metrics
-from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Track, losses_of_rows, rule_of
+from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Decline, Track, losses_of_rows, rule_of
 from services.trainer.live.join import Answer, Entry, Join
 
 MOST_RECORDS = 500
@@ -43,6 +45,29 @@ class Watched:
 
     definition: Definition
     schema: Schema
+    labels_by: LateLabels
+
+    @property
+    def topic(self) -> str:
+        """Of the labels."""
+        stream = self.definition.stream
+        return labels_topic(stream) if self.schema.late_labels else examples_topic(stream)
+
+    @property
+    def messages(self) -> Schema:
+        """Of what brings the labels."""
+        return self.schema.of_late_labels(self.definition.stream) if self.schema.late_labels else self.schema
+
+    @property
+    def evaluated_as(self) -> str:
+        """The metric of an evaluation that triggers: quality compares with."""
+        assert self.quality is not None
+        heads = [head.name for head in self.definition.heads]
+        return stored_name(heads, heads[0], MEASURED_AS[self.quality.metric])
+
+    @property
+    def quality(self) -> Judge | None:
+        return self.definition.triggers.quality
 
     @property
     def task(self) -> str:
@@ -66,13 +91,12 @@ class Watching:
     """Not thread-safe. Made from what the registry has stored; after an error another is made."""
 
     def __init__(self, model: str, watched: Watched, log: EventLog, stored: Evidence) -> None:
-        assert watched.schema.late_labels is not None
         self._model, self._log = model, log
         self.watched = watched
-        self._topics = (predictions_topic(model), labels_topic(watched.definition.stream))
-        self._codec = ExampleCodec(watched.schema.of_late_labels(watched.definition.stream))
+        self._topics = (predictions_topic(model), watched.topic)
+        self._codec = ExampleCodec(watched.messages)
         self._label = watched.schema.feature(watched.definition.label)
-        self._join = Join(watched.task, watched.schema.late_labels.wait_seconds)
+        self._join = Join(watched.task, watched.labels_by.wait_seconds)
         self._read: deque[tuple[float, Place, int]] = deque()
         """Of records that the window may still need: time, place and offset."""
         state = stored.state
@@ -81,6 +105,7 @@ class Watching:
         of_task = state.get("tracks", ()) if state.get("task") == watched.task else ()
         self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, of_task)}
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
+        self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
         self._changed: set[int] = set()
         self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
 
@@ -103,13 +128,13 @@ class Watching:
             for topic in self._topics
             for partition, end in _or_none(self._log.end_position, topic).items()
         }
-        starts = {place: self._positions.get(place, 0) for place in ends}
+        starts = {place: self._start_of(place, end) for place, end in ends.items()}
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
-        pair = self._pair(model)
+        pair, decline = self._pair(model), self._decline(model, registry)
         is_new = False
         for record, place in self._merged(starts, limits):
             is_new = True
-            self._take(record, place, pair)
+            self._take(record, place, pair, decline)
             self._positions[place] = record.offset + 1
         if is_new:
             self._hand_in(registry, pair)
@@ -127,6 +152,37 @@ class Watching:
             known = self._comparisons[live] = Comparison.begin(live, against, judge)
         return None if known.verdict else known
 
+    def _decline(self, model: Model, registry: RegistryClient) -> Decline | None:
+        """Of production, where triggers: quality asks for it."""
+        judge, live = self.watched.quality, model.aliases.get(PRODUCTION, 0)
+        if judge is None or not live:
+            return None
+        known = self._declines.get(live)
+        if known is None or known.test.rule != rule_of(judge):
+            version = registry.get_version(model.name, live)
+            known = self._declines[live] = Decline.begin(version, self.watched.evaluated_as, judge)
+        return known
+
+    def _start_of(self, place: Place, end: int) -> int:
+        """Labels are read from the topic's start on, and events from the first that may belong to a prediction."""
+        if place in self._positions:
+            return self._positions[place]
+        if self.watched.schema.late_labels or place[0] == self._topics[0]:
+            return 0
+        first = self._first_prediction_at()
+        if first is None:
+            return end
+        start, since = self._log.start_position(place[0])[place[1]], first - self.watched.labels_by.wait_seconds
+        scanned = self._log.scan(*place, start, end)
+        self._positions[place] = next((one.offset for one in scanned if one.headers.ingest_time >= since), end)
+        return self._positions[place]
+
+    def _first_prediction_at(self) -> float | None:
+        topic = self._topics[0]
+        starts, ends = _or_none(self._log.start_position, topic), _or_none(self._log.end_position, topic)
+        firsts = (next(iter(self._log.scan(topic, one, at, ends[one])), None) for one, at in starts.items())
+        return min((found.headers.ingest_time for found in firsts if found), default=None)
+
     def _merged(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Record, Place]]:
         """By the time at which the log took them."""
 
@@ -138,7 +194,7 @@ class Watching:
 
         return heapq.merge(*map(records, sorted(ends)), key=lambda one: one[0].headers.ingest_time)
 
-    def _take(self, record: Record, place: Place, pair: Comparison | None) -> None:
+    def _take(self, record: Record, place: Place, pair: Comparison | None, decline: Decline | None) -> None:
         rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
         pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
         for entry, answer in self._scored(record, place):
@@ -151,6 +207,8 @@ class Watching:
             track = self._tracks.setdefault(key, Track(*key, since=at))
             track.add(task, np.asarray(found, np.float64), self.watched.window)
             self._changed.add(key[0])
+            if decline is not None and self.watched.quality and key[0] == decline.version:
+                decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, found), at=at)
         judge = self.watched.judge
         if pair is not None and judge is not None and pairs and not pair.verdict:
             lives, others = (losses_of_rows(task, judge, side) for side in zip(*pairs, strict=True))
@@ -185,9 +243,8 @@ class Watching:
             yield from self._join.predict(key, at, Answer(version, logged.alias, row))
 
     def _labels(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
-        assert self.watched.schema.late_labels is not None
         decoded = self._codec.decode(value)
-        key, label = (decoded.get(name) for name in (self.watched.schema.late_labels.key, self._label.name))
+        key, label = (decoded.get(name) for name in (self.watched.labels_by.key, self._label.name))
         if key is None or label is None or not len(key) or not len(label):
             return
         number = self._number(label[0])
@@ -223,6 +280,8 @@ class Watching:
 
     def _document(self, version: int, pair: Comparison | None) -> dict[str, Any]:
         tracks = [one.shown(self.watched.task) for (of, _), one in sorted(self._tracks.items()) if of == version]
+        if self.watched.quality and version in self._declines:
+            tracks = [{**one, "quality": self._declines[version].shown()} for one in tracks]
         judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
         return {"tracks": tracks, **judge}
 
@@ -232,6 +291,7 @@ class Watching:
         self._comparisons = {
             version: self._comparisons[version] for version in sorted(self._comparisons)[-_KEPT_COMPARISONS:]
         }
+        self._declines = {version: self._declines[version] for version in sorted(self._declines)[-_KEPT_COMPARISONS:]}
         window = dict(self._positions)
         for _, place, offset in self._read:
             window[place] = min(window.get(place, offset), offset)
@@ -242,6 +302,8 @@ class Watching:
             "counts": dict(self._join.counts),
             "tracks": [one.to_mapping() for one in self._tracks.values()],
             "comparisons": [one.to_mapping() for one in self._comparisons.values()],
+            "quality": {str(one.version): one.shown() for one in self._declines.values()},
+            "declines": [one.to_mapping() for one in self._declines.values()],
         }
 
 

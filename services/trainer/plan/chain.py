@@ -23,6 +23,7 @@ the first of them, since later ones had grown.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from common.definition.model import Definition
 from common.errors import InvalidInput
@@ -82,9 +83,12 @@ class ModelState:
     def upstream_before(self) -> int:
         """The version of triggers.upstream that was in production when the last round was planned that has not failed;
         0: none."""
+        return int(self.noted_before(UPSTREAM_VERSION).get(self.definition.triggers.upstream, 0))
+
+    def noted_before(self, key: str) -> Mapping[str, Any]:
+        """What the last plan that has not failed has under this key of its configuration; {} where it has nothing."""
         planned = next((found for found in self.rounds if found.state is not RoundState.FAILED), None)
-        seen = planned.plan.configuration.get(UPSTREAM_VERSION, {}) if planned else {}
-        return int(seen.get(self.definition.triggers.upstream, 0))
+        return planned.plan.configuration.get(key, {}) if planned else {}
 
     @property
     def last_finished(self) -> Round | None:

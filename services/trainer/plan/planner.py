@@ -22,6 +22,7 @@ from common.registry.catalog import (
     FIRED,
     PRODUCTION,
     PUSHED,
+    QUALITY_ALARM,
     SKIPPED,
     UPSTREAM_VERSION,
     ChangeKind,
@@ -31,10 +32,11 @@ from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer import metrics
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
+from services.trainer.plan.declines import Declines
 from services.trainer.plan.drafts import Drafts
 from services.trainer.plan.drift import Drifts
 from services.trainer.plan.tracked import LogBounds, Tracked, shown, status_of, stopped
-from services.trainer.plan.triggers import Fire, Situation, Wait, decide
+from services.trainer.plan.triggers import Alarm, Fire, Situation, Wait, decide
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Planner:
         self._counted: dict[str, Any] = {}
         self._drafts = Drafts(settings, registry, log)
         self._drifts = Drifts(registry, log, clock)
+        self._declines = Declines(registry, clock)
         self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
         self._changes: set[tuple[ChangeKind, str]] = set()
@@ -373,6 +376,8 @@ class Planner:
 
     def _situation(self, tracked: Tracked, fresh: int, *, asked_for: bool = False) -> Situation:
         model, rounds = tracked.state.model, tracked.state.rounds
+        if tracked.state.definition.triggers.quality:
+            tracked.quality = self._declines.of(model.name, model.aliases.get(PRODUCTION, 0))
         return Situation(
             is_first=not tracked.state.head,
             failures=model.consecutive_failures,
@@ -386,6 +391,8 @@ class Planner:
             judged_before=tracked.backlog.examples - fresh,
             upstream=self._upstream(tracked),
             upstream_before=tracked.state.upstream_before,
+            quality=_alarm_of(tracked.quality),
+            quality_before=_alarm_of(tracked.state.noted_before(QUALITY_ALARM)),
         )
 
     def _upstream(self, tracked: Tracked) -> int:
@@ -413,6 +420,8 @@ class Planner:
             notes[FIRED] = dict(fired.fired)
         if upstream := tracked.state.definition.triggers.upstream:
             notes[UPSTREAM_VERSION] = {upstream: self._upstream(tracked)}
+        if tracked.quality.get("alarms"):
+            notes[QUALITY_ALARM] = tracked.quality
         plan = self._drafts.plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=notes)
         planned = self._registry.plan_round(plan)
         tracked.state = replace(tracked.state, rounds=(planned, *tracked.state.rounds))
@@ -431,6 +440,14 @@ class Planner:
         )
         self._on_planned()
         return planned
+
+
+def _alarm_of(decline: Mapping[str, Any]) -> Alarm:
+    """`decline`: as Decline.shown has it; {} where there is none."""
+    if not decline:
+        return Alarm()
+    says = decline["alarm"].get("says") or decline["says"]
+    return Alarm(decline["version"], decline["alarms"], says)
 
 
 def _way_back(model: str, beginning: Beginning, log: LogBounds) -> str:

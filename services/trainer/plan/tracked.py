@@ -20,6 +20,8 @@ class Tracked:
     waiting: Wait = field(default_factory=lambda: Wait("starting"))
     drift: str = ""
     """Of what waits, as Drifts says; "" where nobody asked."""
+    quality: dict[str, Any] = field(default_factory=dict)
+    """Of production, as Decline.shown has it; {} where nobody asked or nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ def status_of(tracked: Tracked) -> dict[str, Any]:
         "lag_examples": tracked.backlog.examples,
         "round": None if open_round is None else _round_status(open_round),
         "next_round": {"waiting_for": tracked.waiting.reason, "not_before": tracked.waiting.until},
+        **({"quality": tracked.quality} if tracked.state.definition.triggers.quality else {}),
         "backoff": {
             "consecutive_failures": model.consecutive_failures,
             "retry_at": model.retry_at,

@@ -6,6 +6,7 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
     max_interval_seconds    there is at least one, and so long has passed since the last round was planned
     schedule                a time of the schedule has passed since the last round was planned
     upstream                another version of that model is in production than when the last round was planned
+    quality                 labelled predictions show that the live version answers worse than in its evaluation
     combine                 whether any of the above is enough, or all that are set have to hold
     min_first_examples      the first round waits for as many, also where an interval is set
     max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
@@ -22,7 +23,17 @@ MIN_EXAMPLES = "min_examples"
 MAX_INTERVAL = "max_interval"
 SCHEDULE = "schedule"
 UPSTREAM = "upstream"
+QUALITY = "quality"
 MANUAL = "manual"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """That evidence gave about a version. `number`: from 1; 0: none so far. `says`: the numbers, as a sentence."""
+
+    version: int = 0
+    number: int = 0
+    says: str = field(default="no prediction has its label yet", compare=False)
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,10 @@ class Situation:
     upstream: int = 0
     """The version of triggers.upstream that is in production; 0: none."""
     upstream_before: int = 0
+    """The same when the last round was planned that has not failed."""
+    quality: Alarm = field(default_factory=Alarm)
+    """The last of the live version."""
+    quality_before: Alarm = field(default_factory=Alarm)
     """The same when the last round was planned that has not failed."""
 
 
@@ -127,6 +142,9 @@ def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition
         told = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
         waits = f"another version of {triggers.upstream} in production than {now or 'none'}"
         yield _Condition(UPSTREAM, bool(now) and now != before, told, waits)
+    if triggers.quality is not None:
+        alarm = situation.quality
+        yield _Condition(QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.says, alarm.says)
 
 
 def _combined(triggers: Triggers, situation: Situation, conditions: list[_Condition]) -> Fire | Wait:

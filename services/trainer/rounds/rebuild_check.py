@@ -20,6 +20,7 @@ from common.registry.catalog import (
     FROM_SCRATCH,
     HEAD_BEFORE,
     LEFT_OUT,
+    QUALITY_ALARM,
     SKIPPED,
     UPSTREAM_VERSION,
     WINDOW,
@@ -39,7 +40,9 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
-_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, "requested", "drift")
+_NOTES = (
+    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, "requested", "drift",
+)  # fmt: skip
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""

@@ -1,6 +1,8 @@
 """Live quality is read from the log and handed in: each label once, whoever reads, however often it begins again."""
 
+import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.tfrecord import frame
 from common.examples.codec import ExampleCodec
-from common.registry.catalog import Model, Stream
+from common.registry.catalog import Model, Stream, Version
 from common.registry.live import Evidence
 from common.schema import Schema
 from protos.prediction_log_pb2 import PredictionLog
@@ -62,6 +64,12 @@ class Registry:
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return {"model.yaml": self.definition}
 
+    def get_version(self, model: str, number: int) -> Version:
+        """Right on 90 of 100 events that were held out."""
+        fields = dict.fromkeys(one.name for one in dataclasses.fields(Version))
+        known = {"version": number, "metrics": {"candidate": {"accuracy": 0.9}}, "events_held_out": 100}
+        return Version(**{**fields, "evaluation": {}, **known})  # type: ignore[arg-type]  # no more is asked for
+
     def get_evidence(self, model: str) -> Evidence:
         return self.stored
 
@@ -99,6 +107,12 @@ class Log:
             output.tensor_shape.dim.add(size=size)
         output.tensor_content = np.full((len(keys), 1), chance, "<f4").tobytes()
         self._append("predictions.m", 0, [record.SerializeToString()], at)
+
+    def event(self, keys: Sequence[int], late: str, *, at: float = NOW + 1) -> None:
+        """Whole, as a stream has them whose labels come at once."""
+        codec = ExampleCodec(replace(SCHEMA, late_labels=None))
+        events = [codec.encode({"id": key, "distance": 1.0, "late": late}) for key in keys]
+        self._append("examples.s", 0, events, at)
 
     def label(self, keys: Sequence[int], late: str, *, at: float = NOW + 1) -> None:
         for partition in (0, 1):
@@ -143,6 +157,56 @@ def test_a_stream_whose_labels_come_with_its_events_is_left_alone_whatever_its_f
     features = (*SCHEMA.features, replace(SCHEMA.feature("distance"), name="late_labels"))
     registry = Registry({"production": 1}, schema=replace(SCHEMA, features=features, late_labels=None))
     assert _watch(registry, log).turn() == 0
+
+
+WATCHED = (
+    DEFINITION.partition(b"rollout")[0]
+    + b"""
+triggers: {quality: {metric: error_rate, margin: 0.05, alpha: 0.02, min_samples: 20}}
+"""
+)
+
+
+def test_quality_alarms_where_the_version_is_wrong_more_often_than_its_evaluation_lets_be_meant(log: Log) -> None:
+    registry, watch = Registry({"production": 2}, definition=WATCHED), None
+    for turn in range(40):
+        keys = range(20 * turn, 20 * turn + 20)
+        log.predict(keys, 0.9, 2, "production")
+        log.label(keys[:2] if turn < 20 else keys[:15], "no")
+        log.label(keys[2:] if turn < 20 else keys[15:], "yes")
+        watch = watch if turn % 3 else _watch(registry, log)  # another trainer goes on from what is stored
+        assert watch is not None
+        watch.turn()
+        quality = registry.track(2, "production")["quality"]
+        assert not quality["alarms"] or turn >= 20, "as often as in its evaluation"
+    assert (quality["figure"], quality["limit"]) == (pytest.approx(0.1), 100.0)
+    chances = [math.comb(100, n) * quality["highest"] ** n * (1 - quality["highest"]) ** (100 - n) for n in range(11)]
+    assert sum(chances) <= 0.01, "10 errors or fewer in the evaluation were luck"
+    alarm = quality["alarm"]
+    assert alarm["e_value"] >= 100.0
+    assert 2 <= quality["alarms"] == alarm["number"], "another test begins after an alarm"
+    assert "error_rate of version 2 is " in alarm["says"]
+    assert ", 0.1 in its evaluation, where at most " in alarm["says"]
+    assert registry.stored.state["quality"]["2"] == quality
+
+
+def test_labels_that_come_with_their_events_find_predictions_by_a_feature_of_theirs(log: Log) -> None:
+    log.log.create_topic("examples.s", partition_count=1)
+    keyed = WATCHED.replace(b"window_examples: 50", b"window_examples: 50, key: id, wait_seconds: 100")
+    registry = Registry({"production": 2}, definition=keyed, schema=replace(SCHEMA, late_labels=None))
+    watch = _watch(registry, log)
+    log.event(range(50), "yes", at=NOW - 500)
+    assert watch.turn() == 1
+    assert not registry.handed_in, "without a prediction no event is read"
+    log.event([7], "no", at=NOW - 50)
+    log.predict([7, 8, 9], 0.9, 2, "production")
+    log.event([8, 9], "yes")
+    watch.turn()
+    live = registry.track(2, "production")
+    assert (live["total"]["examples"], live["quality"]["samples"]) == (3, 3)
+    assert live["quality"]["live"] == pytest.approx(1 / 3)
+    assert registry.stored.state["positions"]["examples.s"] == {"0": 3}
+    assert registry.handed_in[-1].counts.get("unmatched", 0) == 0
 
 
 def test_the_window_holds_the_newest_and_the_total_all(log: Log) -> None:

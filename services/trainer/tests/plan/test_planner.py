@@ -20,6 +20,7 @@ from common.registry.catalog import (
     FIRED,
     LEFT_OUT,
     PRODUCTION,
+    QUALITY_ALARM,
     SKIPPED,
     UPSTREAM_VERSION,
     WINDOW,
@@ -30,6 +31,7 @@ from common.registry.catalog import (
     ranges_from_json,
 )
 from common.registry.client import RegistryClient, manifest_of
+from common.registry.live import Evidence
 from common.schema import Schema
 from common.statistics.examples import of_examples
 from common.statistics.sketches import to_document
@@ -624,6 +626,57 @@ def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_na
     finish(registry, tmp_path)
     events.add(5)
     assert_nothing_is_planned(planner, registry)
+
+
+def test_an_alarm_of_live_quality_fires_once_and_its_numbers_are_in_the_plan_and_the_status(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    name, topic = "watched", "examples.keyed"
+    features: list[object] = [{"name": "distance", "dtype": "float32"}, {"name": "id", "dtype": "int64"}]
+    registry.register_stream("keyed", json.dumps(SCHEMA | {"features": features}))
+    events.log.create_topic(topic, partition_count=1)
+
+    def use(triggers: str) -> None:
+        text = definition(triggers=triggers, gate=RULE % "retry").decode() + "live: {key: id, wait_seconds: 9}\n"
+        text = text.replace(f"name: {MODEL}", f"name: {name}").replace(f"stream: {STREAM}", "stream: keyed")
+        registry.register_model(name, stream="keyed", files={"model.yaml": text.encode()}, by="test")
+
+    def plans(count: int) -> RoundPlan:
+        look_again(planner)
+        rounds = registry.list_rounds(name)
+        assert len(rounds) == count, planner.status()
+        return rounds[0].plan
+
+    def measured(alarms: int) -> None:
+        """As a trainer hands in what it has measured of version 1."""
+        shown = {"version": 1, "alarms": alarms, "alarm": {"says": "0.4 is wrong"} if alarms else {}, "says": "0.1 is"}
+        registry.put_evidence(name, Evidence(registry.get_evidence(name).revision, {"quality": {"1": shown}}))
+        now[0] += 3.0
+
+    now = [time.time()]
+    planner = planners(lambda: now[0])
+    use("{min_examples: 10, cooldown_seconds: 0}")
+    events.add(10, topic=topic)
+    plans(1)
+    finish(registry, tmp_path)
+    use("{min_examples: null, cooldown_seconds: 0, quality: {metric: error_rate, margin: 0.02}}")
+    events.add(10, topic=topic)
+    measured(0)
+    plans(1)
+    told = next(one for one in planner.status() if one["model"] == name)
+    assert told["next_round"]["waiting_for"] == "0.1 is; 10 new examples"
+    measured(1)
+    planner = planners(lambda: now[0])
+    plan = plans(2)
+    assert (plan.trigger, plan.configuration[FIRED]) == ("quality", {"quality": "0.4 is wrong"})
+    assert plan.configuration[QUALITY_ALARM]["alarm"] == {"says": "0.4 is wrong"}
+    finish(registry, tmp_path, auc=0.1)
+    events.add(10, topic=topic)
+    plans(2)
+    told = next(one for one in planner.status() if one["model"] == name)
+    assert told["quality"]["alarms"] == 1, "the round has answered the alarm, although its version was rejected"
+    measured(2)
+    assert plans(3).trigger == "quality"
 
 
 @pytest.mark.covers("eco-tfdv")

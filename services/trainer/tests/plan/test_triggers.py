@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.definition.rollout import Judge
 from common.definition.triggers import Schedule, Triggers
-from services.trainer.plan.triggers import Fire, Situation, Wait, decide
+from services.trainer.plan.triggers import Alarm, Fire, Situation, Wait, decide
 
 TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)
 LATER = Situation(now=1010.0, fresh_examples=10, last_planned_at=1000.0, has_planned=True)
@@ -156,6 +157,19 @@ def test_daylight_saving_neither_drops_nor_doubles_a_time(after: str, times: lis
         found.append((due := schedule.after(at)).isoformat())
         at = due.timestamp()
     assert found == times
+
+
+def test_an_alarm_of_the_live_version_fires_once_and_a_later_alarm_again() -> None:
+    by_quality = replace(TRIGGERS, min_examples=None, max_interval_seconds=None, quality=Judge("error_rate"))
+    waiting = decide(by_quality, replace(LATER, quality=Alarm(3, 0, "error_rate is 0.11, e-value 2 of 200")))
+    assert waiting == Wait("error_rate is 0.11, e-value 2 of 200; 10 new examples")
+    alarmed = replace(LATER, quality=Alarm(3, 1, "error_rate is 0.4, e-value 213 of 200"))
+    fired = decide(by_quality, alarmed)
+    assert isinstance(fired, Fire)
+    assert (fired.trigger, fired.fired) == ("quality", {"quality": "error_rate is 0.4, e-value 213 of 200"})
+    assert isinstance(decide(by_quality, replace(alarmed, quality_before=Alarm(3, 1))), Wait), "a plan has answered it"
+    assert decide(by_quality, replace(alarmed, quality_before=Alarm(2, 1))) == Fire("quality")
+    assert decide(by_quality, replace(alarmed, quality=Alarm(3, 2), quality_before=Alarm(3, 1))) == Fire("quality")
 
 
 def test_all_triggers_have_to_hold_where_the_definition_says_so() -> None:

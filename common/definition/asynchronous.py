@@ -4,6 +4,7 @@ workers fetch them, compute the gradient of a batch each and send it back (downp
     asynchronous: {workers: 2, servers: 1, placement: greedy}            each gradient is a step as soon as it comes
     asynchronous: {workers: 2, max_staleness: 4}                         bounded staleness (Ho et al., NIPS 2013)
     asynchronous: {workers: 3, take: 2}                                  a step takes the first 2, late ones are dropped
+    asynchronous: {workers: 3, stagger_steps: 100}                       the second begins at step 100, the third at 200
 
 What comes out depends on who was faster, so such a version says `reproducible: false`, and training it again is
 compared by its metrics.
@@ -26,6 +27,7 @@ class Asynchronous:
     placement: of variables on servers: in turns, or the largest first, each to the server with the fewest bytes.
     max_staleness: so many batches a worker may be ahead of the slowest one; None: any number.
     take: gradients that a step is the mean of, the first to come; None: each is a step of its own.
+    stagger_steps: a worker gets its first batch so many steps after the worker before it; 0: all begin at once.
     tolerance: by which a metric of the version trained again may differ, as a share of the larger of both.
     """
 
@@ -34,6 +36,7 @@ class Asynchronous:
     placement: str = GREEDY
     max_staleness: int | None = None
     take: int | None = None
+    stagger_steps: int = 0
     tolerance: float = 0.05
 
 
@@ -48,6 +51,7 @@ def parse_asynchronous(section: object) -> Asynchronous | None:
         placement=fields.choice("placement", (ROUND_ROBIN, GREEDY), Asynchronous.placement),
         max_staleness=_bound(fields),
         take=fields.optional_integer("take", None),
+        stagger_steps=fields.integer("stagger_steps", 0, minimum=0, maximum=1_000_000),
         tolerance=fields.number("tolerance", Asynchronous.tolerance, minimum=0.0),
     )
     fields.finish()
@@ -56,6 +60,10 @@ def parse_asynchronous(section: object) -> Asynchronous | None:
     if found.take and found.max_staleness is not None:
         raise InvalidInput(
             "asynchronous: with take no gradient of an earlier step counts; leave max_staleness out, or take"
+        )
+    if found.stagger_steps and (found.take or found.max_staleness is not None):
+        raise InvalidInput(
+            "asynchronous: stagger_steps has workers begin late, for whom max_staleness or take would wait; keep one"
         )
     return found
 

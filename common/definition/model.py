@@ -36,6 +36,7 @@ from common.definition.features import FeatureSpec, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
+from common.definition.hooks import check_hooks
 from common.definition.keras_names import (
     ACTIVATIONS,
     GLOROT_UNIFORM,
@@ -245,6 +246,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     _check_whole_batches(definition)
     if estimator and training.bottleneck:
         raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
+    check_hooks(training.hooks, module, files)
     if trees and warm_start:
         raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
     if (

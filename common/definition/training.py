@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from common.counted import counted
 from common.definition.asynchronous import Asynchronous, parse_asynchronous
 from common.definition.fields import Fields, is_number
+from common.definition.hooks import HookClass, parse_hooks
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.definition.metrics import Direction, direction_of
@@ -130,6 +131,7 @@ class Training:
         first step and warns of what is above. None: it does not.
     debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so;
         without it only where the round fails because it is the model, with on_not_finite set_aside.
+    hooks: classes of the definition's whose methods are called on the way.
     bottleneck: a layer of a module; nothing before it learns, and what it returns is computed once per block and kept.
     devices: pattern of layers to where they compute, as TensorFlow names it; the first pattern counts.
     missing_device: what a round does on a trainer that has no such device: fail, or compute on the CPU.
@@ -162,6 +164,7 @@ class Training:
     fixed_batch: bool = False
     check_gradients: float | None = None
     debug: bool = False
+    hooks: tuple[HookClass, ...] = ()
     bottleneck: str = ""
     devices: Mapping[str, str] = field(default_factory=dict)
     missing_device: str = "fail"
@@ -208,6 +211,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
         check_gradients=fields.optional_number("check_gradients", None, minimum=1e-4),
         debug=fields.flag("debug", Training.debug),
+        hooks=parse_hooks(fields.take("hooks", [])),
         bottleneck=fields.text("bottleneck") if fields.has("bottleneck") else fields.take("bottleneck", "") or "",
         devices=_devices(fields.take("devices", {})),
         missing_device=fields.choice("missing_device", ("fail", "cpu"), Training.missing_device),

@@ -1,4 +1,5 @@
-"""Hooks: functions of a definition's module that a round calls while it trains.
+"""Hooks: functions of a definition's module, or methods of the classes that training.hooks names, that a round calls
+while it trains.
 
     hook_state(network) -> {name: number or array}   what hooks remember: each a variable, at path hook/<name>
     on_round_begin(run)                              once in a round, before its first step
@@ -25,8 +26,9 @@ from typing import Any
 
 import keras
 
+from common.definition.hooks import HookClass
 from common.suggestions import did_you_mean
-from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
 HOOKS: Mapping[str, tuple[str, ...]] = {
     "hook_state": ("network",),
@@ -70,9 +72,12 @@ class Run:
     state: Mapping[str, keras.Variable]
     is_between_blocks: bool = False
     is_stopped: bool = False
+    may_stop: bool = True
 
     def stop(self) -> None:
         """Ends the round behind the block that on_block was called for; what the round has not come to is left out."""
+        if not self.may_stop:
+            raise RuntimeError("a hook of the chief alone cannot end the round: the other processes would go on")
         if not self.is_between_blocks:
             raise RuntimeError(
                 "run.stop() is for on_block, since a round ends behind a block and before_step and after_step are "
@@ -95,18 +100,56 @@ class Saved:
     paths: tuple[str, ...]
 
 
-def hooks_of(module: types.ModuleType, path: str) -> dict[str, Callable[..., Any]]:
-    """The module's hooks by name.
+@dataclass(frozen=True)
+class HookSet:
+    """What one module or one class has.
+
+    Attributes:
+        functions: by name.
+        path: of the file.
+        owner: the class; empty for a module's functions.
+        chief_only: only the chief calls them.
+    """
+
+    functions: Mapping[str, Callable[..., Any]]
+    path: str
+    owner: str = ""
+    chief_only: bool = False
+
+
+def hooks_of_class(asked: HookClass, module: types.ModuleType) -> HookSet:
+    """Of a new instance of the class, which the module of its file has.
+
+    Raises:
+        DefinitionFailedError: there is no such class, it cannot be made, or as `hooks_of` says.
+    """
+    made = getattr(module, asked.name, None)
+    if not inspect.isclass(made):
+        raise DefinitionFailedError(f"{asked.file}: training.hooks names its class {asked.name}, which it lacks")
+    with blame_definition(asked.file, doing=asked.name):
+        hook = made(**asked.arguments)
+    methods = {name: getattr(hook, name) for name in dir(hook) if not name.startswith("_")}
+    functions = hooks_of(methods, f"{asked.file}: {asked.name}")
+    if not functions:
+        raise DefinitionFailedError(f"{asked.file}: {asked.name} has none of the hooks {', '.join(HOOKS)}")
+    if asked.chief_only and (wrong := sorted({"hook_state", "on_gradients"} & set(functions))):
+        raise DefinitionFailedError(
+            f"{asked.file}: {asked.name} is for the chief alone, and {wrong[0]} changes what all processes compute with"
+        )
+    return HookSet(functions, asked.file, asked.name, asked.chief_only)
+
+
+def hooks_of(named: Mapping[str, object], path: str) -> dict[str, Callable[..., Any]]:
+    """Those among a module's names, or a hook's methods.
 
     Raises:
         DefinitionFailedError: one is no function, takes other arguments, or has a name that nothing calls.
     """
     found: dict[str, Callable[..., Any]] = {}
-    for name, value in vars(module).items():
+    for name, value in named.items():
         if name in HOOKS:
-            _check(name, value, path)
-            found[name] = value
-        elif inspect.isfunction(value) and (name in _ELSEWHERE or name.startswith("on_")):
+            found[name] = _checked(name, value, path)
+        elif (inspect.isfunction(value) or inspect.ismethod(value)) and (name in _ELSEWHERE or name.startswith("on_")):
             known = ", ".join(HOOKS)
             meant = f"; did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else did_you_mean([name], [*HOOKS])
             raise DefinitionFailedError(f"{path}: nothing calls {name}(); the hooks are {known}{meant}")
@@ -139,10 +182,11 @@ def check_every_function_is_used(
         )
 
 
-def _check(name: str, value: object, path: str) -> None:
+def _checked(name: str, value: object, path: str) -> Callable[..., Any]:
     if not callable(value):
         raise DefinitionFailedError(f"{path}: {name} must be a function, got {type(value).__name__}")
     try:
         inspect.signature(value).bind(*HOOKS[name])
     except TypeError:
         raise DefinitionFailedError(f"{path}: {name} must take ({', '.join(HOOKS[name])})") from None
+    return value

@@ -23,6 +23,7 @@ from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled
 from services.trainer.families.estimators.batch_tables import BatchTable
 from services.trainer.families.heads import BuiltHead, ByHead
+from services.trainer.families.hooks import HookSet
 from services.trainer.families.model_fn import ModelFnEvaluation, ModelFnNetwork
 from services.trainer.families.module_checks import check_logits
 from services.trainer.families.placement import Placement
@@ -48,7 +49,7 @@ class BuiltModel:
     wiring: how the network is called, and what its outputs are.
     compiled_by_user: what a module has compiled itself.
     adapt: a module's own; fits its preprocessing layers.
-    hooks: a module's, by name (families/hooks.py).
+    hooks: of a module and of training.hooks (families/hooks.py).
     bottleneck: what is computed before training (bottleneck.py); `wiring` then is of the network behind it.
     placement: where layers compute (placement.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
@@ -68,7 +69,7 @@ class BuiltModel:
     wiring: Wiring
     compiled_by_user: Compiled = _NOTHING_COMPILED
     adapt: AdaptFunction | None = None
-    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    hooks: tuple[HookSet, ...] = ()
     bottleneck: Bottleneck | None = None
     placement: Placement = field(default_factory=Placement)
     batch_tables: Mapping[str, BatchTable] = field(default_factory=dict)

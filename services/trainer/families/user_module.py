@@ -11,10 +11,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from common.definition.hooks import HookClass
 from common.definition.model import Definition
 from common.schema import Schema
 from services.trainer.families import own_operations, untold_state
-from services.trainer.families.hooks import check_every_function_is_used, hooks_of
+from services.trainer.families.hooks import HookSet, check_every_function_is_used, hooks_of, hooks_of_class
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
@@ -27,7 +28,7 @@ _FUNCTIONS = ("build_model", "model_fn", "metrics", "adapt", "loss")
 
 @dataclass(frozen=True)
 class UserModule:
-    """`build_model` or `model_fn`; the others go with build_model, `hooks` (by name) with both.
+    """`build_model` or `model_fn`; the others go with build_model, `hooks` with both.
 
     `made`: variables that were made while it was imported; `modules`: the definition's files, by name within it.
     """
@@ -38,7 +39,7 @@ class UserModule:
     adapt: AdaptFunction | None = None
     inputs: tuple[str, ...] | None = None
     model_fn: Callable[..., Any] | None = None
-    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    hooks: tuple[HookSet, ...] = ()
     made: untold_state.Made = ()
     modules: Mapping[str, types.ModuleType] = field(default_factory=dict)
 
@@ -49,7 +50,13 @@ def package_folder(directory: Path, digest: str) -> Path:
 
 
 def load_module(
-    files: Mapping[str, bytes], path: str, *, digest: str, directory: Path, operations: Sequence[str] = ()
+    files: Mapping[str, bytes],
+    path: str,
+    *,
+    digest: str,
+    directory: Path,
+    operations: Sequence[str] = (),
+    hooks: Sequence[HookClass] = (),
 ) -> UserModule:
     """Writes the files below `directory`, loads the libraries of `operations`, and imports the file at `path`.
 
@@ -75,7 +82,8 @@ def load_module(
     importlib.invalidate_caches()
     keras.utils.set_random_seed(0)
     with untold_state.variables_made() as made, untold_state.no_setting_changed(path), blame_definition(path):
-        module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
+        module = _imported(package, path)
+        sets = [hooks_of_class(one, _imported(package, one.file)) for one in hooks]
     build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))
     if (build_model is None) == (model_fn is None):
         both, joint = ("both", "and") if build_model else ("neither", "nor")
@@ -90,7 +98,8 @@ def load_module(
         raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
     if model_fn is not None and (inputs is not None or any(functions.values())):
         raise DefinitionFailedError(f"{path}: beside model_fn nothing uses loss, metrics, adapt or inputs")
-    hooks = hooks_of(module, path)
+    if functions_of_module := hooks_of(vars(module), path):
+        sets.insert(0, HookSet(functions_of_module, path))
     python = [content.decode(errors="replace") for name, content in files.items() if name.endswith(".py")]
     check_every_function_is_used(module, path, python, _FUNCTIONS)
     return UserModule(
@@ -98,7 +107,7 @@ def load_module(
         **functions,
         inputs=None if inputs is None else tuple(inputs),
         model_fn=model_fn,
-        hooks=hooks,
+        hooks=tuple(sets),
         made=tuple(made),
         modules={
             name.removeprefix(f"{package}."): one
@@ -106,6 +115,10 @@ def load_module(
             if name.startswith(f"{package}.")
         },
     )
+
+
+def _imported(package: str, path: str) -> types.ModuleType:
+    return importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
 
 
 def _function(module: types.ModuleType, name: str, path: str) -> Any:
@@ -131,4 +144,7 @@ def load_user_module(
     """The definition's module, or None for an estimator."""
     if definition.module is None:
         return None
-    return load_module(files, definition.module, digest=digest, directory=directory, operations=definition.operations)
+    return load_module(
+        files, definition.module, digest=digest, directory=directory, operations=definition.operations,
+        hooks=definition.training.hooks,
+    )  # fmt: skip

@@ -188,7 +188,9 @@ def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: i
     faults = {
         "the module's own train_step takes the steps": by_user.has_train_step,
         "before_step, on_gradients and after_step belong to steps that follow each other": bool(
-            {"before_step", "on_gradients", "after_step"} & set(model.hooks)
+            {"before_step", "on_gradients", "after_step"}.intersection(
+                name for one in model.hooks for name in one.functions
+            )
         ),
         "the model compiles several optimizers": len(by_user.optimizers) > 1,
         "the optimizer scales losses or accumulates gradients": inner_of(optimizer) is not optimizer

@@ -1,10 +1,10 @@
-"""Calls the hooks of a definition's module (families/hooks.py) and keeps what they remember.
+"""Calls the hooks of a definition (families/hooks.py) and keeps what they remember.
 
 A hook that raises fails the round: in Python with what it raised, in the compiled step by the scope of its operations.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.families.hooks import HookFailedError, Run, Saved
+from services.trainer.families.hooks import HookFailedError, HookSet, Run, Saved
 from services.trainer.families.port import Arrays, Losses
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 
@@ -21,28 +21,92 @@ _SCOPE = "hook."
 
 
 class RunningHooks:
-    """Args:
-    functions: by name; none of them has to be there.
-    path: of the module.
+    """All of a round's, in the order in which they are named; the module's come first.
+
+    Args:
+        is_chief: of the round's processes, this one calls what is for the chief alone.
     """
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]], path: str, network: keras.Model) -> None:
-        self._functions, self._path, self._network = functions, path, network
+    def __init__(self, sets: Sequence[HookSet], network: keras.Model, *, is_chief: bool) -> None:
+        self._all = [_Running(one, network) for one in sets if is_chief or not one.chief_only]
+        self.state = {state.name: state for one in self._all for state in one.state.values()}
+
+    def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Before anything else is called."""
+        for one in self._all:
+            one.begin(optimizer)
+
+    @property
+    def has_step_hooks(self) -> bool:
+        return any(one.has_step_hooks for one in self._all)
+
+    def refuse_gradients(self, why: str) -> None:
+        """Raises DefinitionFailedError where on_gradients would not be called, or not with the gradients."""
+        for one in self._all:
+            one.refuse_gradients(why)
+
+    def on_round_begin(self) -> None:
+        for one in self._all:
+            one.on_round_begin()
+
+    def before_step(self, features: Any, labels: Any) -> list[Any]:
+        """What each of them keeps, for its after_step."""
+        return [one.before_step(features, labels) for one in self._all]
+
+    def on_gradients(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
+        """One for each variable, as the last hook returned them."""
+        for one in self._all:
+            gradients = one.on_gradients(gradients, variables)
+        return gradients
+
+    def after_step(self, loss: tf.Tensor, kept: list[Any]) -> None:
+        for one, own in zip(self._all, kept, strict=True):
+            one.after_step(loss, own)
+
+    @property
+    def is_stopped(self) -> bool:
+        """on_block has ended the round."""
+        return any(one.is_stopped for one in self._all)
+
+    def on_block(self, losses: Losses) -> None:
+        for one in self._all:
+            one.on_block(losses)
+
+    def on_checkpoint(self, arrays: Arrays) -> None:
+        for one in self._all:
+            one.on_checkpoint(arrays)
+
+    def after_checkpoint(self, saved: Saved) -> None:
+        for one in self._all:
+            one.after_checkpoint(saved)
+
+    def on_round_end(self) -> None:
+        for one in self._all:
+            one.on_round_end()
+
+    def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
+        """Raises HookFailedError where an operation of a hook has failed in the compiled step."""
+        for one in self._all:
+            one.fail_if_at_fault(error)
+
+
+class _Running:
+    def __init__(self, hooks: HookSet, network: keras.Model) -> None:
+        self._functions, self._path, self._network = hooks.functions, hooks.path, network
+        self.owner, self._may_stop = hooks.owner, not hooks.chief_only
         self.state = self._variables()
         self._run: Run | None = None
 
     def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Before anything else is called."""
-        self._run = Run(self._network, optimizer, self.state)
+        self._run = Run(self._network, optimizer, self.state, may_stop=self._may_stop)
 
     @property
     def has_step_hooks(self) -> bool:
         return not self._functions.keys().isdisjoint(("before_step", "on_gradients", "after_step"))
 
     def refuse_gradients(self, why: str) -> None:
-        """Raises DefinitionFailedError where on_gradients would not be called, or not with the gradients."""
         if "on_gradients" in self._functions:
-            raise DefinitionFailedError(f"{self._path}: on_gradients is a hook, and {why}")
+            raise DefinitionFailedError(f"{self._path}: {self._named('on_gradients')} is a hook, and {why}")
 
     def on_round_begin(self) -> None:
         self._call("on_round_begin", self._run)
@@ -51,7 +115,6 @@ class RunningHooks:
         return self._in_step("before_step", self._run, features, labels)
 
     def on_gradients(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
-        """One for each variable, as the hook returned them; the same where there is none."""
         if "on_gradients" not in self._functions:
             return gradients
         found = self._in_step("on_gradients", self._run, list(gradients), list(variables))
@@ -69,7 +132,6 @@ class RunningHooks:
 
     @property
     def is_stopped(self) -> bool:
-        """on_block has ended the round."""
         return self._run is not None and self._run.is_stopped
 
     def on_block(self, losses: Losses) -> None:
@@ -93,10 +155,9 @@ class RunningHooks:
         self._call("on_round_end", self._run)
 
     def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
-        """Raises HookFailedError where an operation of a hook has failed in the compiled step."""
-        found = re.findall(re.escape(_SCOPE) + r"(\w+?)(?:_\d+)?/", str(error.message))
+        found = re.findall(re.escape(self._scope) + r"(\w+?)(?:_\d+)?/", str(error.message))
         if found:
-            raise HookFailedError(f"{self._path}: {found[-1]}: {describe(error)}") from error
+            raise HookFailedError(f"{self._path}: {self._named(found[-1])}: {describe(error)}") from error
 
     def _variables(self) -> dict[str, keras.Variable]:
         initial = self._call("hook_state", self._network)
@@ -116,7 +177,14 @@ class RunningHooks:
             raise HookFailedError(f"{self._path}: hook_state: {name} must be a number or an array, got {value!r}")
         if isinstance(value, float | list | tuple) and array.dtype.kind == "f":
             array = array.astype(np.float32)  # Python's floats, as in TensorFlow
-        return keras.Variable(array, dtype=str(array.dtype), trainable=False, name=name)
+        return keras.Variable(array, dtype=str(array.dtype), trainable=False, name=self._named(name))
+
+    def _named(self, name: str) -> str:
+        return f"{self.owner}.{name}" if self.owner else name
+
+    @property
+    def _scope(self) -> str:
+        return f"{_SCOPE}{self.owner}." if self.owner else _SCOPE
 
     def _call(self, name: str, *arguments: Any) -> Any:
         function = self._functions.get(name)
@@ -128,13 +196,13 @@ class RunningHooks:
     def _in_step(self, name: str, *arguments: Any) -> Any:
         if name not in self._functions:
             return None
-        with tf.name_scope(f"{_SCOPE}{name}"):
+        with tf.name_scope(f"{self._scope}{name}"):
             return self._call(name, *arguments)
 
     @contextmanager
     def _blamed(self, name: str) -> Iterator[None]:
         try:
-            with blame_definition(self._path, doing=name):
+            with blame_definition(self._path, doing=self._named(name)):
                 yield
         except DefinitionFailedError as error:
             raise HookFailedError(str(error)) from error.__cause__

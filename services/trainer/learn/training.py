@@ -55,7 +55,7 @@ class Training:
                 f"computes the gradients"
             )
         self._optimizers = model.compiled_by_user.optimizers or (make_optimizer(asked),)
-        self._hooks = RunningHooks(model.hooks, str(model.definition.module), model.network)
+        self._hooks = RunningHooks(model.hooks, model.network, is_chief=team.is_chief)
         self._hooks.begin(self._optimizers[0])
         self._steps = Steps(model, self._optimizers, self._hooks, team)
         self.set_aside: dict[tuple[int, int], str] = {}

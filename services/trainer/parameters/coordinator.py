@@ -294,10 +294,11 @@ class _Run:
 
     def _hand_out(self, selector: selectors.BaseSelector) -> None:
         slowest = min((worker.clock for worker in self._chief._workers), default=0)
-        bound = self._chief.asked.max_staleness
-        for worker in self._chief._workers[:]:
+        bound, stagger = self._chief.asked.max_staleness, self._chief.asked.stagger_steps
+        for place, worker in enumerate(self._chief._workers[:]):  # of those that live: the first never waits
             is_ahead = bound is not None and worker.clock - slowest > bound
-            if worker.batch is not None or is_ahead or not self._waiting or self._is_full():
+            is_early = self._chief._updates < place * stagger
+            if worker.batch is not None or is_ahead or is_early or not self._waiting or self._is_full():
                 continue
             number = self._waiting.popleft()
             worker.batch, worker.since, worker.step = number, time.monotonic(), self._step

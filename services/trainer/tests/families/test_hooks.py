@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.protocol.messages import Done, Stopped
+from services.trainer.shards.team import Team
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module, trained_twice
-from services.trainer.tests.support.small_rounds import Platform, events, rebuilt
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 NET = """
 def build_model(schema, parameters):
@@ -98,7 +101,7 @@ def on_gradients(run, gradients, variables):
     run.state["seen"].assign(by_path["dense/kernel"])
     return [by_path["dense/kernel"] / 2.0, tf.zeros_like(by_path["dense/bias"])]
 """
-    asked = {"batch_size": 48, "optimizer": {"name": "sgd", "learning_rate": 0.5}}
+    asked: dict[str, Any] = {"batch_size": 48, "optimizer": {"name": "sgd", "learning_rate": 0.5}}
     model, examples = built(NET + hook, tmp_path, execution=execution, **asked)
     training = Training(model, seed=5)
     before: dict[str, Any] = {path: array.copy() for path, array in training.captured().items()}
@@ -187,3 +190,143 @@ def on_block(run, losses):
     assert course["ended_by"] == course["left_out"]["reason"] == "hook"
     assert 0 < course["left_out"]["examples"] == 120 - version.events_trained - version.events_held_out
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
+
+
+CLASSES = """
+import tensorflow as tf
+
+class Audit:
+    def __init__(self, path, factor=1):
+        self.path, self.factor = path, factor
+
+    def note(self, what):
+        with open(self.path, "a") as file:
+            file.write(f"{type(self).__name__} {what}\\n")
+
+    def on_round_begin(self, run):
+        self.note("begin")
+
+    def before_step(self, run, features, labels):
+        return {"rows": tf.size(labels), "x": tf.reduce_sum(features["x"])}
+
+    def on_block(self, run, losses):
+        self.note(f"block {len(losses)}")
+
+    def on_checkpoint(self, arrays):
+        self.note(f"checkpoint {'hook/Summed.rows' in arrays}")
+
+    def on_round_end(self, run):
+        self.note("end")
+
+class Summed(Audit):
+    def hook_state(self, network):
+        return {"rows": 0, "x": 0.0}
+
+    def after_step(self, run, loss, kept):
+        run.state["rows"].assign_add(tf.cast(kept["rows"], run.state["rows"].dtype) * self.factor)
+        run.state["x"].assign_add(kept["x"])
+
+class Halving:
+    def on_gradients(self, run, gradients, variables):
+        return [one / 2.0 for one in gradients]
+
+class Stopping:
+    def on_block(self, run, losses):
+        run.stop()
+
+class Asserting:
+    def after_step(self, run, loss, kept):
+        tf.debugging.assert_less(loss, -1.0, "the loss is not below -1")
+
+class Misspelt:
+    def on_blok(self, run, losses): ...
+
+class Idle:
+    def look(self): ...
+"""
+
+
+def hooks_by_class(path: Path) -> list[Any]:
+    arguments = {"path": str(path)}
+    return [
+        {"class": "audit.Summed", "arguments": arguments | {"factor": 3}},
+        {"class": "audit.Audit", "arguments": arguments, "chief_only": True},
+    ]
+
+
+@pytest.mark.covers("hook-api")
+def test_classes_by_import_path_are_called_in_order_and_remember_across_rounds(tmp_path: Path) -> None:
+    """The events' own x, summed by numpy, and three times their number: each trained twice in each of two rounds."""
+    asked = {"batch_size": 8, "passes": 2, "hooks": hooks_by_class(tmp_path / "told.txt")}
+    platform = trained_twice(tmp_path, module(NET, training=asked, audit_py=CLASSES), exports=False)
+    arrays = checkpoint.read(tmp_path / "cache" / "model" / "2").arrays
+    trained = sum(one.events_trained for one in platform.registry.versions)
+    assert arrays["hook/Summed.rows"] == 3 * 2 * trained
+    assert arrays["hook/Summed.x"].any()
+    told = [line for line in (tmp_path / "told.txt").read_text().splitlines() if line.startswith("Audit")]
+    words = [line.split()[1] for line in told]
+    assert (words[0], words.count("begin"), words.count("block")) == ("begin", 3, 12), "two rounds and the rebuild"
+    assert words.count("end") == 3
+    assert "Audit checkpoint True" in told, "the state of the other class is in it"
+
+
+@pytest.mark.covers("hook-api")
+def test_a_class_for_the_chief_alone_is_called_in_no_other_process(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        path = tmp_path / f"{rank}.txt"
+        model, examples = built(NET, tmp_path, audit=CLASSES, batch_size=16, hooks=hooks_by_class(path))
+        training = Training(model, seed=5, team=Team(rank=rank))
+        training.begin_round()
+        training.train_block(examples, pass_index=0, block_index=0)
+        assert training.captured()["hook/Summed.rows"] == 3 * 48
+        assert training.captured()["hook/Summed.x"] == pytest.approx(examples.columns["x"].numpy().sum(), abs=1e-4)
+        both = ["Summed begin", "Audit begin", "Summed block 3", "Audit block 3"]
+        assert path.read_text().splitlines() == [line for line in both if rank == 0 or line.startswith("Summed")]
+
+
+@pytest.mark.covers("hook-api")
+def test_gradients_go_from_hook_to_hook(tmp_path: Path) -> None:
+    moves: list[Any] = []
+    for hooks in ([], ["audit.Halving"]):
+        own = "\ndef on_gradients(run, gradients, variables):\n    return [one / 2.0 for one in gradients]\n"
+        asked = {"batch_size": 48, "optimizer": {"name": "sgd", "learning_rate": 0.5}, "hooks": hooks}
+        model, examples = built(NET + own * bool(hooks), tmp_path, audit=CLASSES, **asked)
+        training = Training(model, seed=5)
+        kernel = training.model.network.trainable_variables[0]
+        before = kernel.numpy()
+        training.train_block(examples, pass_index=0, block_index=0)
+        moves.append(kernel.numpy() - before)
+    np.testing.assert_allclose(moves[1], moves[0] / 4, rtol=1e-4)
+
+
+@pytest.mark.covers("hook-api")
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        ("audit.Asserting", r"^audit.py: Asserting.after_step: .*the loss is not below -1"),
+        ({"class": "audit.Stopping", "chief_only": True}, "Stopping.on_block: .*a hook of the chief alone cannot end"),
+        ({"class": "audit.Halving", "chief_only": True}, "Halving is for the chief alone, and on_gradients changes"),
+        ("audit.Misspelt", r"nothing calls on_blok\(\).*did you mean on_block\?"),
+        ("audit.Idle", "Idle has none of the hooks hook_state, on_round_begin"),
+        ("audit.Summed", r"Summed: TypeError: .*'path'"),
+        ("audit.Gone", "names its class Gone, which it lacks"),
+        ("other.Audit", "other.Audit is a class of other.py, which the definition lacks"),
+        ("Audit", "class must be file.Class, got 'Audit'"),
+        ({"class": "audit.Audit", "chief": True}, "chief_only"),
+    ],
+)
+def test_a_class_that_fails_or_that_nothing_could_call_is_refused_by_its_name(
+    hook: Any, words: str, tmp_path: Path
+) -> None:
+    def trained() -> None:
+        model, examples = built(NET, tmp_path, audit=CLASSES, hooks=[hook])
+        Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+
+    with pytest.raises((DefinitionFailedError, InvalidInput), match=words):
+        trained()
+
+
+@pytest.mark.covers("hook-api")
+def test_an_estimator_takes_no_classes() -> None:
+    with pytest.raises(InvalidInput, match="hooks go with a module"):
+        parse_definition(definition(training={"hooks": ["audit.Audit"]}))

@@ -124,8 +124,9 @@ def inputs_of(loaded: Any) -> dict[str, tf.Tensor]:
     return {name: raw[name] for name in specs}
 
 
-def built(source: str, directory: Path, **training: Any) -> tuple[BuiltModel, TrainingSet]:
-    files = module(source, parameters={"hidden": 4}, training={"batch_size": 8, **training})
+def built(source: str, directory: Path, *, audit: str = "", **training: Any) -> tuple[BuiltModel, TrainingSet]:
+    """`audit`: of a further file, audit.py."""
+    files = module(source, parameters={"hidden": 4}, training={"batch_size": 8, **training}, audit_py=audit)
     spec = parse_definition(files)
     user = load_user_module(spec, files, digest=directory.name, directory=directory)
     model = build(spec, SCHEMA_OF_TESTS, {}, user, seed=5)

@@ -1,5 +1,6 @@
 """`training.execution` and `training.input`: the steps are run and fed in other ways, and learn the same."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def build_model(schema, parameters):
     return keras.Model({"x": x, "pair": pair}, keras.layers.Dense(1)(hidden))
 """
 DROPPING = NET.replace("BatchNormalization()", "Dropout(0.4)")
-ASKED = {"batch_size": 20, "optimizer": {"name": "adam", "learning_rate": 0.05}}
+ASKED: Mapping[str, Any] = {"batch_size": 20, "optimizer": {"name": "adam", "learning_rate": 0.05}}
 ROW_BYTES = 4 * 3 + 4 + 4
 """x and pair, the label, the weight."""
 SESSION = {"execution": "session"}

@@ -404,6 +404,28 @@ def test_no_worker_is_further_ahead_of_the_slowest_than_allowed(tmp_path: Path) 
     assert min(clocks) >= 13
 
 
+@pytest.mark.covers("hook-api")
+def test_workers_start_late_by_steps_and_one_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
+    begun = dict[int, int]()
+    done = list[int]()
+
+    def noting(rank: int) -> Callable[[int], None]:
+        def note(number: int) -> None:
+            begun.setdefault(rank, len(done))
+            if rank == 0 and len(done) == 15:
+                raise DiesError
+            done.append(number)
+
+        return note
+
+    with _cluster(tmp_path, *(Toy(noting(rank)) for rank in range(3)), stagger_steps=10) as cluster:
+        cluster.run(60)
+        _assert_equal(cluster.values(), _expected(60))
+    assert begun[0] == 0
+    assert begun[1] >= 10
+    assert begun[2] >= 10, "the second of those that live"
+
+
 def test_a_batch_that_cannot_be_learned_from_is_told_with_its_reason(tmp_path: Path) -> None:
     with _cluster(tmp_path, Toy(), Toy()) as cluster:
         ran = cluster.run(8, bad=3)
@@ -434,6 +456,7 @@ def test_without_any_worker_or_server_the_attempt_ends_with_a_sentence(tmp_path:
         ({"take": 2, "max_staleness": 1}, "leave max_staleness out, or take"),
         ({"placement": "random"}, "placement must be one of round_robin, greedy"),
         ({"servers": 2, "worker": 1}, "worker"),
+        ({"stagger_steps": 5, "max_staleness": 1}, "for whom max_staleness or take would wait"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(section: Mapping[str, Any], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,11 @@ def _wrong(line: str, done: Result, statuses: range) -> str:
     return f"{line}: {len(wide[0])} columns: {wide[0]}" if wide and line.split()[0] in TABLES else ""
 
 
-def test_every_command_works_or_says_why_not(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:
+def test_every_command_works_or_says_why_not(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path, warm_python_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert isinstance(platform, LocalPlatform)
+    monkeypatch.setattr(sys, "executable", str(warm_python_path))  # of commands; the platform runs as it does
     with platform.client() as client:
         pupil = make_pupil(client)
         pupil.apply(tmp_path / "dir")

@@ -14,6 +14,7 @@ from xdist.scheduler import LoadFileScheduling
 from testing import processes, programs
 from testing.kafka import kafka_address  # noqa: F401  # a fixture
 from testing.redis_server import RedisServer
+from testing.triple_operation import triple_library  # noqa: F401  # a fixture
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
 
 # A machine that is busy elsewhere draws slowly: that says nothing about a strategy. CI's own profile stays below.

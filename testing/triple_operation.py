@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from testing.shared_folder import filled_once
+
 _GUIDE = Path(__file__).parents[1] / "docs/guide/keras.md"
 
 _SOURCE = """
@@ -27,7 +31,14 @@ REGISTER_KERNEL_BUILDER(Name("HeadraceTriple").Device(DEVICE_CPU), TripleOp);
 """
 
 
-def build(library: Path) -> None:
+@pytest.fixture(scope="session")
+def triple_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled once a run: that takes a compiler 10 s. The test has the mark `needs`."""
+    folder = filled_once(tmp_path_factory, "triple_operation", lambda folder: _build(folder / "triple.so"))
+    return folder / "triple.so"
+
+
+def _build(library: Path) -> None:
     """By the commands of the guide, without what costs time."""
     library.with_suffix(".cc").write_text(_SOURCE)
     lines = _GUIDE.read_text().splitlines()

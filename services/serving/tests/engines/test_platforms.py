@@ -189,10 +189,11 @@ def test_a_tflite_folder_that_cannot_be_served_says_why(
 @pytest.mark.timeout(300)  # a compiler on a busy machine
 @pytest.mark.needs("g++")
 def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
-    zygote: Zygote, redis_server: RedisServer, tmp_path: Path
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, triple_library: Path
 ) -> None:
+    module = "services.serving.tests.support.custom_op_model"
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.custom_op_model", str(tmp_path / "1")],
+        [sys.executable, "-m", module, str(tmp_path / "1"), str(triple_library)],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip

@@ -1,12 +1,11 @@
-"""Compiles an operation that TensorFlow does not know and writes a SavedModel that needs it, with the library in it:
-`python -m services.serving.tests.support.custom_op_model DIRECTORY`. Needs g++."""
+"""Writes a SavedModel that needs an operation that TensorFlow does not know, with its library in it:
+`python -m services.serving.tests.support.custom_op_model DIRECTORY LIBRARY` (testing/triple_operation.py has one)."""
 
+import shutil
 import sys
 from pathlib import Path
 
 import tensorflow as tf
-
-from testing import triple_operation
 
 
 class Triple(tf.Module):
@@ -19,14 +18,13 @@ class Triple(tf.Module):
         return {"y": self.triple(x=x)}
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, library: Path) -> None:
     extra = directory / "assets.extra"
     extra.mkdir(parents=True)
-    library = extra / "triple.so"
-    triple_operation.build(library)
+    shutil.copy(library, extra)
     tf.saved_model.save(Triple(library), str(directory))
     (extra / "custom_ops.txt").write_text("# Operations of our own\nassets.extra/triple.so\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

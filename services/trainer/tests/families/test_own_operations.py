@@ -12,7 +12,6 @@ from common.errors import InvalidInput
 from services.trainer.export.answers import Exports
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
-from testing import triple_operation
 
 _MODULE = """
 import keras
@@ -34,19 +33,17 @@ def build_model(schema, parameters):
 @pytest.mark.covers("api-custom-op")
 @pytest.mark.needs("g++")
 @pytest.mark.timeout(400)  # a compiler on a busy machine
-def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path) -> None:
-    library = tmp_path / "triple.so"
-    triple_operation.build(library)
+def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path, triple_library: Path) -> None:
     files = definition(
         estimator=None, features=None, parameters={}, module="model.py", task="binary", operations=["triple.so"],
         model_py=_MODULE,
-    ) | {"triple.so": library.read_bytes()}  # fmt: skip
+    ) | {"triple.so": triple_library.read_bytes()}  # fmt: skip
     platform = Platform(tmp_path / "platform")
     platform.append(events(60))
     lease = platform.lease(files)
     assert isinstance(ended := platform.train(lease), Done), ended
     version = platform.registry.versions[0]
-    assert version.environment["operations"] == {"triple.so": hashlib.sha256(library.read_bytes()).hexdigest()}
+    assert version.environment["operations"] == {"triple.so": hashlib.sha256(triple_library.read_bytes()).hexdigest()}
     assert "saved_model/assets.extra/operations/triple.so" in {file.path for file in version.files}
     exported = tmp_path / "platform/cache/model/1/saved_model"
     assert (exported / "assets.extra/custom_ops.txt").read_text() == "assets.extra/operations/triple.so\n"

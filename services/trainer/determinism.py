@@ -10,12 +10,16 @@ from services.trainer import keras_internals
 
 
 def configure(*, intra_op_threads: int, inter_op_threads: int) -> None:
-    """Once per process, before TensorFlow runs its first op. Sums depend on how many threads share them.
-
-    A GPU multiplies whole float32 numbers: with TensorFloat-32, TensorFlow's default, products keep 10 bits of the
-    fraction, and a replica on CPUs would not answer as the model was judged."""
+    """Once per process, before TensorFlow runs its first op. Sums depend on how many threads share them."""
     tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
+    be_exact()
+
+
+def be_exact() -> None:
+    """Operations give the same bits each time, and a GPU multiplies whole float32 numbers: with TensorFloat-32,
+    TensorFlow's default, products keep 10 bits of the fraction, and a replica on CPUs would not answer as the model was
+    judged."""
     tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(False)
 

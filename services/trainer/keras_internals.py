@@ -46,6 +46,15 @@ def layers_of(network: keras.Model, *, include_self: bool = False) -> list[keras
     return list(network._flatten_layers(include_self=include_self))
 
 
+def leave_cudnn(network: keras.Model) -> None:
+    """LSTM and GRU layers that would choose cuDNN where there is a GPU compute as on a CPU: cuDNN's operation has no
+    kernel there, so that an export with it answers on GPUs only, and takes no mask but a right-padded one. A layer that
+    asks for cuDNN keeps it."""
+    for layer in layers_of(network, include_self=True):
+        if getattr(layer, "use_cudnn", None) == "auto":
+            layer.use_cudnn = False
+
+
 def weights_of(layer: keras.layers.Layer) -> Variables:
     """The layer's own that gradients are for, also where it is frozen."""
     return list(layer._trainable_variables)

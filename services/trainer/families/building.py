@@ -10,7 +10,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 from common.definition.model import Definition
 from common.schema import Feature, Schema
-from services.trainer import determinism
+from services.trainer import determinism, keras_internals
 from services.trainer.families import bottleneck, module_checks, module_inputs, quantized, untold_state
 from services.trainer.families.compiled import compiled_of
 from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
@@ -47,6 +47,7 @@ def build(
             built = _build_estimator(definition, schema, statistics, seed_state, tables)
         else:
             built = _build_module(definition, schema, statistics, module)
+    keras_internals.leave_cudnn(built.network)
     if definition.training.quantize_aware:
         quantized.make_aware(built.network, definition.module or str(definition.estimator))
     return built

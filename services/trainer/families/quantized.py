@@ -45,14 +45,30 @@ def _wrap(layer: keras.layers.Layer, seen: keras.Variable) -> None:
     def quantized(inputs: tf.Tensor, *args: Any, **named: Any) -> Any:
         if is_training(layer):
             seen.assign(_moved(seen.value, inputs))
-        given = tf.quantization.fake_quant_with_min_max_vars(inputs, seen.value[0], seen.value[1])
+        given = _rounded(inputs, seen.value[0], seen.value[1])
         kernel = kernel_of(layer)
         greatest = tf.maximum(tf.reduce_max(tf.abs(kernel.value)), 1e-8)
-        rounded = tf.quantization.fake_quant_with_min_max_vars(kernel.value, -greatest, greatest, narrow_range=True)
+        rounded = _rounded(kernel.value, -greatest, greatest, narrow_range=True)
         with keras.StatelessScope(state_mapping=[(kernel, rounded)]):
             return call(given, *args, **named)
 
     object.__setattr__(layer, "call", quantized)  # no state of the layer's, so Keras need not track it
+
+
+def _rounded(values: tf.Tensor, low: tf.Tensor, high: tf.Tensor, *, narrow_range: bool = False) -> tf.Tensor:
+    """To 8 bits of low..high. The gradient is TensorFlow's, on the CPU: a GPU sums it in no certain order."""
+
+    @tf.custom_gradient
+    def rounded(values: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> Any:
+            with tf.device("CPU:0"):
+                return tf.raw_ops.FakeQuantWithMinMaxVarsGradient(
+                    gradients=upstream, inputs=values, min=low, max=high, narrow_range=narrow_range
+                )
+
+        return tf.quantization.fake_quant_with_min_max_vars(values, low, high, narrow_range=narrow_range), gradient
+
+    return rounded(values, low, high)
 
 
 def _moved(seen: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:

@@ -84,6 +84,13 @@ def test_what_layers_hold() -> None:
         dense.add_weight(name="later", shape=())
 
 
+def test_recurrence_leaves_cudnn_unless_a_layer_asks_for_it() -> None:
+    """On a GPU the export of a GRU then has no CudnnRNN, for which a CPU has no kernel."""
+    layers = [keras.layers.GRU(2), keras.layers.LSTM(2, use_cudnn=True), keras.layers.Dense(1)]
+    internals.leave_cudnn(keras.Sequential(layers))
+    assert [getattr(layer, "use_cudnn", None) for layer in layers] == [False, True, None]
+
+
 def test_compiled_metrics(network: Any) -> None:
     assert not internals.has_compiled_metrics(network)
     network.compile(loss="mse")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import yaml
 
 from common.definition.identity import MAX_PARAMETERS
@@ -18,6 +17,7 @@ from common.eventlog.tfrecord import frame
 from common.registry.catalog import Lease, OffsetRange
 from common.schema import Schema
 from protos import example_pb2
+from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
@@ -209,7 +209,7 @@ class Platform:
             profile_steps=profile[1],
             max_parameters=max_parameters,
         )
-        tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
+        determinism.be_exact()  # threads stay as they are: other tests have started TensorFlow
         return conduct(
             assignment,
             self.messages.append,
@@ -236,7 +236,7 @@ def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
         resume_interval_seconds=0.0,
         rebuild_of=version,
     )
-    tf.config.experimental.enable_op_determinism()
+    determinism.be_exact()
     found = rebuild(
         assignment,
         platform.messages.append,

@@ -52,7 +52,7 @@ _PRESSURE_SECONDS = 1.0
 class _Open:
     """A request that was accepted and not answered yet."""
 
-    __slots__ = ("deadline", "is_owed", "on_reply", "principal", "queue", "request", "rows", "span")
+    __slots__ = ("deadline", "is_owed", "on_reply", "principal", "queue", "request", "rows", "span", "turn")
 
     def __init__(
         self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply, principal: str
@@ -64,6 +64,8 @@ class _Open:
         self.request = request
         self.deadline = deadline
         self.on_reply = on_reply
+        self.turn = 0
+        """What counts of it among the principals' turns (turns.py); 0: it waits here, where there is a principal."""
         self.span: Span | None = None
         """Where in the queue it lies; None until Redis took it."""
         self.is_owed = False
@@ -199,11 +201,14 @@ class Front:
         now = self._loop.time()
         deadline = now + timeout
         load.opened(counted, principal)
-        self._open[request_id] = _Open(queue, counted, serialized, deadline, on_reply, principal)
+        opened = self._open[request_id] = _Open(queue, counted, serialized, deadline, on_reply, principal)
         if deadline < self._sweep_at:
             self._sweep_later(deadline)
-        if not principal or queue.turns.begin(principal, request_id, rows):
-            self.queue_client.enqueue(queue, request_id, serialized)
+        if principal:
+            opened.turn = queue.turns.begin(principal, request_id, rows)
+            if not opened.turn:
+                return request_id
+        self.queue_client.enqueue(queue, request_id, serialized)
         return request_id
 
     def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
@@ -253,12 +258,15 @@ class Front:
     def _close(self, request_id: bytes, request: _Open) -> None:
         """Of one that is not open any more: another one may have its turn."""
         request.queue.load.closed(request.rows, request.principal)
-        if request.principal and (following := request.queue.turns.end(request.principal, request_id)):
-            self._enqueue_again(following)
+        if not request.principal:
+            return
+        for following, turn in request.queue.turns.end(request.principal, request_id, request.turn):
+            self._open[following].turn = turn
+            self._enqueue_again((following,))
 
     def _cancel(self, request_id: bytes, request: _Open) -> None:
         """With all others of this turn. A request that is being written is cancelled when it is known where it lies."""
-        if _waits(request_id, request):
+        if _waits(request):
             return
         if request.span is None:
             self._abandoned.add(request_id)
@@ -373,7 +381,7 @@ class Front:
             self._outage_timer = None
         if self._open:
             logger.info("enqueueing open requests again", extra={"count": len(self._open)})
-        sent = {request_id: one for request_id, one in self._open.items() if not _waits(request_id, one)}
+        sent = {request_id: one for request_id, one in self._open.items() if not _waits(one)}
         for request in sent.values():
             request.is_owed = True
         self._enqueue_again(sent)
@@ -423,9 +431,9 @@ class Front:
             self._sweep_later(min(request.deadline for request in self._open.values()))
 
 
-def _waits(request_id: bytes, request: _Open) -> bool:
+def _waits(request: _Open) -> bool:
     """Whether it is at this front only, for its turn."""
-    return bool(request.principal) and request.queue.turns.waits(request.principal, request_id)
+    return bool(request.principal) and not request.turn
 
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:

@@ -76,7 +76,7 @@ class Routing:
         self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
         for route in self._routes.values():
             route.queue.limit = route.queue.load.follow(route.version.options)
-            route.queue.turns.at_once = route.queue.load.at_once
+            route.queue.turns.follow(at_once=route.queue.load.at_once, runners=route.queue.runners)
         self._default_target = alias_target(state.default_alias)
         self.state = state
 

@@ -177,8 +177,9 @@ class Admission:
         most_ahead = load.most_ahead(timeout_seconds)
         held = load.of_principals.get(principal, 0)
         if held:
-            left = min(room, self._queue_limit - max(depth, load.open_count), most_ahead + 1 - load.open_count)
-            if held >= _ROOM_FACTOR * left:
+            waiting = depth if depth > load.open_count else load.open_count
+            share = held / _ROOM_FACTOR
+            if share >= room or share >= self._queue_limit - waiting or share >= most_ahead + 1 - load.open_count:
                 raise self._refusal(
                     model, "principal",
                     f"{principal} has {counted(held, 'request')} open for model {model}, and others need room, too; "

@@ -49,6 +49,7 @@ class Queue:
         "load",
         "model",
         "refusal",
+        "runners",
         "serving_key",
         "target",
         "turns",
@@ -63,6 +64,8 @@ class Queue:
         self.unwritten: list[tuple[bytes, bytes]] = []
         self.load = QueueLoad()
         self.turns = Turns()
+        self.runners = 1
+        """That read it, as Redis counted them at the last write."""
         self.limit = 0
         """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
         self.depth = 0
@@ -298,7 +301,7 @@ class QueueClient:
     def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
         if isinstance(reply, list) and len(reply) == 4 and isinstance(reply[0], int):
             taken, first, last, runners = reply
-            queue.turns.runners = runners
+            queue.runners = runners
             self._on_taken(queue, requests, taken, (first, last))
             return
         if _is_unknown_script(reply) and self._requests is not None:

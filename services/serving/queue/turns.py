@@ -8,6 +8,7 @@ LONG_ROWS rows, between whose calls a runner answers others, takes no room from 
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from services.serving.wire.limits import LONG_ROWS
 
@@ -15,6 +16,9 @@ _FEWEST_ROWS = 32
 """In the queue, however small batches are: a runner that takes them shall not wait for this front's next turn."""
 _BATCHES_AHEAD = 2
 """Per runner: one runs and one is next."""
+
+
+LONG = -1
 
 
 class _Line:
@@ -29,68 +33,68 @@ class _Line:
 
 
 class Turns:
-    """Of one queue at one front."""
+    """Of one queue at one front.
 
-    __slots__ = ("_lines", "_long_count", "_sent", "_sent_rows", "at_once", "runners")
+    Who asks keeps what `begin` or `end` counted for a request, and hands it back: 0 for one that waits, LONG for a long
+    one, and otherwise its rows, as far as they count.
+    """
+
+    __slots__ = ("_lines", "_long_count", "_most_counted", "_room", "_sent_rows", "at_once")
 
     def __init__(self) -> None:
-        self.at_once = _FEWEST_ROWS
-        """Rows of a batch."""
-        self.runners = 1
-        """That read the queue, as Redis last counted them."""
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         """By principal; the first has its turn."""
-        self._sent: dict[bytes, int] = {}
-        """Requests in the queue with the rows that are counted for them; 0 for a long one."""
         self._sent_rows = self._long_count = 0
+        self.follow(at_once=_FEWEST_ROWS, runners=1)
+
+    def follow(self, *, at_once: int, runners: int) -> None:
+        """at_once: rows of a batch. runners: that read the queue, as Redis last counted them."""
+        self.at_once = at_once
+        self._room = max(_BATCHES_AHEAD * at_once * runners, _FEWEST_ROWS)
+        self._most_counted = self._room // 2
+        """However many rows a request has, another one may be next."""
 
     def waiting(self) -> dict[str, int]:
         """Requests that wait for their turn, by principal."""
         return {principal: len(line.requests) for principal, line in tuple(self._lines.items())}
 
-    def waits(self, principal: str, request_id: bytes) -> bool:
-        line = self._lines.get(principal)
-        return line is not None and request_id in line.requests
-
-    def begin(self, principal: str, request_id: bytes, rows: int) -> bool:
-        """True: the request goes into the queue. False: it waits, and the `end` of another one returns its id."""
+    def begin(self, principal: str, request_id: bytes, rows: int) -> int:
+        """What is counted for the request, which then goes into the queue; 0: it waits until `end` of another one names
+        it."""
+        # Who has no line and finds room goes first: what waits is of the other kind, long or not, else it would not.
+        if principal not in self._lines and self._has_room(rows):
+            return self._send(rows)
         line = self._lines.get(principal)
         if line is None:
-            if self._has_room(rows):  # What waits is of the other kind, long or not: else it would not wait.
-                self._send(request_id, rows)
-                return True
             line = self._lines[principal] = _Line(self.at_once)
         line.requests[request_id] = rows
-        return False
+        return 0
 
-    def end(self, principal: str, request_id: bytes) -> list[bytes]:
+    def end(self, principal: str, request_id: bytes, counted: int) -> Sequence[tuple[bytes, int]]:
         """A request is answered, or nobody waits for it any more; returns those that go into the queue now."""
-        counted = self._sent.pop(request_id, None)
-        if counted is None:
-            self._leave_line(principal, request_id)
-        elif counted:
+        if counted > 0:
             self._sent_rows -= counted
-        else:
+        elif counted:
             self._long_count -= 1
-        found: list[bytes] = []
+        else:
+            self._leave_line(principal, request_id)
+        if not self._lines:
+            return ()
+        found: list[tuple[bytes, int]] = []
         while self._lines and (following := self._next()) is not None:
             found.append(following)
         return found
 
-    def _room(self) -> int:
-        return max(_BATCHES_AHEAD * self.at_once * self.runners, _FEWEST_ROWS)
-
     def _has_room(self, rows: int) -> bool:
-        return not self._long_count if rows > LONG_ROWS else self._sent_rows < self._room()
+        return self._sent_rows < self._room if rows <= LONG_ROWS else not self._long_count
 
-    def _send(self, request_id: bytes, rows: int) -> None:
+    def _send(self, rows: int) -> int:
         if rows > LONG_ROWS:
             self._long_count += 1
-            self._sent[request_id] = 0
-            return
-        counted = max(min(rows, self._room() // 2), 1)  # However many rows it has, another one may be next.
-        self._sent[request_id] = counted
+            return LONG
+        counted = rows if 0 < rows < self._most_counted else max(min(rows, self._most_counted), 1)
         self._sent_rows += counted
+        return counted
 
     def _leave_line(self, principal: str, request_id: bytes) -> None:
         line = self._lines.get(principal)
@@ -99,7 +103,7 @@ class Turns:
             if not line.requests:
                 del self._lines[principal]
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> tuple[bytes, int] | None:
         """Takes the request whose turn it is out of its line; None where the queue has room for none of the first."""
         lacking = math.inf
         for _ in range(len(self._lines)):
@@ -109,8 +113,7 @@ class Turns:
                 if rows <= line.credit:
                     line.credit -= rows
                     self._leave_line(principal, request_id)
-                    self._send(request_id, rows)
-                    return request_id
+                    return request_id, self._send(rows)
                 line.credit += self.at_once
                 lacking = min(lacking, rows - line.credit)
             self._lines.move_to_end(principal)

@@ -11,16 +11,18 @@ from services.serving.wire.limits import LONG_ROWS
 class Line:
     """A queue and its front, without either: `answer` ends the oldest request in the queue."""
 
-    def __init__(self, at_once: int = 16) -> None:
+    def __init__(self, runners: int = 1) -> None:
         self.turns = Turns()
-        self.turns.at_once = at_once
+        self.turns.follow(at_once=16, runners=runners)
+        self.counted: dict[bytes, int] = {}
         self.queue: deque[bytes] = deque()
         self.requests: dict[bytes, tuple[str, int]] = {}
 
     def send(self, principal: str, rows: int = 1) -> bytes:
         request_id = b"%d" % len(self.requests)
         self.requests[request_id] = principal, rows
-        if self.turns.begin(principal, request_id, rows):
+        self.counted[request_id] = self.turns.begin(principal, request_id, rows)
+        if self.counted[request_id]:
             self.queue.append(request_id)
         return request_id
 
@@ -29,7 +31,9 @@ class Line:
 
     def end(self, request_id: bytes) -> tuple[str, int]:
         principal, rows = self.requests[request_id]
-        self.queue += self.turns.end(principal, request_id)
+        for following, counted in self.turns.end(principal, request_id, self.counted[request_id]):
+            self.counted[following] = counted
+            self.queue.append(following)
         return principal, rows
 
 
@@ -51,8 +55,7 @@ def test_principals_that_wait_have_equal_shares_of_rows(rows: dict[str, int]) ->
 
 
 def test_one_alone_fills_the_queue_and_waits_for_nobody() -> None:
-    line = Line()
-    line.turns.runners = 3
+    line = Line(runners=3)
     sent = [line.send("alone") for _ in range(200)]
     assert len(line.queue) == 2 * 16 * 3
     assert [line.answer()[0] for _ in range(200)] == ["alone"] * 200
@@ -63,7 +66,7 @@ def test_one_alone_fills_the_queue_and_waits_for_nobody() -> None:
 def test_a_request_of_millions_of_rows_takes_no_room_from_others_and_the_next_one_waits() -> None:
     line = Line()
     line.send("flood", LONG_ROWS + 1)
-    assert line.turns.waits("flood", line.send("flood", 100 * LONG_ROWS))
+    assert not line.counted[line.send("flood", 100 * LONG_ROWS)]
     for _ in range(40):
         line.send("other")
     assert Counter(line.requests[request_id][0] for request_id in line.queue) == {"flood": 1, "other": 32}

@@ -47,6 +47,7 @@ from services.registry.series import Series, Wanted
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
+from services.registry.store.ended import EndedSessions
 from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.postgres import Leadership
@@ -138,6 +139,7 @@ class Catalog:
         with self._database.write() as transaction:
             line.complete(transaction.connection)
         self.audit = AuditLog(self._database)
+        self.ended_sessions = EndedSessions(self._database)
         self.jobs = Jobs(self._database, self.audit)
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers

@@ -101,7 +101,7 @@ class Pages:
 
     def __init__(self, catalog: Catalog, neighbours: Neighbours, *, secret: bytes, access: Access) -> None:
         self._catalog, self._neighbours, self._access = catalog, neighbours, access
-        self._sessions, self._logins = Sessions(secret), Logins(access, secret)
+        self._sessions, self._logins = Sessions(secret), Logins(access, secret, catalog.ended_sessions)
         self.identify = self._logins.identify
         self._environment = make_environment()
         self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")
@@ -219,6 +219,7 @@ class Pages:
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.check(request, await read_form(request, set()))
+        await run_in_threadpool(self._logins.end, request.cookies.get(LOGIN_COOKIE, ""))
         response = RedirectResponse("/login", status_code=_SEE_OTHER, headers=dict(HEADERS))
         response.delete_cookie(LOGIN_COOKIE, path="/", httponly=True, samesite="strict")
         return response

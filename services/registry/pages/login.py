@@ -1,16 +1,19 @@
 """Signing in on the pages: a token is exchanged for a cookie that this registry has signed.
 
 The cookie holds the token's SHA-256, by which the principal is looked up again with every request: a token that is
-removed from the access file ends its sessions. Of an issuer's token it holds name and roles, until the token expires.
-The cookie is HttpOnly and SameSite=Strict. It counts for pages and their forms, and where something is read; a change
-through the API takes a bearer token, which no page of another site can send.
+removed from the access file ends its sessions. Logging out ends one session in each browser that has its cookie. Of an
+issuer's token the cookie holds name and roles, until the token expires. It is HttpOnly and SameSite=Strict. It counts
+for pages and their forms, and where something is read; a change through the API takes a bearer token, which no page of
+another site can send.
 """
 
 import base64
+import contextlib
 import hmac
 import json
 import math
 import time
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
@@ -21,6 +24,7 @@ from common.access.principal import Principal
 from common.access.tokens import digest_of
 from common.errors import Unauthenticated
 from common.process.guarded_http import bearer_of, credentials_of
+from services.registry.store.ended import EndedSessions
 
 LOGIN_COOKIE = "headrace_login"
 SECONDS = 12 * 3600
@@ -31,8 +35,8 @@ _READING = ("GET", "HEAD")
 class Logins:
     """Makes and reads the cookies."""
 
-    def __init__(self, access: Access, secret: bytes) -> None:
-        self._access, self._secret = access, secret
+    def __init__(self, access: Access, secret: bytes, ended: EndedSessions) -> None:
+        self._access, self._secret, self._ended = access, secret, ended
 
     def issue(self, token: str) -> str:
         """The cookie's value. Raises Unauthenticated: the token is of no principal; Unavailable."""
@@ -57,13 +61,23 @@ class Logins:
         """Whether a person is shown the answer."""
         return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(_API)
 
-    def _principal_of(self, cookie: str) -> Principal:
+    def end(self, cookie: str) -> None:
+        """The cookie counts no more; one that counts for nothing changes nothing. Raises Overloaded."""
+        with contextlib.suppress(Unauthenticated):
+            self._ended.end_session(digest_of(cookie), self._session_of(cookie)["expires_at"])
+
+    def _session_of(self, cookie: str) -> dict[str, Any]:
+        """Raises Unauthenticated."""
         encoded, _, signature = cookie.partition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(encoded).encode()):
             raise Unauthenticated("the session is not one of this registry's; log in again")
-        session = json.loads(base64.urlsafe_b64decode(encoded))
-        if session["expires_at"] < time.time():
+        session: dict[str, Any] = json.loads(base64.urlsafe_b64decode(encoded))
+        if session["expires_at"] < time.time() or digest_of(cookie) in self._ended:
             raise Unauthenticated("the session has ended; log in again")
+        return session
+
+    def _principal_of(self, cookie: str) -> Principal:
+        session = self._session_of(cookie)
         if "name" in session and self._access.has_issuer:
             return Principal(session["name"], frozenset(session["roles"]), expires_at=session["expires_at"])
         return self._access.principal_of_digest(session.get("token_sha256", ""))

@@ -84,7 +84,10 @@ class AuditLog:
     def note_denied(self, call: Call, error: HeadraceError) -> None:
         """For a door that must not wait for the disk: written soon."""
         if self._is_due(call, error):
-            self._later.submit(self._write_denied, call)
+            try:
+                self._later.submit(self._write_denied, call)
+            except RuntimeError:  # The log is closed: the doors of a registry that ends may still refuse.
+                logger.warning("a refusal came too late for the audit log", extra={"action": call.action})
 
     def close(self) -> None:
         self._later.shutdown()

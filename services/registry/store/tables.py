@@ -246,6 +246,14 @@ audit = Table(
     Column("line", Text, nullable=False),
 )
 
+ended_sessions = Table(
+    "ended_sessions",
+    metadata,
+    # SHA-256 of a cookie of the pages' login (services.registry.store.ended).
+    Column("digest", NAME, primary_key=True),
+    Column("expires_at", Float, nullable=False),
+)
+
 archived_streams = Table(
     "archived_streams",
     metadata,

@@ -17,7 +17,7 @@ from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.pages.login import LOGIN_COOKIE
-from services.registry.tests.building import publish
+from services.registry.tests.building import Clock, new_catalog, publish
 from services.registry.tests.seeing import Seen, seen
 from testing import plain_http
 from testing.walking import TOKENS, bearer, write_access
@@ -122,8 +122,21 @@ def test_a_session_ends_with_its_token_and_by_logging_out(browser: httpx.Client,
     assert browser.get("/", headers=_PAGE).status_code == 200
     assert browser.post("/logout", data={"token": ""}).status_code == 409, "a form without its token"
     assert browser.get("/", headers=_PAGE).status_code == 200
+    kept = browser.cookies[LOGIN_COOKIE]
     assert browser.post("/logout", data={"token": _token_of(page)}, follow_redirects=False).status_code == 303
     assert browser.get("/", headers=_PAGE).status_code == 401
+    browser.cookies.set(LOGIN_COOKIE, kept)
+    assert "the session has ended" in seen(browser.get("/", headers=_PAGE)).text
+
+
+def test_a_session_that_was_ended_stays_so_after_a_restart(tmp_path: Path, clock: Clock) -> None:
+    first = new_catalog(tmp_path / "data", clock)
+    first.ended_sessions.end_session("over", clock.now - 1)
+    first.ended_sessions.end_session("ended", clock.now + 10)
+    first.close()
+    again = new_catalog(tmp_path / "data", clock)
+    assert ("ended" in again.ended_sessions, "over" in again.ended_sessions) == (True, False)
+    again.close()
 
 
 def test_a_live_page_ends_when_its_session_does(browser: httpx.Client, access: Access) -> None:

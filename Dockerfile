@@ -1,5 +1,6 @@
 # One image per service: docker build --build-arg SERVICE=ingest --build-arg HTTP_PORT=8601 -t headrace/ingest .
-# It holds its own service, common and protos, and the packages of the service's extra in pyproject.toml.
+# It holds its own service, common and protos, and the packages of requirements/SERVICE.txt, each with the SHA-256 that
+# stands there (make requirements). /venv/sbom.cdx.json lists them, as CycloneDX.
 # Classic and BuildKit builders both take it. With wheels in build/wheelhouse (docker/wheelhouse.sh) nothing is
 # downloaded; without, pip asks its index.
 ARG BASE=python:3.11-slim
@@ -8,19 +9,18 @@ FROM ${BASE} AS packages
 WORKDIR /build
 RUN python3 -m venv /venv
 # The pattern matches nothing where there is no wheelhouse, which COPY allows as long as another source is there.
-COPY pyproject.toml constraints.txt build/wheelhous[e] ./
+COPY requirements build/wheelhous[e] ./
 ARG SERVICE
-# `tensorflow[and-cuda]` for NVIDIA devices; the same version, whichever it is.
-ARG TENSORFLOW=tensorflow-cpu
-# The project is installed without a line of its code: only what the extra asks for is wanted here. TensorFlow's C++
-# headers and pip are of no use in an image.
-RUN touch README.md LICENSE \
- && sed -i "s/\"tensorflow-cpu\"/\"${TENSORFLOW}\"/" pyproject.toml \
- && sed -i "s/^tensorflow-cpu==/${TENSORFLOW%%[*}==/" constraints.txt \
- && wheels=$(ls | grep -q '\.whl$' && echo --no-index --find-links=. || true) \
- && /venv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check $wheels -c constraints.txt ".[${SERVICE}]" \
+# `-gpu` for NVIDIA devices: the same packages, and CUDA's.
+ARG DEVICES=
+# TensorFlow's C++ headers and pip are of no use in an image.
+RUN wheels=$(ls | grep -q '\.whl$' && echo --no-index --find-links=. || true) \
+ && install="pip install --quiet --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes $wheels" \
+ && /venv/bin/$install -r "${SERVICE}${DEVICES}.txt" \
  && rm -rf /venv/lib/python3*/site-packages/tensorflow/include \
- && /venv/bin/pip uninstall --quiet --yes pip
+ && /venv/bin/pip uninstall --quiet --yes pip \
+ && python3 -m venv /sbom && /sbom/bin/$install -r sbom.txt \
+ && /sbom/bin/cyclonedx-py environment --output-reproducible --output-file /venv/sbom.cdx.json /venv/bin/python
 
 # The registry's pages show the documents; no other image has them.
 FROM ${BASE} AS documents

@@ -92,17 +92,20 @@ clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Containers. WITH=gpu or WITH=cluster takes that compose file as well as those that .env names.
-.PHONY: base-images images up down kubernetes test-containers
+.PHONY: requirements base-images images up down kubernetes test-containers
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES := $(or $(shell sed -n 's/^COMPOSE_FILE=//p' .env 2>/dev/null),docker-compose.yml)
 COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml) $(COMPOSE)
+
+requirements:  ## requirements/*.txt: what each image installs, with hashes, from pyproject.toml and constraints.txt
+	PYTHON=$(PYTHON) docker/requirements.sh
 
 base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env
 	docker/base-images/build.sh
 	docker/select-stand-ins.sh
 
 images:  ## the four services' images (WITH=gpu: with CUDA)
-	PYTHON=$(PYTHON) TENSORFLOW='$(if $(filter gpu,$(WITH)),tensorflow[and-cuda],tensorflow-cpu)' docker/wheelhouse.sh
+	PYTHON=$(PYTHON) DEVICES=$(if $(filter gpu,$(WITH)),-gpu) docker/wheelhouse.sh
 	$(COMPOSE) build registry ingest trainer serving
 
 up:  ## the platform in containers (WITH=gpu|cluster, SCALE="--scale serving=3")

@@ -1,0 +1,63 @@
+"""requirements/*.txt, which images are built from, against what pyproject.toml and constraints.txt say."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+_ROOT = Path(__file__).parents[2]
+_IMAGES = ("ingest", "registry", "trainer", "serving", "trainer-gpu", "serving-gpu")
+_OPEN = {"async-timeout", "setuptools", "wheel"}
+"""Of an older Python 3.11 than contributors have, and of building."""
+_PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==(\S+)", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
+
+
+def _locked(name: str) -> dict[str, str]:
+    text = (_ROOT / "requirements" / f"{name}.txt").read_text()
+    return {canonicalize_name(package): version for package, version in _PINNED.findall(text)}
+
+
+def _constraints(*, on_gpu: bool) -> dict[str, str]:
+    text = (_ROOT / "constraints.txt").read_text()
+    found: dict[str, str] = {canonicalize_name(package): version for package, version in _PINNED.findall(text)}
+    if on_gpu:
+        found["tensorflow"] = found.pop("tensorflow-cpu")
+    return found
+
+
+def _asked(extra: str) -> Iterator[Requirement]:
+    """What the extra asks for, with the extras that it names and what the project needs always."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    for text in (*project["dependencies"], *project["optional-dependencies"][extra]):
+        requirement = Requirement(text)
+        if requirement.name != "headrace":
+            yield requirement
+        for inner in requirement.extras if requirement.name == "headrace" else ():
+            yield from _asked(inner)
+
+
+@pytest.mark.parametrize("name", _IMAGES)
+def test_an_image_installs_what_is_asked_for_in_the_versions_of_the_constraints(name: str) -> None:
+    service, on_gpu = name.removesuffix("-gpu"), name.endswith("-gpu")
+    locked, constraints = _locked(name), _constraints(on_gpu=on_gpu)
+    differing = {package for package in locked.keys() & constraints.keys() if locked[package] != constraints[package]}
+    assert not differing, "make requirements"
+    for requirement in _asked(service):
+        package: str = canonicalize_name(requirement.name)
+        package = "tensorflow" if on_gpu and package == "tensorflow-cpu" else package
+        assert requirement.specifier.contains(locked.get(package, "")), f"{requirement}: make requirements"
+    others = {package for package in locked.keys() - constraints.keys() if not package.startswith("nvidia-")}
+    assert others <= _OPEN, "packages without a version in constraints.txt"
+
+
+@pytest.mark.parametrize("name", [*_IMAGES, "sbom"])
+def test_each_package_has_hashes_and_is_named_once(name: str) -> None:
+    entries = re.split(r"\n(?=\S)", (_ROOT / "requirements" / f"{name}.txt").read_text().strip())
+    packages = [entry for entry in entries if not entry.startswith("#")]
+    assert all(_PINNED.match(entry) and _HASH.search(entry) for entry in packages)
+    assert len(packages) == len(_locked(name)) > 5

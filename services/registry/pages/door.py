@@ -101,7 +101,7 @@ class Pages:
 
     def __init__(self, catalog: Catalog, neighbours: Neighbours, *, secret: bytes, access: Access) -> None:
         self._catalog, self._neighbours, self._access = catalog, neighbours, access
-        self._sessions, self._logins = Sessions(secret), Logins(access, secret, catalog.ended_sessions)
+        self._sessions, self._logins = Sessions(secret), Logins(access, secret, catalog)
         self.identify = self._logins.identify
         self._environment = make_environment()
         self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")

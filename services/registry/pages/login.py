@@ -24,7 +24,7 @@ from common.access.principal import Principal
 from common.access.tokens import digest_of
 from common.errors import Unauthenticated
 from common.process.guarded_http import bearer_of, credentials_of
-from services.registry.store.ended import EndedSessions
+from services.registry.catalog import Catalog
 
 LOGIN_COOKIE = "headrace_login"
 SECONDS = 12 * 3600
@@ -35,8 +35,8 @@ _READING = ("GET", "HEAD")
 class Logins:
     """Makes and reads the cookies."""
 
-    def __init__(self, access: Access, secret: bytes, ended: EndedSessions) -> None:
-        self._access, self._secret, self._ended = access, secret, ended
+    def __init__(self, access: Access, secret: bytes, catalog: Catalog) -> None:
+        self._access, self._secret, self._catalog = access, secret, catalog
 
     def issue(self, token: str) -> str:
         """The cookie's value. Raises Unauthenticated: the token is of no principal; Unavailable."""
@@ -64,7 +64,7 @@ class Logins:
     def end(self, cookie: str) -> None:
         """The cookie counts no more; one that counts for nothing changes nothing. Raises Overloaded."""
         with contextlib.suppress(Unauthenticated):
-            self._ended.end_session(digest_of(cookie), self._session_of(cookie)["expires_at"])
+            self._catalog.ended_sessions.end_session(digest_of(cookie), self._session_of(cookie)["expires_at"])
 
     def _session_of(self, cookie: str) -> dict[str, Any]:
         """Raises Unauthenticated."""
@@ -72,7 +72,7 @@ class Logins:
         if not hmac.compare_digest(signature.encode(), self._signature(encoded).encode()):
             raise Unauthenticated("the session is not one of this registry's; log in again")
         session: dict[str, Any] = json.loads(base64.urlsafe_b64decode(encoded))
-        if session["expires_at"] < time.time() or digest_of(cookie) in self._ended:
+        if session["expires_at"] < time.time() or digest_of(cookie) in self._catalog.ended_sessions:
             raise Unauthenticated("the session has ended; log in again")
         return session
 

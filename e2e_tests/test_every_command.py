@@ -46,7 +46,7 @@ history nobody | dead-letters nobody | pause nobody | resume {model}
 pin {model} 99 | unpin {model} | archive nobody | unarchive {model} | delete nobody --yes
 delete --stream {stream} --yes | delete {model} | model export nobody --to {new}/served | stats nobodi
 promote {model} 99 | rollback {model} | predict {model} '[1' | predict nobody {row} | predict {model} {{}}
-push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
+forget {model} --offsets 4-2 | push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
 apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2
 lr-find {dir} --data {dir}
 bench http://127.0.0.1:1 --model {model} --seconds 0.1 | bench x

@@ -32,6 +32,7 @@ from headrace.commands import (
     checkpoints,
     events,
     fit,
+    forget,
     learning_rate,
     lifecycle,
     live,
@@ -220,6 +221,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "verify": signing.verify,
         "promote": models.promote,
         "rollback": models.rollback,
+        "forget": forget.forget,
     },
     "Streams and events": {
         "streams": look.streams,

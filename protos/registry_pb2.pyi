@@ -66,7 +66,7 @@ class Definition(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json")
+    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json", "forgotten_examples")
     class AliasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Model(_message.Message):
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     HEAD_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_JSON_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: str
     definition_digest: str
@@ -106,7 +107,8 @@ class Model(_message.Message):
     archived: bool
     head_version: int
     rolled_back_json: str
-    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ...) -> None: ...
+    forgotten_examples: int
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ..., forgotten_examples: _Optional[int] = ...) -> None: ...
 
 class RegisterModelRequest(_message.Message):
     __slots__ = ("name", "stream", "files", "by")
@@ -601,7 +603,7 @@ class Verdict(_message.Message):
     def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ..., outcomes_json: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json", "evaluation_json", "signature", "signed_by", "thinned_at", "thinned_by")
+    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json", "evaluation_json", "signature", "signed_by", "thinned_at", "thinned_by", "forgotten_at")
     class EndPositionEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -641,6 +643,7 @@ class Version(_message.Message):
     SIGNED_BY_FIELD_NUMBER: _ClassVar[int]
     THINNED_AT_FIELD_NUMBER: _ClassVar[int]
     THINNED_BY_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_AT_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     status: str
@@ -673,7 +676,8 @@ class Version(_message.Message):
     signed_by: str
     thinned_at: float
     thinned_by: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ..., evaluation_json: _Optional[str] = ..., signature: _Optional[str] = ..., signed_by: _Optional[str] = ..., thinned_at: _Optional[float] = ..., thinned_by: _Optional[str] = ...) -> None: ...
+    forgotten_at: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ..., evaluation_json: _Optional[str] = ..., signature: _Optional[str] = ..., signed_by: _Optional[str] = ..., thinned_at: _Optional[float] = ..., thinned_by: _Optional[str] = ..., forgotten_at: _Optional[float] = ...) -> None: ...
 
 class RegisterVersionRequest(_message.Message):
     __slots__ = ("round_id", "token", "version")
@@ -826,6 +830,32 @@ class Change(_message.Message):
     detail: str
     at: float
     def __init__(self, revision: _Optional[int] = ..., kind: _Optional[_Union[Change.Kind, str]] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("model", "forgotten_json", "by", "reason", "dry_run")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_JSON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    forgotten_json: str
+    by: str
+    reason: str
+    dry_run: bool
+    def __init__(self, model: _Optional[str] = ..., forgotten_json: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+
+class GetForgottenRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class Forgotten(_message.Message):
+    __slots__ = ("forgotten_json",)
+    FORGOTTEN_JSON_FIELD_NUMBER: _ClassVar[int]
+    forgotten_json: str
+    def __init__(self, forgotten_json: _Optional[str] = ...) -> None: ...
 
 class Evidence(_message.Message):
     __slots__ = ("revision", "state_json")

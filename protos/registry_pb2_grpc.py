@@ -209,6 +209,16 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.PutEvidenceRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Evidence.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/headrace.RegistryService/Forget',
+                request_serializer=protos_dot_registry__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Forgotten.FromString,
+                _registered_method=True)
+        self.GetForgotten = channel.unary_unary(
+                '/headrace.RegistryService/GetForgotten',
+                request_serializer=protos_dot_registry__pb2.GetForgottenRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Forgotten.FromString,
+                _registered_method=True)
         self.ListAliasHistory = channel.unary_unary(
                 '/headrace.RegistryService/ListAliasHistory',
                 request_serializer=protos_dot_registry__pb2.ListAliasHistoryRequest.SerializeToString,
@@ -451,6 +461,20 @@ class RegistryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forget(self, request, context):
+        """Keeps places of events that the model never learns again, and has the next round start from before them; FAILED_
+        PRECONDITION while a round is open. GetForgotten has all places: {"pieces": [[partition, from, to, [rows]]]}.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetForgotten(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAliasHistory(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -641,6 +665,16 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.PutEvidence,
                     request_deserializer=protos_dot_registry__pb2.PutEvidenceRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Evidence.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=protos_dot_registry__pb2.ForgetRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Forgotten.SerializeToString,
+            ),
+            'GetForgotten': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetForgotten,
+                    request_deserializer=protos_dot_registry__pb2.GetForgottenRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Forgotten.SerializeToString,
             ),
             'ListAliasHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAliasHistory,
@@ -1598,6 +1632,60 @@ class RegistryService(object):
             '/headrace.RegistryService/PutEvidence',
             protos_dot_registry__pb2.PutEvidenceRequest.SerializeToString,
             protos_dot_registry__pb2.Evidence.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/Forget',
+            protos_dot_registry__pb2.ForgetRequest.SerializeToString,
+            protos_dot_registry__pb2.Forgotten.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetForgotten(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/GetForgotten',
+            protos_dot_registry__pb2.GetForgottenRequest.SerializeToString,
+            protos_dot_registry__pb2.Forgotten.FromString,
             options,
             channel_credentials,
             insecure,

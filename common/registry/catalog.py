@@ -67,9 +67,12 @@ class Model:
     head_version: int = 0
     """The parent of the next round: production, or a canary or a held version that came after it; 0: none."""
     rolled_back: JsonMap = field(default_factory=dict)
-    """What only versions have learned that production was moved back from: {"head_version": where it went,
-    "newest_version": that there was then, "events": LEARN or LEAVE_OUT, "examples", "end_position": {partition: where
-    they end}}. It counts while the head is that one (`rolled_back_now`); {}: production was never moved back."""
+    """What only versions have learned that production was moved back from, or the head in order to forget events:
+    {"head_version": where it went, "newest_version": that there was then, "events": LEARN or LEAVE_OUT, "examples",
+    "end_position": {partition: where they end}, "forgot": true where events are forgotten}. It counts while the head is
+    that one (`rolled_back_now`); {}: neither has happened."""
+    forgotten_examples: int = 0
+    """Events that it never learns again (forgotten.py)."""
 
     def rolled_back_now(self) -> JsonMap:
         """rolled_back while the next round starts from where production was moved to, else {}."""
@@ -325,6 +328,9 @@ class Version:
     """When its files went, epoch seconds; 0: they have not, or by an older release."""
     thinned_by: str = ""
     """Of THINNED_TO; "" where it was not thinned."""
+    forgotten_at: float = 0.0
+    """When events were forgotten that it, or an ancestor, has learned; 0: none were. It never becomes production again,
+    and no round starts from it."""
     signed_by: str = ""
     """The ids of the keys that its signature names, separated by commas; the registry does not verify them. "": it has
     no signature."""

@@ -29,6 +29,7 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
+from common.registry.forgotten import Forgotten, forgotten_from_json
 from common.registry.jobs import Job, JobKind, JobState, job_from_wire
 from common.registry.live import Evidence
 from common.registry.reporting import Report
@@ -333,6 +334,21 @@ class RegistryClient:
         request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
         with self._errors("the registry"):
             return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
+
+    def forget(self, model: str, asked: JsonMap, *, by: str, reason: str, dry_run: bool = False) -> JsonMap:
+        """Has the model never learn from these events again: {"pieces": places, "examples": how many they are}; gives
+        what has learned them and where the next round starts. Raises NotFound, Conflict, InvalidInput."""
+        request = pb.ForgetRequest(
+            model=model, forgotten_json=wire.json_text(asked), by=by, reason=reason, dry_run=dry_run
+        )
+        with self._errors("the registry"):
+            answer = self._stub.Forget(request, timeout=self._timeout_seconds)
+        return wire.json_map("forgotten_json", answer.forgotten_json)
+
+    def forgotten_by(self, model: str) -> Forgotten:
+        """Raises NotFound."""
+        answer = self._call(self._stub.GetForgotten, pb.GetForgottenRequest(model=model))
+        return forgotten_from_json(wire.json_map("forgotten_json", answer.forgotten_json)["pieces"])
 
     def get_evidence(self, model: str) -> Evidence:
         """Where the reading of labels stands. Raises NotFound."""

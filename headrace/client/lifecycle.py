@@ -16,7 +16,17 @@ import orjson
 
 from common.errors import InvalidInput
 from common.registry.audit import Head, head_of
-from common.registry.catalog import MOST_LISTED, FileEntry, HistoryEntry, Model, Round, Stream, ThinnedVersions, Version
+from common.registry.catalog import (
+    MOST_LISTED,
+    FileEntry,
+    HistoryEntry,
+    Model,
+    OffsetRange,
+    Round,
+    Stream,
+    ThinnedVersions,
+    Version,
+)
 from headrace.client.answers import build, list_of
 from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
@@ -235,6 +245,28 @@ class Lifecycle:
         """Removes an archived stream; its events stay in the log. Raises Conflict with what uses it, also with
         dry_run."""
         self._delete(f"/v1/streams/{segment(stream)}", reason, dry_run=dry_run)
+
+    def forget(
+        self, model: str, *, ranges: Sequence[OffsetRange] = (), feature: str = "", value: str | int = "",
+        reason: str = "", dry_run: bool = False, wait_seconds: float = 600.0,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """No later version learns the events at these places, or those whose feature has the value, nor descends from a
+        version that has: {"examples", "learned_by", "head_version", "events_again", "seconds", "round_id", ...}.
+
+        Args:
+            dry_run: only say what would be.
+            wait_seconds: for the trainer's answer, which reads the log.
+
+        Raises:
+            Conflict: a round is open, or all of it is forgotten already.
+        """
+        chosen = {"ranges": [asdict(one) for one in ranges]} if ranges else {"feature": feature, "value": value}
+        body = orjson.dumps({"by": self._by, "reason": reason, "dry_run": dry_run, **chosen})
+        path = f"/v1/models/{segment(model)}:forget"
+        answer: Mapping[str, Any] = self._trainer.call(
+            "POST", path, body, headers=JSON, repeatable=False, timeout_seconds=wait_seconds
+        ).json()
+        return answer
 
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
         """Ends a round that is planned or running, whoever holds it."""

@@ -1,7 +1,6 @@
 """apply, train, models, versions, promote, rollback: models and what comes of them."""
 
 import json
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
 from headrace.client.lifecycle import Applied, Listing
 from headrace.client.tables import Versions
+from headrace.commands.forget import offsets_of
 from headrace.commands.session import Session, age, print_line, print_table
 
 _PLANNING_SECONDS = 60.0
@@ -180,7 +180,7 @@ def list_versions(
 ) -> None:
     """List the versions of a model: their events, metrics and verdicts, and which is live."""
     session: Session = context.obj
-    pieces = _pieces(learned) if learned else ()
+    pieces = offsets_of("--learned", learned) if learned else ()
     if watch and pieces:
         raise InvalidInput("versions takes --watch or --learned, not both")
     if watch:
@@ -226,18 +226,6 @@ def list_versions(
     listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
     document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in listing.thinned]}
     session.show(document | ({"production_without": clean} if pieces else {}), table)
-
-
-def _pieces(text: str) -> tuple[OffsetRange, ...]:
-    """ "120-140" or "0:120-140,1:98-99"."""
-    found = [re.fullmatch(r"(?:(\d+):)?(\d+)-(\d+)", part.strip(), re.ASCII) for part in text.split(",")]
-    pieces = [OffsetRange(*(int(number or 0) for number in match.groups())) for match in found if match]
-    if len(pieces) < len(found) or any(piece.to_offset <= piece.from_offset for piece in pieces):
-        raise InvalidInput(
-            "--learned takes offsets from the first to behind the last, such as 120-140, or 0:120-140,1:98-99 by "
-            f"partition; got {text!r}"
-        )
-    return tuple(pieces)
 
 
 def _tainted(versions: Iterable[Version], pieces: Iterable[OffsetRange]) -> set[int]:

@@ -374,3 +374,23 @@ def test_a_rollback_takes_what_becomes_of_the_events_behind_it_and_says_it(run: 
     assert (method, path, body["events"], body["reason"]) == (
         "POST", "/v1/models/m:rollback", "leave_out", "bad fares",
     )  # fmt: skip
+
+
+def test_forgetting_says_what_learned_the_events_and_how_long_the_way_back_takes(run: Run) -> None:
+    answer = {
+        "examples": 20, "learned_by": [4, 5], "head_version": 3, "was": 5, "production_version": 5,
+        "events_again": 1200, "rounds_again": 2, "seconds": 31.2, "not_looked_at": {"0": 60}, "round_id": "m-000006",
+    }  # fmt: skip
+    newest, takes = "the newest ancestor without them", "about 31 s, as measured"
+    told = run("forget", "m", "--offsets", "0:120-140", "--reason", "poisoned", answers=(answer,)).stdout
+    assert told.splitlines() == [
+        "m forgets 20 events",
+        "the log keeps nothing of partition 0 before offset 60; no event there was looked at",
+        "2 versions learned them, 4 to 5; none goes live again",
+        f"the next round starts from version 3, {newest}, and 1,200 events in 2 rounds are learned again: {takes}",
+        "production stays version 5, which learned them, until a version without them passes the gate",
+        "round m-000006 is planned",
+    ]
+    refused = run("forget", "m", "--offsets", "1-2", "--key", "user=ada", answers=())
+    assert "forget takes --offsets or --key" in refused.stderr
+    assert "--key takes FEATURE=VALUE" in run("forget", "m", "--key", "ada", answers=()).stderr

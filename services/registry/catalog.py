@@ -34,12 +34,14 @@ from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
 from services.registry.definitions.size import check_parameters
 from services.registry.lifecycle import decisions as lifecycle
+from services.registry.lifecycle import forgetting
 from services.registry.lifecycle.apply import Applied, apply
 from services.registry.lifecycle.takeover import takeover
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
 from services.registry.rounds import leases, line, rolled_back
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
+from services.registry.rounds.forgotten import forgotten_by
 from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
@@ -373,6 +375,14 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
+    def forget(self, model: str, asked: JsonMap, *, by: str, reason: str) -> JsonMap:
+        """As forgetting.forget; of the events the audit log has how many they are."""
+        about = {"model": model, "examples": asked.get("examples"), "reason": reason}
+        with self.audit.call("forget", by=by, **about) as transaction:
+            return forgetting.forget(transaction, model, asked, by=by, reason=reason)
+
+    would_forget = _reading(forgetting.outcome)
+    forgotten_by = _reading(forgotten_by)
     alias_history = _reading(aliases.list_history)
 
     def history(self, **wanted: Any) -> list[HistoryEntry]:

@@ -27,6 +27,7 @@ from services.trainer.control.lease import RoundLoop
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.live.watch import LiveWatch
+from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
 from services.trainer.rules import RULES
@@ -109,7 +110,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     bounds = bounds_of(
         sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
-    app = create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing, guard)
+    app = create_http_app(
+        planner, Forgetting(registry, log, planner), rounds, rebuilds, health, settings, registry, tracing, guard
+    )
     web = WebServer(app, sock, bounds, tls)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",

@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -17,13 +17,14 @@ from common.process.author import By
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
-from common.registry.catalog import Round
+from common.registry.catalog import OffsetRange, Round
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind
 from services.trainer.control.attempt import Attempt
 from services.trainer.control.lease import RoundLoop
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.running import RunningRound, in_front
+from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 
@@ -50,6 +51,31 @@ class TrainRequest(Asking):
     request_id: str = Field("", max_length=64)
 
 
+class ForgetRange(BaseModel):
+    """Records [from_offset, to_offset) of a partition."""
+
+    model_config = ConfigDict(extra="forbid")
+    partition: Partition
+    from_offset: Offset
+    to_offset: Offset
+
+
+class ForgetRequest(Asking):
+    """Which events: `ranges`, or those whose `feature` has the `value`."""
+
+    by: By = Field(None, min_length=1, max_length=256, validate_default=True)
+    ranges: list[ForgetRange] = Field(default_factory=list, max_length=1000)
+    feature: str = Field("", max_length=256)
+    value: Annotated[str, Field(max_length=4096)] | Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)] = ""
+    dry_run: bool = Field(False, strict=True)
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if bool(self.ranges) == bool(self.feature):
+            raise ValueError("either ranges or a feature says which events are forgotten")
+        return self
+
+
 class StoredFile(BaseModel):
     """A file that the registry has, and where it belongs."""
 
@@ -74,6 +100,7 @@ class ProfileRequest(Asking):
 
 def create_http_app(
     planner: Planner,
+    forgetting: Forgetting,
     rounds: RoundLoop,
     rebuilds: Rebuilds,
     health: Health,
@@ -99,6 +126,20 @@ def create_http_app(
                 allow_signature_change=request.allow_signature_change, request_id=request.request_id,
             )
         )  # fmt: skip
+
+    @app.post("/v1/models/{model}:forget", tags=["rounds"])
+    def forget(model: str, request: ForgetRequest) -> dict[str, Any]:
+        """No later version learns the events, nor descends from one that has. Where one has, the next round starts from
+        the newest ancestor without them and is planned at once; `dry_run` only says what would be.
+
+        Answers `{examples, learned_by: [version], head_version, was, production_version, events_again, rounds_again,
+        seconds, not_looked_at, round_id or waits}`. 409 while a round is open.
+        """
+        ranges = [OffsetRange(one.partition, one.from_offset, one.to_offset) for one in request.ranges]
+        key = (request.feature, request.value) if request.feature else None
+        return forgetting.forget(
+            model, ranges=ranges, key=key, by=request.by, reason=request.reason, dry_run=request.dry_run
+        )
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
     def rebuild(

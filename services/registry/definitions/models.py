@@ -135,5 +135,5 @@ def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by
 
 
 def _model_of(row: Row[tuple[object, ...]], named: Mapping[str, int]) -> Model:
-    head_version = row.head_version or named.get(PRODUCTION, 0)
+    head_version = max(0, row.head_version or named.get(PRODUCTION, 0))
     return read_row(row._mapping, Model, aliases=named, head_version=head_version)

@@ -255,6 +255,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         )
         return pb.Evidence(revision=self._catalog.put_evidence(request.model, evidence))
 
+    def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.Forgotten:
+        asked = wire.json_map("forgotten_json", request.forgotten_json)
+        if request.dry_run:
+            return pb.Forgotten(forgotten_json=wire.json_text(self._catalog.would_forget(request.model, asked)))
+        found = self._catalog.forget(request.model, asked, by=author_of(request.by), reason=request.reason)
+        return pb.Forgotten(forgotten_json=wire.json_text(found))
+
+    def GetForgotten(self, request: pb.GetForgottenRequest, context: grpc.ServicerContext) -> pb.Forgotten:
+        pieces = self._catalog.forgotten_by(request.model).as_json()
+        return pb.Forgotten(forgotten_json=wire.json_text({"pieces": pieces}))
+
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
         return wire.model_to_wire(
             self._catalog.rollback(

@@ -96,6 +96,8 @@ _RPC: Mapping[str, Rule] = {
     "SetAlias": _OPERATES,
     "Rollback": _OPERATES,
     "ListAliasHistory": _READS_MODEL,
+    "Forget": _TRAINER,
+    "GetForgotten": _TRAINER,
     "GetEvidence": _TRAINER,
     "PutEvidence": _TRAINER,
     "Watch": rule("service", "viewer"),

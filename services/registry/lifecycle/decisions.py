@@ -8,7 +8,7 @@ from common.counted import counted
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, ChangeKind, Model, Stream
 from services.registry.definitions import models, streams
-from services.registry.rounds.plans import OPEN_STATES
+from services.registry.rounds.plans import refuse_open_round
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
 from services.registry.store.history import check_author, remember
@@ -83,7 +83,7 @@ def archive_model(transaction: Transaction, name: str, *, by: str, reason: str) 
     model = models.get_model(transaction.connection, name)
     if model.archived:
         return model
-    _refuse_open_round(transaction.connection, name, "archived")
+    refuse_open_round(transaction.connection, name, "archived")
     return _changed(transaction, name, "archive", by=by, reason=reason, archived=True)
 
 
@@ -126,7 +126,7 @@ def check_model_deletable(connection: Connection, name: str, *, users: Sequence[
     model = models.get_model(connection, name)
     if not model.archived:
         raise Conflict(f"model {name} is in use: {_uses(model)}; archive it first")
-    _refuse_open_round(connection, name, "deleted")
+    refuse_open_round(connection, name, "deleted")
     if users:
         raise Conflict(f"model {name} is in use: {'; '.join(users)}")
     return model
@@ -201,17 +201,6 @@ def _changed(
 def _uses(model: Model) -> str:
     aliases_shown = ", ".join(f"{alias} names version {version}" for alias, version in sorted(model.aliases.items()))
     return f"it learns from stream {model.stream}" + (f", {aliases_shown}" if aliases_shown else "")
-
-
-def _refuse_open_round(connection: Connection, model: str, what: str) -> None:
-    open_states = [str(state) for state in OPEN_STATES]
-    query = select(rounds.c.round_id, rounds.c.state).where(rounds.c.model == model, rounds.c.state.in_(open_states))
-    found = connection.execute(query).first()
-    if found is not None:
-        raise Conflict(
-            f"model {model} cannot be {what}: round {found.round_id} is {found.state}; "
-            f"pause the model and wait for its end, or fail the round"
-        )
 
 
 def _refuse_learners(connection: Connection, stream: str, what: str, *, but_archived: bool) -> None:

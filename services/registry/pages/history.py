@@ -16,7 +16,7 @@ KNOWN = ("model", "by", "action", "limit", "before")
 ACTIONS = (
     "apply", "promote", "rollback", "alias", "pause", "resume", "pin", "unpin", "train", "replay", "archive", "restore",
     "delete", "fail_round", "stop_round", "resume_round", "rebuild", "rebuild_ended", "profile", "profile_ended",
-    "thin",
+    "thin", "forget",
 )  # fmt: skip
 _LIMIT, _EXPORTED = 200, 1_000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from common.registry.catalog import LEFT_OUT, SKIPPED, OffsetRange, RoundPlan, ranges_from_json
+from common.registry.forgotten import FORGOTTEN
 from common.registry.wire import json_text
 from services.registry.store.tables import lineage, rounds, versions
 
@@ -93,8 +94,9 @@ def uncounted(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 def _gaps(
     number: int, plan: RoundPlan, stretches: Iterable[Mapping[str, Any]], parent_end: Mapping[int, int]
 ) -> list[str]:
-    """What lies between the pieces of a version, and between its parent's end and them."""
-    placed = [one for one in stretches if one["partition"] is not None]
+    """What lies between the pieces of a version, and between its parent's end and them. What is forgotten lies within
+    the ranges."""
+    placed = [one for one in stretches if one["partition"] is not None and one["reason"] != FORGOTTEN]
     pieces = [*plan.ranges, *(OffsetRange(one["partition"], one["from_offset"], one["to_offset"]) for one in placed)]
     found, ends = [], dict(parent_end)
     for piece in sorted(pieces):

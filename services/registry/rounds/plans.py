@@ -23,6 +23,7 @@ from common.registry.catalog import (
 )
 from common.registry.wire import json_text
 from services.registry.definitions import models, streams
+from services.registry.rounds.forgotten import check_forgotten
 from services.registry.rounds.ranges import check_contiguous
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import likely
@@ -98,12 +99,9 @@ def _insert_round(transaction: Transaction, round_id: str, plan: RoundPlan, plan
 def _check_place(connection: Connection, model: Model, plan: RoundPlan) -> None:
     if plan.sequence != model.round_sequence + 1:
         raise Conflict(f"the next round of {model.name} is number {model.round_sequence + 1}, not {plan.sequence}")
-    open_states = [str(state) for state in OPEN_STATES]
-    still_open = connection.execute(
-        select(rounds.c.round_id, rounds.c.state).where(rounds.c.model == model.name, rounds.c.state.in_(open_states))
-    ).first()
+    still_open = _open_round(connection, model.name)
     if still_open is not None:
-        raise Conflict(f"round {still_open.round_id} of {model.name} is still {still_open.state}")
+        raise Conflict(f"round {still_open[0]} of {model.name} is still {still_open[1]}")
     if model.paused:
         raise Conflict(f"the training of {model.name} is paused by {model.paused}")
     if model.archived:
@@ -112,6 +110,24 @@ def _check_place(connection: Connection, model: Model, plan: RoundPlan) -> None:
     if plan.parent_version != model.head_version and not is_from_scratch:
         raise Conflict(
             f"the parent must be the head of {model.name}, version {model.head_version}, not {plan.parent_version}"
+        )
+
+
+def _open_round(connection: Connection, model: str) -> tuple[str, str] | None:
+    """Its id and state."""
+    open_states = [str(state) for state in OPEN_STATES]
+    query = select(rounds.c.round_id, rounds.c.state).where(rounds.c.model == model, rounds.c.state.in_(open_states))
+    row = connection.execute(query).first()
+    return None if row is None else (row.round_id, row.state)
+
+
+def refuse_open_round(connection: Connection, model: str, what: str) -> None:
+    """Raises Conflict: the model cannot be `what` while a round is open."""
+    found = _open_round(connection, model)
+    if found is not None:
+        raise Conflict(
+            f"model {model} cannot be {what}: round {found[0]} is {found[1]}; "
+            f"pause the model and wait for its end, or fail the round"
         )
 
 
@@ -130,6 +146,7 @@ def _check_lineage(connection: Connection, model: Model, plan: RoundPlan) -> Non
     if plan.example_count < 0:
         raise InvalidInput(f"example_count must not be negative, got {plan.example_count}")
     check_contiguous(plan, parent_end_of(connection, plan))
+    check_forgotten(connection, plan)
 
 
 def parent_end_of(connection: Connection, plan: RoundPlan) -> dict[int, int]:

@@ -63,10 +63,13 @@ models = Table(
     Column("paused", Text, nullable=False, server_default=""),
     Column("pinned_version", NUMBER, nullable=False, server_default="0"),
     Column("archived", Boolean, nullable=False, server_default="0"),
-    # The parent of the next round; 0: production.
+    # The parent of the next round; 0: production; -1: none, it starts from nothing.
     Column("head_version", NUMBER, nullable=False, server_default="0"),
     # common.registry.catalog.Model.rolled_back.
     Column("rolled_back_json", Text, nullable=False, server_default="{}"),
+    # common.registry.catalog.Model.forgotten_examples, and their places (common.registry.forgotten).
+    Column("forgotten_examples", NUMBER, nullable=False, server_default="0"),
+    Column("forgotten_pieces", Text, nullable=False, server_default="[]"),
 )
 
 rounds = Table(
@@ -119,6 +122,8 @@ versions = Table(
     # common.registry.catalog.Version.thinned_at and thinned_by.
     Column("thinned_at", Float, nullable=False, server_default="0"),
     Column("thinned_by", NAME, nullable=False, server_default=""),
+    # common.registry.catalog.Version.forgotten_at.
+    Column("forgotten_at", Float, nullable=False, server_default="0"),
     # common.registry.catalog.Version.signed_by.
     Column("signed_by", NAME, nullable=False, server_default=""),
     # What counts, thins and collects reads these alone, and none of the JSON.

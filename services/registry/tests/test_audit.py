@@ -50,7 +50,7 @@ MACHINES = {
 """What trainers and replicas say of themselves, and bytes that no version names yet."""
 READS = {
     "GetStream", "ListStreams", "GetModel", "ListModels", "GetDefinition", "ListRounds", "ListJobs", "DownloadFile",
-    "GetVersion", "ListVersions", "ListAliasHistory", "Watch", "GetEvidence",
+    "GetVersion", "ListVersions", "ListAliasHistory", "Watch", "GetEvidence", "GetForgotten",
 }  # fmt: skip
 
 
@@ -214,6 +214,9 @@ GRPC: dict[str, Callable[[Platform], object]] = {
     "RegisterVersion": registered,
     "SetAlias": lambda p: p.grpc.SetAlias(
         pb.SetAliasRequest(model="m", alias="canary", version=1, by="ann"), context()
+    ),
+    "Forget": lambda p: p.grpc.Forget(
+        pb.ForgetRequest(model="m", forgotten_json='{"pieces": [[0, 0, 1, []]], "examples": 5}', by="ann"), context()
     ),
     "Rollback": lambda p: p.grpc.Rollback(pb.RollbackRequest(model="m", by="ann"), context()),
 }

@@ -3,7 +3,7 @@
 Rolling back undoes the last move of production that has not been undone: moves form a stack, a rollback takes the top
 off and production goes to what is below. So the next rollback walks further back, a version that was rolled back is
 never come back to by rolling back, and a move made by hand (also one to an older version) is undone like any other.
-Versions whose files are gone are passed over.
+Versions whose files are gone, or that have learned what was forgotten since, are passed over.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
 
     Raises:
         NotFound: there is no such model, version, or alias to remove.
-        Conflict: the version's files are gone, or production would be removed.
+        Conflict: the version's files are gone, it has learned what was forgotten since, or production would be removed.
         InvalidInput: `by` is empty, or the name is not one.
     """
     check_name("alias", alias)
@@ -64,6 +64,10 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
         raise Conflict(f"version {version} of {model} is archived, its files are gone; {alias} {_stays(current)}")
     if current == version:
         return before
+    if not _is_kept(transaction.connection, model, version):
+        raise Conflict(
+            f"version {version} of {model} has learned events that were forgotten since; {alias} {_stays(current)}"
+        )
     if alias == PRODUCTION:
         refuse_pinned(before)
     if alias == PRODUCTION and status == VersionStatus.REJECTED:
@@ -256,9 +260,11 @@ def _remember(
 
 
 def _is_kept(connection: Connection, model: str, version: int) -> bool:
-    """Also of a version that there is not: moves of a deleted model of that name stay on record."""
-    query = select(versions.c.status).where(versions.c.model == model, versions.c.version == version)
-    return connection.execute(query).scalar_one_or_none() not in (None, str(VersionStatus.ARCHIVED))
+    """Whether it has its files, and has learned nothing that was forgotten since. Also of a version that there is not:
+    moves of a deleted model of that name stay on record."""
+    query = select(versions.c.status, versions.c.forgotten_at)
+    row = connection.execute(query.where(versions.c.model == model, versions.c.version == version)).one_or_none()
+    return row is not None and row.status != VersionStatus.ARCHIVED and not row.forgotten_at
 
 
 def _status(connection: Connection, model: str, version: int) -> str:

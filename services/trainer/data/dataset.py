@@ -17,6 +17,7 @@ from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog, Position, Record
 from common.eventlog.tfrecord import cut, cut_sound, masked_crc32c
 from common.registry.catalog import OffsetRange
+from common.registry.forgotten import Forgotten
 from services.trainer.data.holdout import Keys, position_keys
 from services.trainer.data.read_ahead import ReadAhead
 
@@ -30,6 +31,16 @@ class Reading(Protocol):
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
         """As EventLog.read says."""
+
+
+class Forgetting:
+    """What `log` reads, without what is forgotten of the round's topic."""
+
+    def __init__(self, log: Reading, forgotten: Forgotten) -> None:
+        self._log, self._forgotten = log, forgotten
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        return filter(None, map(self._forgotten.left_of, self._log.read(topic, partition, start, end)))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from itertools import islice
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog, Position
 from common.registry.catalog import OffsetRange
+from common.registry.forgotten import NOTHING, Forgotten
 
 MAX_WAITING_RECORDS = 1_000_000
 
@@ -63,11 +64,16 @@ class Backlog:
     def __init__(self, *, max_waiting_records: int = MAX_WAITING_RECORDS) -> None:
         self._max_waiting_records = max_waiting_records
         self._partitions: dict[int, _Partition] = {}
+        self._forgotten = NOTHING
         self.examples = 0
         """From the start on, as far as scanned."""
 
-    def start_at(self, start: Position) -> None:
-        """Where the next round begins. Going on keeps what is counted; going back counts anew from there."""
+    def start_at(self, start: Position, forgotten: Forgotten = NOTHING) -> None:
+        """Where the next round begins, and what is forgotten and not counted. Going on keeps what is counted; going
+        back counts anew from there, and so does forgetting more."""
+        if forgotten is not self._forgotten and forgotten.pieces != self._forgotten.pieces:
+            self._partitions.clear()
+        self._forgotten = forgotten
         for partition, offset in start.items():
             found = self._partitions.get(partition)
             if found is None or offset < found.start:
@@ -96,13 +102,23 @@ class Backlog:
             room = max(0, self._max_waiting_records - waiting)
             for info in islice(log.scan(topic, partition, found.scanned_to, upto), room):
                 found.offsets.append(info.offset)
-                found.counts.append(info.headers.example_count)
+                count = info.headers.example_count
+                count -= len(self._forgotten.rows_of(partition, info.offset, count))
+                found.counts.append(count)
                 found.times.append(info.headers.ingest_time)
                 found.scanned_to = info.offset + 1
-                self.examples += info.headers.example_count
+                self.examples += count
                 waiting += 1
             if waiting < self._max_waiting_records:
                 found.scanned_to = upto
+
+    def counted(self) -> list[OffsetRange]:
+        """Where the records lie that are counted."""
+        return [
+            OffsetRange(partition, found.start, found.scanned_to)
+            for partition, found in sorted(self._partitions.items())
+            if found.start < found.scanned_to
+        ]
 
     def examples_from(self, position: Position) -> int:
         """Examples at or after the position; a partition that it does not name counts from its start."""

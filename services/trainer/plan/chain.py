@@ -11,6 +11,7 @@ planned again before anything new has come.
                                        with what followed
     was rolled back by somebody        as the model says (Model.rolled_back): begin = the head's end, or behind what
                                        only versions learned that production was moved back from
+    was undone to forget events        begin = the head's end: what is kept of what followed is new again
     failed                             as if it had never been planned    the same
 
 A stretch that is judged again comes on top of the max_round_examples new ones. When it has grown past
@@ -38,6 +39,7 @@ from common.registry.catalog import (
     RoundState,
     ranges_from_json,
 )
+from common.registry.forgotten import NOTHING, Forgotten
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class ModelState:
     """Version.end_position of the head; {} when there is none."""
     log_name: str = ""
     """Stream.log_name."""
+    forgotten: Forgotten = NOTHING
 
     @property
     def head(self) -> int:
@@ -74,6 +77,11 @@ class ModelState:
         """Whether the last finished round's version is among those that production was moved back from, or before."""
         newest = self.model.rolled_back_now().get("newest_version", 0)
         return self.last_finished is not None and self.last_finished.version <= newest
+
+    @property
+    def learns_again_in_order(self) -> bool:
+        """Whether all behind the head is learned again, because that was the newest without forgotten events."""
+        return bool(self.model.rolled_back_now().get("forgot")) and self.was_rolled_back
 
     @property
     def open_round(self) -> Round | None:
@@ -110,7 +118,7 @@ class Beginning:
 
 def beginning_of(state: ModelState, log_start: Position) -> Beginning:
     """See the table above. Nothing begins before `log_start`: what retention has removed is left out and recorded."""
-    finished = state.last_finished
+    finished = None if state.learns_again_in_order else state.last_finished
     chain_end = {partition: state.head_end.get(partition, start) for partition, start in log_start.items()}
     if finished is not None and not state.head:
         chain_end |= _ends_of(finished, first=True)

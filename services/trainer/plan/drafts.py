@@ -1,6 +1,6 @@
 """What the plan of a round says, once it is decided where the round begins and ends."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from common.eventlog.sourced_log import SourcedLog
@@ -17,6 +17,7 @@ from common.registry.catalog import (
     ranges_as_json,
 )
 from common.registry.client import RegistryClient
+from common.registry.forgotten import FORGOTTEN
 from services.trainer.plan import lineage
 from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Stretch
@@ -78,7 +79,11 @@ class Drafts:
             schema_version=state.schema_version, wanted=state.definition.evaluation.window_examples,
             rounds=state.rounds, log_start=log.start,
         )  # fmt: skip
+        window = state.forgotten.kept_of(window)
         notes |= {WINDOW: ranges_as_json(window)} if window else {}
+        if forgotten := state.forgotten.within(stretch.ranges):
+            notes[FORGOTTEN] = forgotten.as_json()
+            notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *self.forgotten_of(state, log, stretch.ranges)]
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
@@ -111,6 +116,21 @@ class Drafts:
                 if part.from_offset < part.to_offset:
                     topic = examples_topic(state.model.stream)
                     entries += entries_of([part], self._counts, topic, log.start, why or self._reason_of(state))
+        return entries
+
+    def forgotten_of(self, state: ModelState, log: LogBounds, ranges: Iterable[OffsetRange]) -> list[dict[str, Any]]:
+        """What the model has forgotten of these ranges, as the account shows it: single events of a partition as a
+        single entry."""
+        pieces = state.forgotten.within(ranges).pieces
+        whole = [OffsetRange(one.partition, one.from_offset, one.to_offset) for one in pieces if not one.rows]
+        topic = examples_topic(state.model.stream)
+        entries = entries_of(whole, self._counts, topic, log.start, FORGOTTEN)
+        for partition in sorted({one.partition for one in pieces if one.rows}):
+            single = [one for one in pieces if one.rows and one.partition == partition]
+            entries.append(
+                {"partition": partition, "from_offset": single[0].from_offset, "to_offset": single[-1].to_offset,
+                 "examples": sum(len(one.rows) for one in single), "reason": FORGOTTEN}
+            )  # fmt: skip
         return entries
 
     def _reason_of(self, state: ModelState) -> str:

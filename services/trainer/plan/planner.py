@@ -29,6 +29,7 @@ from common.registry.catalog import (
     Round,
 )
 from common.registry.client import RegistryClient
+from common.registry.forgotten import NOTHING
 from common.schema import Schema
 from services.trainer import metrics
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
@@ -157,9 +158,7 @@ class Planner:
             else:
                 beginning, _ = self._count(tracked, log)
                 beginning = beginning if start == "head" else from_chosen(beginning, start, log.end)
-            tracked.backlog.start_at(beginning.begin)
-            tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
-            fresh = tracked.backlog.examples_from(beginning.judged_to)
+            fresh = self._take_up(tracked, log, beginning)
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, asked_for=True))
             if isinstance(decision, Wait):
                 raise Conflict(f"no round of {name} is due: {decision.reason}{_way_back(name, beginning, log)}")
@@ -167,6 +166,15 @@ class Planner:
             asked |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
             asked |= {"request_id": request_id} if request_id else {}
             return self._plan(tracked, log, beginning, decision, requested=asked)
+
+    def known(self, name: str) -> tuple[ModelState, LogBounds]:
+        """The model and its log as they are now. Raises NotFound; Conflict: there is no such log, or it is damaged."""
+        with self._lock:
+            state = self._read(name)
+            log = self._look(state.model.stream)
+        if isinstance(log, str):
+            raise Conflict(f"nothing of {name} can be planned: {log}")
+        return state, log
 
     def known_models(self) -> list[str]:
         return list(self._tracked)
@@ -258,6 +266,7 @@ class Planner:
             rounds=rounds,
             head_end=self._ends[name, head] if head else {},
             log_name=stream.log_name,
+            forgotten=self._registry.forgotten_by(name) if model.forgotten_examples else NOTHING,
         )
 
     def _look(self, stream: str) -> LogBounds | str:
@@ -339,12 +348,16 @@ class Planner:
         """Where the next round begins and how many fresh examples there are; takes up what has come since."""
         beginning = beginning_of(tracked.state, log.start)
         name = tracked.state.model.name
-        tracked.backlog.start_at(beginning.begin)
-        tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
+        fresh = self._take_up(tracked, log, beginning)
         metrics.LAG_EXAMPLES.labels(name).set(tracked.backlog.examples)
-        fresh = tracked.backlog.examples_from(beginning.judged_to)
         self._note(tracked, beginning, log, fresh)
         return beginning, fresh
+
+    def _take_up(self, tracked: Tracked, log: LogBounds, beginning: Beginning) -> int:
+        """Counts what has come since; how many examples are fresh."""
+        tracked.backlog.start_at(beginning.begin, tracked.state.forgotten)
+        tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
+        return tracked.backlog.examples_from(beginning.judged_to)
 
     def _note(self, tracked: Tracked, beginning: Beginning, log: LogBounds, fresh: int) -> None:
         """Keeps for reports what lies beyond the head: waiting, judged before, and about to be left out."""
@@ -354,7 +367,10 @@ class Planner:
             "waiting": tracked.backlog.examples,
             "judged_before": tracked.backlog.examples - fresh,
             "judged": self._judged(tracked, beginning, fresh),
-            "left_out": self._drafts.left_out_of(state, log, beginning),
+            "left_out": [
+                *self._drafts.left_out_of(state, log, beginning),
+                *self._drafts.forgotten_of(state, log, tracked.backlog.counted()),
+            ],
             "log_start": {str(partition): offset for partition, offset in log.start.items()},
             "log_end": {str(partition): offset for partition, offset in log.end.items()},
             "waiting_for": tracked.waiting.reason,

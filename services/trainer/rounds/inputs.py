@@ -16,8 +16,9 @@ from common.eventlog.topics import examples_topic
 from common.process.tls import Tls
 from common.registry.catalog import RoundPlan, Version, VersionStatus
 from common.registry.client import RegistryClient
+from common.registry.forgotten import forgotten_of
 from common.schema import Schema
-from services.trainer.data.dataset import Reading
+from services.trainer.data.dataset import Forgetting, Reading
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Statistics
@@ -108,8 +109,10 @@ def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
 
 
 def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> RoundData:
+    """Without what the plan says is forgotten."""
+    forgotten = forgotten_of(assignment.plan)
     return RoundData(
-        log,
+        Forgetting(log, forgotten) if forgotten else log,
         examples_topic(assignment.plan.stream),
         assignment.plan.ranges,
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,

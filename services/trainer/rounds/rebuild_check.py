@@ -74,6 +74,8 @@ def compare(
     except NotFound as error:
         return Rebuilt("", missing=(f"an ancestor is not in the registry: {error.message}",), warnings=warnings)
     warnings = (*_trained_first(ancestors), *warnings)
+    if version.forgotten_at:
+        warnings = ("it, or an ancestor, learned events that were forgotten since; this rebuild read them", *warnings)
     ranges = [*(piece for one in ancestors for piece in one.ranges), *assignment.plan.ranges]
     missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log, ranges))
     if missing:

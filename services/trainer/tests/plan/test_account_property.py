@@ -27,7 +27,7 @@ from testing.saved_models import saved_model
 
 _ACTIONS = (
     "append", "append", "look", "look", "good", "good", "bad", "unusable", "fail", "learn", "leave_out", "promote",
-    "train", "from", "scratch", "retry", "skip", "kill",
+    "train", "from", "scratch", "retry", "skip", "kill", "forget",
 )  # fmt: skip
 
 
@@ -75,6 +75,8 @@ class _World:
                 plain_http.put(f"{self._server.url}/v1/models/{self.model}/aliases/production", json=body)
             case "train" | "from" | "scratch":
                 self._train(action)
+            case "forget":
+                self._forget()
             case "retry" | "skip":
                 self.apply(action)
             case "kill":
@@ -84,6 +86,16 @@ class _World:
         where: Any = {"train": "head", "scratch": "scratch", "from": {0: self._chance.randint(0, 12)}}[start]
         try:
             self._planner.plan_now(self.model, by="ada", reason="", start=where)
+        except (Conflict, InvalidInput):
+            return
+
+    def _forget(self) -> None:
+        """Whole records, or single rows of them."""
+        partition, begin = self._chance.randint(0, 1), self._chance.randint(0, 12)
+        rows = [] if self._chance.random() < 0.5 else [0, 2]
+        pieces = [[partition, begin, begin + (1 if rows else self._chance.randint(1, 6)), rows]]
+        try:
+            self._client.forget(self.model, {"pieces": pieces, "examples": 2}, by="ada", reason="")
         except (Conflict, InvalidInput):
             return
 

@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.definition.gate import Gate
 from common.definition.inputs import INPUTS_PATH
 from common.errors import Conflict, InvalidInput, NotFound
+from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.sourced_log import SourcedLog
-from common.eventlog.tfrecord import cut
+from common.eventlog.tfrecord import cut, frame
+from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.registry.catalog import (
     FIRED,
@@ -26,15 +29,18 @@ from common.registry.catalog import (
     WINDOW,
     ChangeKind,
     Model,
+    OffsetRange,
     RoundPlan,
     VersionDraft,
     ranges_from_json,
 )
 from common.registry.client import RegistryClient, manifest_of
+from common.registry.forgotten import FORGOTTEN
 from common.registry.live import Evidence
 from common.schema import Schema
 from common.statistics.examples import of_examples
 from common.statistics.sketches import to_document
+from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, Events, definition
@@ -752,3 +758,71 @@ def test_what_drifts_by_which_bound_is_the_definitions_to_say(
     both = planned("{late: 0.3}")
     assert "distance (PSI " in both
     assert "late (PSI " in both
+
+
+def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
+    planner = planners()
+    for _ in range(3):
+        events.add(10)
+        next_plan(planner, registry)
+        finish(registry, tmp_path, held_out=2)  # 1, 2 and 3 of two records each
+    forgetting = Forgetting(registry, SourcedLog(events.log, ""), planner)
+
+    def forget(**which: Any) -> dict[str, Any]:
+        return forgetting.forget(MODEL, by="ada", reason="poisoned", **which)
+
+    with pytest.raises(InvalidInput, match=r"partition 0 has no records \[4, 9\); the log ends at 0: 6"):
+        forget(ranges=[OffsetRange(0, 4, 9)])
+    with pytest.raises(InvalidInput, match="has no feature late that"):
+        forget(key=("late", "x"))
+    tried = forget(ranges=[OffsetRange(0, 3, 4)], dry_run=True)
+    assert (tried["learned_by"], tried["head_version"], tried["events_again"]) == ([2, 3], 1, 15)
+    assert tried["seconds"] > 0
+    assert registry.get_model(MODEL).head_version == 3, "a dry run changes nothing"
+
+    told = forget(ranges=[OffsetRange(0, 3, 4)])
+    plan = registry.list_rounds(MODEL)[0].plan
+    assert (plan.parent_version, ends_of(plan), plan.example_count) == (1, [(0, 2, 6)], 15)
+    assert plan.configuration[FORGOTTEN] == [[0, 3, 4, []]]
+    assert [(one["examples"], one["reason"]) for one in plan.configuration[LEFT_OUT]] == [(5, FORGOTTEN)]
+    with pytest.raises(Conflict, match="round late-000004 is planned"):
+        forget(ranges=[OffsetRange(0, 0, 1)])
+    finish(registry, tmp_path)
+    assert registry.get_model(MODEL).aliases[PRODUCTION] == 4
+    assert [bool(registry.get_version(MODEL, one).forgotten_at) for one in (1, 2, 3, 4)] == [False, True, True, False]
+    with pytest.raises(Conflict, match="version 3 of late has learned events that were forgotten since"):
+        registry.set_alias(MODEL, PRODUCTION, 3, by="ada", reason="")
+    assert registry.rollback(MODEL, by="ada", reason="").aliases[PRODUCTION] == 1, "2 and 3 are passed over"
+    with pytest.raises(Conflict, match="has forgotten these events already"):
+        forget(ranges=[OffsetRange(0, 3, 4)])
+    assert told["round_id"] == "late-000004"
+
+
+def test_a_key_is_forgotten_event_by_event_and_where_the_first_version_learned_it_the_next_starts_from_nothing(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    schema: dict[str, Any] = json.loads(json.dumps(SCHEMA))
+    schema["features"].append({"name": "user", "dtype": "string", "required": False, "default": ""})
+    registry.register_stream(STREAM, json.dumps(schema))
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
+    planner = planners()
+    for user in ("ada", "bob"):
+        codec = ExampleCodec(Schema.from_json(json.dumps(schema)))
+        rows = [codec.encode({"distance": float(n), "late": 0, "user": user if n == 7 else "eve"}) for n in range(10)]
+        headers = RecordHeaders(2, 10, time.time(), b"%016d" % len(user))
+        events.log.append(TOPIC, 0, [NewRecord(frame(rows), headers)])
+        next_plan(planner, registry)
+        finish(registry, tmp_path, held_out=2)
+    told = Forgetting(registry, SourcedLog(events.log, ""), planner).forget(
+        MODEL, key=("user", "ada"), by="ada", reason=""
+    )
+    plan = registry.list_rounds(MODEL)[0].plan
+    assert (told["examples"], told["learned_by"], told["head_version"]) == (1, [1, 2], 0)
+    assert (plan.parent_version, ends_of(plan), plan.example_count) == (0, [(0, 0, 2)], 19)
+    assert plan.configuration[FORGOTTEN] == [[0, 0, 1, [7]]]
+    finish(registry, tmp_path, held_out=2)
+    events.add(10)
+    assert windows_of(next_plan(planner, registry)) == [(1, 2)], "the record with a forgotten event judges nothing"

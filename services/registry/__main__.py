@@ -193,6 +193,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,
         max_parameters=settings.max_parameters,
+        shares={"model": settings.max_models_per_principal, "schema": settings.max_schemas_per_principal},
         heartbeat_seconds=settings.heartbeat_seconds,
         keep_audit_entries=settings.keep_audit_entries,
     )

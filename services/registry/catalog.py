@@ -32,6 +32,7 @@ from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
+from services.registry.definitions.shares import within_share
 from services.registry.definitions.size import check_parameters
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle import forgetting
@@ -88,6 +89,8 @@ class CatalogLimits:
     max_file_bytes: int
     max_watchers: int
     max_parameters: int
+    shares: Mapping[str, int]
+    """Models and schemas of one principal."""
     heartbeat_seconds: float
     keep_audit_entries: int = 1_000_000
 
@@ -165,7 +168,10 @@ class Catalog:
     # streams and models
 
     def register_stream(self, name: str, schema_json: str) -> Stream:
-        with self.audit.call("register_stream", by="", stream=name) as transaction:
+        with (
+            self.audit.call("register_stream", by="", stream=name) as transaction,
+            within_share(transaction.connection, self._limits.shares),
+        ):
             return streams.register_stream(transaction, name, schema_json)
 
     get_stream = _reading(streams.get_stream)
@@ -177,7 +183,8 @@ class Catalog:
             check_author(by, "")
             known = models.is_registered(transaction.connection, name)
             before = models.get_model(transaction.connection, name) if known else None
-            after = models.register_model(transaction, name, stream=stream, files=files, by=by)
+            with within_share(transaction.connection, self._limits.shares):
+                after = models.register_model(transaction, name, stream=stream, files=files, by=by)
             if before is not None and before.definition_digest != after.definition_digest:
                 takeover(transaction.connection, before, files)
                 aliases.follow_predecessor(transaction, name)
@@ -193,7 +200,8 @@ class Catalog:
         try:
             with self.audit.refusals(call), self.audit.change(call) as transaction:
                 check_author(by, "")
-                applied = apply(transaction, stream=stream, model=model, by=by)
+                with within_share(transaction.connection, self._limits.shares):
+                    applied = apply(transaction, stream=stream, model=model, by=by)
                 if applied.model is not None and model is not None:
                     most = self._limits.max_parameters
                     check_parameters(transaction.connection, applied.model.stream, model[1], most=most)

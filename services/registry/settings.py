@@ -56,6 +56,10 @@ class RegistrySettings(ServiceSettings):
     """Largest file taken."""
     max_parameters: int = Field(MAX_PARAMETERS, ge=1)
     """Most parameters that an estimator's definition may ask for; one of more is refused when it is applied."""
+    max_models_per_principal: int = Field(1_000, ge=1)
+    """Models that one principal may create, where identity is on; deleted ones do not count."""
+    max_schemas_per_principal: int = Field(1_000, ge=1)
+    """Streams, and newer versions of their schemas, that one principal may register, where identity is on."""
     max_lost_leases: int = Field(100, ge=1)
     """A round whose trainer died or fell silent this often fails at the next attempt."""
     backoff_first_seconds: float = Field(2.0, gt=0)

@@ -12,6 +12,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
 from services.registry.definitions import streams
+from services.registry.definitions.shares import creator
 from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.history import remember
@@ -127,6 +128,7 @@ def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by
             definition_digest=digest,
             registered_by=by,
             created_at=transaction.now,
+            created_by=creator(),
             newest_version=counted.newest_version if counted else 0,
             round_sequence=counted.round_sequence if counted else 0,
             **NO_FAILURES,

@@ -8,6 +8,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import ChangeKind, Stream
 from common.schema import Schema, check_name
 from common.schema_changes import check_compatible
+from services.registry.definitions.shares import creator
 from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.read_rows import read_row
@@ -46,6 +47,7 @@ def register_stream(transaction: Transaction, name: str, schema_json: str) -> St
             schema_json=stream.schema_json,
             created_at=stream.created_at,
             log_number=stream.log_number,
+            created_by=creator(),
         )
     )
     transaction.record(ChangeKind.STREAM, name)

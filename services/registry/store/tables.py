@@ -35,6 +35,8 @@ streams = Table(
     Column("created_at", Float, nullable=False),
     # common.registry.catalog.Stream.log_number.
     Column("log_number", NUMBER, nullable=False, server_default="1"),
+    # The principal; services.registry.definitions.shares.
+    Column("created_by", NAME, nullable=False, server_default=""),
 )
 
 definition_files = Table(
@@ -70,6 +72,7 @@ models = Table(
     # common.registry.catalog.Model.forgotten_examples, and their places (common.registry.forgotten).
     Column("forgotten_examples", NUMBER, nullable=False, server_default="0"),
     Column("forgotten_pieces", Text, nullable=False, server_default="[]"),
+    Column("created_by", NAME, nullable=False, server_default=""),
 )
 
 rounds = Table(

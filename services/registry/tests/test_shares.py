@@ -1,0 +1,53 @@
+"""How much one principal may create."""
+
+import json
+from collections.abc import Iterator
+from contextvars import copy_context
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.access.principal import Principal, act_as
+from common.errors import Conflict
+from services.registry.catalog import Catalog
+from services.registry.tests.building import LIMITS, SCHEMA, Clock, definition, new_catalog
+
+
+def _create(catalog: Catalog, who: str, name: str) -> None:
+    def create() -> None:
+        if who:
+            act_as(Principal(who, frozenset()))
+        catalog.apply(
+            stream=(name, json.dumps(SCHEMA)), model=(name, definition(name, name)), by=who or "somebody", dry_run=False
+        )
+
+    copy_context().run(create)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
+    made = new_catalog(tmp_path / "data", clock, replace(LIMITS, shares={"model": 3, "schema": 3}))
+    yield made
+    made.end_watches()
+    made.close()
+
+
+def test_one_principal_creates_so_many_streams_and_models_and_another_goes_on(catalog: Catalog) -> None:
+    for number in range(4):
+        _create(catalog, "", f"nobodys-{number}")
+    for number in range(3):
+        _create(catalog, "ann", f"of-ann-{number}")
+    with pytest.raises(Conflict, match=r"ann has registered 3 models.*REGISTRY_MAX_MODELS_PER_PRINCIPAL"):
+        _create(catalog, "ann", "one-more")
+    assert "one-more" not in {stream.name for stream in catalog.list_streams()}, "nothing of it was kept"
+    _create(catalog, "ann", "of-ann-0")
+    _create(catalog, "bob", "of-bob")
+    copy_context().run(lambda: _another_schema(catalog))
+
+
+def _another_schema(catalog: Catalog) -> None:
+    act_as(Principal("ann", frozenset()))
+    features = [*SCHEMA["features"], {"name": "more", "dtype": "float32", "required": False, "default": 0}]
+    with pytest.raises(Conflict, match="ann has registered 3 schemas"):
+        catalog.register_stream("of-bob", json.dumps({**SCHEMA, "features": features}))

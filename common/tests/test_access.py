@@ -1,6 +1,7 @@
 """The access file: who it names, what is refused, and how a change of it is taken."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,16 @@ def test_the_history_has_the_principals_name_and_a_services_word_for_another(
 
 def test_an_empty_file_lets_nobody_in() -> None:
     assert read_access(b"", "access.yaml").principals == {}
+
+
+def test_a_change_counts_too_while_many_ask(tmp_path: Path) -> None:
+    path = tmp_path / "access.yaml"
+    access = _access(path, _content())
+    generation, principal = access.generation, access.principal_of(f"Bearer {_TOKEN}")
+    assert not access.has_changed(generation, principal)
+    path.write_text(_content(name="bob", digest=digest_of(new_token())))
+    until = time.monotonic() + 60
+    while not access.has_changed(generation, principal):
+        assert time.monotonic() < until
+    with pytest.raises(Unauthenticated):
+        access.principal_of(f"Bearer {_TOKEN}")

@@ -70,6 +70,7 @@ def test_serving_is_scaled_up_and_down_under_load_without_a_failed_prediction(
         assert set(outcomes) == {"ok"}
 
 
+@pytest.mark.covers("ckpt-resume")
 def test_a_killed_trainer_resumes_and_arrives_at_the_weights_of_an_undisturbed_one(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:

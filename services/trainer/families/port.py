@@ -247,7 +247,7 @@ class Trainable(Protocol):
 
     @property
     def ways(self) -> Mapping[str, Any]:
-        """How steps are run and fed (training.execution, training.input), where that is not the default."""
+        """How steps are run and fed, where that is not the default, and what checked gradients have shown."""
 
     @property
     def paths(self) -> Sequence[str]:

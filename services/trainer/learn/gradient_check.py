@@ -46,7 +46,7 @@ def check_gradients(model: BuiltModel, examples: TrainingSet, *, tolerance: floa
         return [one.numpy() for one in found] if gradients else float(found)
 
     told = {"tolerance": tolerance, "examples": rows}
-    if not np.isfinite(evaluated()):
+    if not _is_finite(evaluated):
         return {**told, "variables": 0, "largest_difference": 0.0, "differing": {}}
     random = np.random.default_rng(seed)
     variables = model.network.trainable_variables
@@ -69,11 +69,19 @@ def warnings_of(course: Mapping[str, Any]) -> dict[str, str]:
     """Of a round's course, where gradients were checked in it."""
     told = course.get("gradients")
     if told and not told["variables"]:
-        return {"gradients": f"not checked: the loss of the first {told['examples']} examples is not finite"}
+        return {"gradients": f"not checked: the first {told['examples']} examples have no finite loss together"}
     differing = told["differing"] if told else {}
     slopes = (f"{path} {one['analytic']:.3g} for {one['numeric']:.3g}" for path, one in differing.items())
     listed = "; ".join(slopes)
     return {"gradients": f"the slope of the loss is not what its gradient says: {listed}"} if listed else {}
+
+
+def _is_finite(loss: Callable[[], float]) -> bool:
+    """False where a layer refuses an example as well: the steps set it aside."""
+    try:
+        return bool(np.isfinite(loss()))
+    except tf.errors.InvalidArgumentError:
+        return False
 
 
 def _compiled(model: BuiltModel) -> dict[bool, Callable[..., Any]]:

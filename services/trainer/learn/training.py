@@ -22,7 +22,7 @@ from services.trainer.families import layer_state, untold_state
 from services.trainer.families.hooks import Saved
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
-from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.keras_internals import averages_of, calls_of, momentums_of, rate_of, taught_by
 from services.trainer.learn import checkpoint, culprits, origin
 from services.trainer.learn.checkpoint import variables_by_path
@@ -281,7 +281,8 @@ class Training:
         )
         asked = self.model.definition.training.check_gradients
         if asked is not None and not self._checked:
-            self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
+            with blame_definition(self.model.definition.module or "the estimator"):
+                self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
         order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
         losses: list[Losses] = []
         batch = 0

@@ -13,7 +13,7 @@ from services.trainer.learn.training import Training
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import Platform, definition, event, events, serialized
 
 NET = """
 class Block(keras.layers.Layer):
@@ -98,6 +98,26 @@ def test_a_round_says_what_it_found_and_learns_what_it_would_learn_without(tmp_p
     assert "gradients" not in versions[0].environment["training"]
     assert set(versions[1].environment["training"]["gradients"]["differing"]) == {"above/kernel", "above/bias"}
     assert "above/kernel 0 for " in versions[1].environment["warnings"]["gradients"]
+
+
+@pytest.mark.covers("grad-api")
+@pytest.mark.parametrize("x", [float("nan"), 1e5], ids=["not finite", "refused by a layer"])
+def test_examples_at_fault_are_set_aside_and_leave_the_gradients_unchecked(x: float, tmp_path: Path) -> None:
+    refusing = """
+def checked(x):
+    with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_max(x), 50.0, "too large")]):
+        return tf.identity(x)
+"""
+    source = refusing + NET.replace("BLOCK", "checked(x)").replace("tanh", "linear")
+    poisoned = events(60)
+    poisoned[7:12] = [serialized(event(np.random.default_rng(2)) | {"x": x})] * 5
+    platform = Platform(tmp_path, exports=False)
+    platform.append(poisoned)
+    asked = {"batch_size": 8, "check_gradients": 0.02}
+    assert isinstance(platform.train(platform.lease(module(source, training=asked))), Done)
+    version = platform.registry.versions[0]
+    assert version.events_unusable == 5
+    assert version.environment["warnings"]["gradients"].startswith("not checked: the first ")
 
 
 @pytest.mark.covers("grad-api")

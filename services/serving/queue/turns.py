@@ -16,9 +16,8 @@ _FEWEST_ROWS = 32
 """In the queue, however small batches are: a runner that takes them shall not wait for this front's next turn."""
 _BATCHES_AHEAD = 2
 """Per runner: one runs and one is next."""
-
-
 LONG = -1
+"""What is counted for a long request."""
 
 
 class _Line:

@@ -41,7 +41,7 @@ def tensorboard(
         command = [
             sys.executable, "-m", "services.trainer.summaries.board", f"--registry={addresses.registry}",
             f"--trainer={addresses.trainer}", f"--model={model}", f"--logdir={logdir or temporary}", f"--port={port}",
-            *(["--inspect"] if inspect else []),
+            "--plain", *(["--inspect"] if inspect else []),
         ]  # fmt: skip
         shown = {"HEADRACE_TOKEN": token, "TLS_CERTIFICATE_FILE": certificate, "TLS_KEY_FILE": key}
         shown["TLS_CA_FILE"] = authorities

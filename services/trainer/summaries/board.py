@@ -94,13 +94,14 @@ def _get_json(url: str) -> Any:
 
 def _get(url: str) -> bytes:
     request = urllib.request.Request(url, headers=_credentials())  # noqa: S310  # an address of our own
-    trusted = Tls.of(_tls_files()).client_context() if url.startswith("https:") else None
+    trusted = Tls.of(tls_files()).client_context() if url.startswith("https:") else None
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=trusted) as answer:  # noqa: S310  # see above
         content: bytes = answer.read()
     return content
 
 
-def _tls_files() -> TlsFiles:
+def tls_files() -> TlsFiles:
+    """Of the board's door and of its calls; as every service's settings name them."""
     given = os.environ.get
     return TlsFiles(given("TLS_CERTIFICATE_FILE", ""), given("TLS_KEY_FILE", ""), given("TLS_CA_FILE", ""))
 
@@ -131,6 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", default=6006, type=int)
     parser.add_argument("--allowed-hosts", default="", help="further names in Host, separated by commas or spaces")
+    parser.add_argument("--plain", action="store_true", help="speak no TLS, whatever certificate others are shown")
     parser.add_argument("--inspect", action="store_true")
     return parser.parse_args()
 
@@ -148,7 +150,8 @@ def main() -> int:
     stop.listen_for_signals()
     door = [sys.executable, "-m", "services.trainer.summaries.board_door", given.host, given.allowed_hosts]
     listens = [f"--host={given.host}", f"--port={given.port}"]
-    board = subprocess.Popen([*door, logdir, *listens, "--reload_interval=2", "--reload_multifile=true"])
+    passed = {name: value for name, value in os.environ.items() if not (given.plain and name == "TLS_CERTIFICATE_FILE")}
+    board = subprocess.Popen([*door, logdir, *listens, "--reload_interval=2", "--reload_multifile=true"], env=passed)
     while board.poll() is None:
         _look(given)
         if stop.wait(_LOOK_EVERY_SECONDS):

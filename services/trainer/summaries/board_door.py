@@ -3,12 +3,14 @@
 python -m services.trainer.summaries.board_door HOST ALLOWED_HOSTS [TensorBoard's own arguments]
 
 With ACCESS_FILE it takes a token as bearer, or, as browsers ask for one, as the password of any name (RFC 7617); it
-takes the role viewer. /healthz is open.
+takes the role viewer. /healthz is open. With TLS_CERTIFICATE_FILE and TLS_KEY_FILE it
+speaks TLS, as the other doors do.
 """
 
 import base64
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +24,8 @@ from common.access.principal import VIEWER
 from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.http_door import Door, HttpBounds, RefusedByDoor, host_names
 from common.process.http_protocol import SAFE_METHODS
+from common.process.tls import Tls
+from services.trainer.summaries.board import tls_files
 
 _HEALTH = "/healthz"
 _TEXT = [("Content-Type", "text/plain; charset=utf-8")]
@@ -74,6 +78,23 @@ def _bearer(authorization: str) -> str:
     return f"Bearer {decoded.partition(':')[2]}"
 
 
+def server_class(allowed_hosts: str, access: Access, tls: ssl.SSLContext | None) -> type[program.WerkzeugServer]:
+    """TensorBoard's server behind the door; with TLS, whose handshakes are made by each connection's thread."""
+
+    class Server(program.WerkzeugServer):
+        def __init__(self, wsgi_app: _Wsgi, flags: Any) -> None:
+            super().__init__(guarded(wsgi_app, allowed_hosts, access), flags)
+            if tls is not None:
+                listening: socket.socket = self.socket  # type: ignore[has-type]  # werkzeug's
+                self.socket = tls.wrap_socket(listening, server_side=True, do_handshake_on_connect=False)
+
+        def get_url(self) -> str:
+            url: str = super().get_url()
+            return url.replace("http://", "https://", 1) if tls is not None else url
+
+    return Server
+
+
 def main() -> None:
     """As TensorBoard's own main."""
     host, allowed_hosts = sys.argv.pop(1), sys.argv.pop(1)
@@ -82,15 +103,12 @@ def main() -> None:
         access = open_access(
             Path(path) if path else None, host, allow_anonymous=os.environ.get("ALLOW_ANONYMOUS") == "yes"
         )
+        tls = Tls.of(files).server_context() if (files := tls_files()).certificate else None
     except InvalidInput as error:
         sys.exit(f"tensorboard: {error.message}")
 
-    class Server(program.WerkzeugServer):
-        def __init__(self, wsgi_app: _Wsgi, flags: Any) -> None:
-            super().__init__(guarded(wsgi_app, allowed_hosts, access), flags)
-
     main_lib.global_init()
-    board = program.TensorBoard(plugins=default.get_plugins(), server_class=Server)
+    board = program.TensorBoard(plugins=default.get_plugins(), server_class=server_class(allowed_hosts, access, tls))
     app.run(board.main, flags_parser=board.configure)
 
 

@@ -67,7 +67,8 @@ def ingest(
     file_format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="csv, ndjson, parquet, tfrecord or an installed source; by the file's name without."
+            "--format",
+            help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
         ),
     ] = None,
     on_invalid: Annotated[

@@ -24,7 +24,8 @@ def fit(
     file_format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="csv, ndjson, parquet, tfrecord or an installed source; by the file's name without."
+            "--format",
+            help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
         ),
     ] = None,
     readers: Annotated[int, typer.Option(min=1, max=64, help="Files that are read at once.")] = 1,

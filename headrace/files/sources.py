@@ -1,7 +1,8 @@
 """Sources of events: whatever can be opened, read on event by event, and opened again where it was left.
 
-csv, ndjson, parquet and tfrecord are there always. Another one is a function `open_source(request) -> Source`,
-registered under its name as an entry point of the group `headrace.sources` (docs/guide/events.md).
+csv, ndjson, parquet and tfrecord are there always, and folders of images or texts. Another one is a function
+`open_source(request) -> Source`, registered under its name as an entry point of the group `headrace.sources`
+(docs/guide/events.md).
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from common.storage import Place
 from common.suggestions import there_is_no
-from headrace.files import event_files
+from headrace.files import class_folders, event_files
 from headrace.files.packed import suffix_of, unknown_format
 
 _GROUP = "headrace.sources"
@@ -109,7 +110,7 @@ def plugins() -> dict[str, EntryPoint]:
 
 def formats() -> tuple[str, ...]:
     """Every name that `--format` takes here."""
-    return (*event_files.FORMATS, *sorted(plugins()))
+    return (*event_files.FORMATS, *class_folders.FORMATS, *sorted(plugins()))
 
 
 def source_of(place: Place) -> str:
@@ -120,7 +121,7 @@ def source_of(place: Place) -> str:
     return known
 
 
-def open_source(name: str, request: SourceRequest) -> "FileSource | _Guarded":
+def open_source(name: str, request: SourceRequest) -> "FileSource | class_folders.FolderSource | _Guarded":
     """Opens the place with the source of that name; its `next` gives lines or frames, mappings made to fit the schema.
 
     Raises:
@@ -129,6 +130,8 @@ def open_source(name: str, request: SourceRequest) -> "FileSource | _Guarded":
     """
     if name in event_files.FORMATS:
         return FileSource(request, name)
+    if name in class_folders.FORMATS:
+        return class_folders.FolderSource(request.place, name, request.schema, request.position)
     entry = plugins().get(name)
     if entry is None:
         raise InvalidInput(there_is_no(f"source {name!r}", name, formats()))

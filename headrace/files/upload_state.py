@@ -56,11 +56,12 @@ class UploadState:
             InvalidInput: there is no such file, or its name does not say what it is.
         """
         from headrace.files.batches import SourceFile
+        from headrace.files.class_folders import FORMATS as FOLDERS
         from headrace.files.event_files import FORMATS
         from headrace.files.sources import source_of
 
         try:
-            found = place.matching()
+            found = [place] if source in FOLDERS else place.matching()
         except NotFound as error:
             if source is None or source in FORMATS:
                 raise InvalidInput(f"{place} cannot be read: No such file or directory") from error

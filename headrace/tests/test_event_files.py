@@ -1,5 +1,6 @@
 """Files of events become request bodies: the same each time, typed by the schema, with the place of every fault."""
 
+import base64
 import gzip
 import struct
 import zlib
@@ -18,8 +19,9 @@ from common.schema import Schema
 from common.storage import place_of
 from headrace.files.batches import BATCH_EVENTS, Batch, SourceFile, batches_of_all
 from headrace.files.batches import batches as batches_of
-from headrace.files.sources import source_of
+from headrace.files.sources import SourceRequest, open_source, source_of
 from headrace.files.tables import rows_of
+from headrace.files.upload_state import UploadState
 
 SCHEMA = Schema.from_mapping(
     {
@@ -313,3 +315,57 @@ def test_a_file_elsewhere_is_read_as_one_of_this_machine_is(tmp_path: Path, kind
     local, remote = (list(batches_of(SourceFile(place, kind), SCHEMA)) for place in (here, there))
     assert [batch.body for batch in remote] == [batch.body for batch in local]
     assert sum(batch.count for batch in remote) == 2
+
+
+_CLASSES = Schema.from_mapping(
+    {
+        "features": [{"name": "photo", "dtype": "bytes"}, {"name": "text", "dtype": "string"}],
+        "labels": [{"name": "kind", "dtype": "string", "vocabulary": ["cat", "dog"]}],
+    }
+)
+
+
+def _folder(root: Path) -> set[tuple[str, bytes]]:
+    """20 files in the folders of two classes, beside what is none of them; pairs of class and content."""
+    (root / "README").write_text("about")
+    held = {(kind, f"{kind} {number}".encode()) for kind in ("cat", "dog") for number in range(10)}
+    for kind, content in held:
+        (root / kind).mkdir(exist_ok=True)
+        (root / kind / f"{content.decode()}.png").write_bytes(content)
+    (root / "cat" / ".hidden").write_bytes(b"no event")
+    return held
+
+
+@pytest.mark.covers("mode-bottleneck")
+@pytest.mark.parametrize(("kind", "feature"), [("images", "photo"), ("texts", "text")])
+def test_a_folder_of_classes_gives_an_event_for_each_file_with_the_classes_mixed(
+    tmp_path: Path, kind: str, feature: str
+) -> None:
+    held = _folder(tmp_path)
+    (file,) = UploadState("", "").files(place_of(tmp_path), kind)
+    (batch,) = batches_of(file, _CLASSES)
+    events = [orjson.loads(line) for line in batch.body.splitlines()]
+    contents = [
+        base64.b64decode(event[feature]["b64"]) if kind == "images" else event[feature].encode() for event in events
+    ]
+    assert {(event["kind"], content) for event, content in zip(events, contents, strict=True)} == held
+    assert {event["kind"] for event in events[:8]} == {"cat", "dog"}, "not one class after the other"
+    position = open_source(kind, SourceRequest(file.place, _CLASSES)).position
+    assert position[0] == 0
+    rest = open_source(kind, SourceRequest(file.place, _CLASSES, [19, position[1]]))
+    assert (rest.next(), rest.next()) == (batch.body.splitlines(keepends=True)[19], None), "it goes on after the 19th"
+    (tmp_path / "dog" / "new.png").write_bytes(b"new")
+    with pytest.raises(InvalidInput, match="has other files than when reading began"):
+        open_source(kind, SourceRequest(file.place, _CLASSES, position))
+
+
+def test_what_is_no_folder_of_classes_is_refused(tmp_path: Path) -> None:
+    for schema, fault in ((_CLASSES, "has no folders with files"), (SCHEMA, "needs a stream with one bytes feature")):
+        with pytest.raises(InvalidInput, match=fault):
+            open_source("images", SourceRequest(place_of(tmp_path), schema))
+    _folder(tmp_path)
+    numbered = Schema.from_mapping(
+        {"features": [{"name": "photo", "dtype": "bytes"}], "labels": [{"name": "kind", "dtype": "int64"}]}
+    )
+    with pytest.raises(InvalidInput, match=r"label kind '(cat|dog)' .*; give the label dtype string"):
+        open_source("images", SourceRequest(place_of(tmp_path), numbered)).next()

@@ -53,6 +53,7 @@ from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
 from services.serving.front.load_trace import LoadTrace
 from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
+from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import following, open_request_log
@@ -216,7 +217,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
         REGISTRY.register(request_log)
         request_log.start()
     latency = ApiLatency() if start.monitoring.path else None
-    counts = _counts_of(front)
+    counts = _counts_of(front, settings.reload_p99_factor)
     shadow = Shadow(front, request_log.offer) if request_log is not None else None
     if shadow is not None:
         REGISTRY.register(shadow)
@@ -281,10 +282,12 @@ def _make_front(start: Start, health: Health) -> Front:
     return front
 
 
-def _counts_of(front: Front) -> RequestCounts:
+def _counts_of(front: Front, reload_p99_factor: float) -> RequestCounts:
     """The counts of a front's requests; with its own they are shown to Prometheus."""
     counts = RequestCounts(lambda: front.open_count)
+    front.reloads = ReloadJitter(counts, reload_p99_factor)
     REGISTRY.register(counts)
+    REGISTRY.register(front.reloads)
     REGISTRY.register(FrontMetrics(front))
     return counts
 

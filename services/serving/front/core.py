@@ -23,6 +23,7 @@ from common.access.principal import current
 from common.process.health import Health
 from protos import queue_pb2
 from services.serving.front.cold_models import ColdModels
+from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.request_counts import ContextCounts
 from services.serving.front.routing import NotLoaded, Route, Routing
 from services.serving.options.model_priorities import Priorities
@@ -99,6 +100,8 @@ class Front:
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
         self.contexts = ContextCounts()
+        self.reloads: ReloadJitter | None = None
+        """Looks at each snapshot; None where nobody counts the requests."""
         self._abandoned: set[bytes] = set()
         """Requests whose asker went before Redis said where they lie."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
@@ -149,6 +152,8 @@ class Front:
         """Takes the manager's snapshot."""
         self._routing.update(state)
         self.queue_client.watch(self._routing.queues)
+        if self.reloads is not None:
+            self.reloads.look(state)
         if state.memory is not None:
             self.cold.follow({request.queue.model for request in self._open.values()})
 

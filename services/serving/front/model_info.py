@@ -156,6 +156,7 @@ async def replica_json(front: Front) -> dict[str, Any]:
         "fetched": state.fetched if state is not None else {},
         "requires_signed": state.requires_signed if state is not None else False,
         "memory": _memory_json(front) if state is not None and state.memory is not None else None,
+        "reloads": front.reloads.shown() if front.reloads is not None else None,
         "open_requests": front.open_count,
         "queue_connected": front.queue_client.is_connected,
         "queues": queues,

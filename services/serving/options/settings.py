@@ -115,6 +115,9 @@ class ServingSettings(ServiceSettings):
     model_priorities: str = ""
     """`flights=high,digits=low`. low: leaves memory first, runs at a tenth of a share of a busy core, may hold half of
     in_flight_limit. high: is loaded without being asked and never leaves memory."""
+    reload_p99_factor: float = Field(2.0, ge=1.0)
+    """How many times the p99 before it the p99 around a reload may be; past it a warning, and
+    headrace_serving_reloads_over_factor_total."""
     model_base_path: str = ""
     """Folder <base>/<version>/ of SavedModels, served as model_name without a registry."""
     model_name: str = "default"

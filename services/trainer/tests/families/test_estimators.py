@@ -153,6 +153,24 @@ def test_classify_and_regress_answer_what_predict_answers(
     }
 
 
+@pytest.mark.covers("mode-bottleneck", "srv-classify-regress")
+def test_a_label_with_a_vocabulary_is_answered_by_its_words(tmp_path: Path) -> None:
+    words = ["cat", "dog", "owl"]
+    label = {"name": "kind", "dtype": "string", "vocabulary": words}
+    schema = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32"}], "labels": [label]})
+    features = {"x": {"type": "numeric"}}
+    spec = parse_definition(definition(estimator="linear_classifier", label="kind", features=features, parameters={}))
+    export.export(build(spec, schema, {}, None, seed=5), tmp_path / "saved_model")
+    example = tf.train.Example(features=tf.train.Features(feature={"x": _floats(0.5)}))
+    given = tf.constant([example.SerializeToString()])
+    answered = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["classification"](inputs=given)
+    assert answered["classes"].numpy().tolist() == [[word.encode() for word in words]]
+
+
+def _floats(value: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+
+
 def expected_outputs(model: BuiltModel) -> set[str]:
     return {
         "binary": {"probability", "logits"},

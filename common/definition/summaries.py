@@ -16,6 +16,7 @@ from common.suggestions import did_you_mean
 _MOST_WORST = 64
 _MOST_SAMPLES_PER_SECOND = 192_000
 _MOST_ROWS = 100_000
+_MOST_TAP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Summaries:
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     graph: what is served, as TensorBoard's tab of graphs shows it.
     projector: rows of each embedding table, the first ones, with what each is in words; 0: none.
+    taps: tensors to print, patterns of weights/PATH, gradients/PATH and activations/LAYER; after every `tap_blocks`
+        blocks, into a file of at most `tap_bytes` beside the log.
     """
 
     histograms: int = 0
@@ -35,6 +38,9 @@ class Summaries:
     statistics: bool = True
     graph: bool = True
     projector: int = 1_000
+    taps: tuple[str, ...] = ()
+    tap_blocks: int = 1
+    tap_bytes: int = 1 << 20
 
     def check_against_schema(self, schema: Schema) -> None:
         """Raises InvalidInput: a sound that the stream does not have, or that is no list of numbers."""
@@ -59,8 +65,13 @@ def parse_summaries(section: object) -> Summaries:
         statistics=fields.flag("statistics", True),
         graph=fields.flag("graph", True),
         projector=fields.integer("projector", 1_000, minimum=0, maximum=_MOST_ROWS),
+        taps=fields.texts("taps", (), may_be_empty=True),
+        tap_blocks=fields.integer("tap_blocks", 1, maximum=1_000_000),
+        tap_bytes=fields.integer("tap_bytes", 1 << 20, minimum=1024, maximum=_MOST_TAP_BYTES),
     )
     fields.finish()
+    if not summaries.taps and (summaries.tap_blocks, summaries.tap_bytes) != (1, 1 << 20):
+        raise InvalidInput("summaries: tap_blocks and tap_bytes are of taps; say which tensors")
     if summaries.audio and not summaries.worst:
         raise InvalidInput("summaries: audio is of the worst examples; say how many (worst)")
     return summaries

@@ -6,7 +6,7 @@ Files of all classes are mixed, by a digest of their names, so that a round over
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 from common.counted import counted
 from common.errors import InvalidInput
@@ -15,8 +15,7 @@ from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.event_files import NDJSON, line_of
 
-FolderFormat = Literal["images", "texts"]
-FORMATS: Mapping[FolderFormat, str] = {"images": "bytes", "texts": "string"}
+FORMATS: Mapping[str, str] = {"images": "bytes", "texts": "string"}
 """The dtype of the feature that takes a file's content."""
 _HIDDEN = (".", "_")
 
@@ -31,8 +30,8 @@ class FolderSource:
 
     content_type = NDJSON
 
-    def __init__(self, place: Place, name: FolderFormat, schema: Schema, position: Any) -> None:
-        self._place, self._schema, self._dtype = place, schema, FORMATS[name]
+    def __init__(self, place: Place, name: str, schema: Schema, position: Any) -> None:
+        self._dtype = FORMATS[name]
         self._content = _only([one for one in schema.features if one.dtype == self._dtype], name, self._dtype)
         self._label = _only(list(schema.labels), name, "label")
         self._columns = {feature.name: feature for feature in schema.columns}
@@ -40,10 +39,9 @@ class FolderSource:
         self._names = blake2b("\n".join(map(str, self._files)).encode(), digest_size=16).hexdigest()
         self._given, self.byte_count = 0, 0
         if position is not None:
-            given, names = position
-            if names != self._names:
+            if not isinstance(position, list) or position[1:] != [self._names]:
                 raise InvalidInput(f"{place} has other files than when reading began; ingest it without --state")
-            self._given = int(given)
+            self._given = position[0]
 
     def next(self) -> bytes | None:
         if self._given == len(self._files):
@@ -84,7 +82,7 @@ def _only(found: list[Feature], name: str, what: str) -> Feature:
     return found[0]
 
 
-def _files_of(place: Place, name: FolderFormat) -> list[Place]:
+def _files_of(place: Place, name: str) -> list[Place]:
     if not place.is_dir():
         raise InvalidInput(f"--format {name} takes a folder with a folder for each class, and {place} is none")
     folders = [folder for folder in place.children() if folder.is_dir() and not folder.name.startswith(_HIDDEN)]

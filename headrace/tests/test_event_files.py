@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pandas
@@ -350,7 +351,7 @@ def test_a_folder_of_classes_gives_an_event_for_each_file_with_the_classes_mixed
     ]
     assert {(event["kind"], content) for event, content in zip(events, contents, strict=True)} == held
     assert {event["kind"] for event in events[:8]} == {"cat", "dog"}, "not one class after the other"
-    position = open_source(kind, SourceRequest(file.place, _CLASSES)).position
+    position: Any = open_source(kind, SourceRequest(file.place, _CLASSES)).position
     assert position[0] == 0
     rest = open_source(kind, SourceRequest(file.place, _CLASSES, [19, position[1]]))
     assert (rest.next(), rest.next()) == (batch.body.splitlines(keepends=True)[19], None), "it goes on after the 19th"

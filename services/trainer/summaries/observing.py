@@ -17,6 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, Model, Trainable, TrainingSet
 from services.trainer.summaries.events import Curves, LiveFile, curve_summaries, histogram, scalar, thinned
+from services.trainer.summaries.taps import Taps
 
 _MOST_VARIABLES = 64
 """Of more, the largest are left out."""
@@ -34,10 +35,13 @@ class Observer:
     def __init__(self, training: Trainable, live_path: Path) -> None:
         """`live_path`: of the file that grows."""
         self._training = training
-        self._every = training.model.definition.training.summaries.histograms
+        asked = training.model.definition.training.summaries
+        self._every, self._tap_every = asked.histograms, asked.tap_blocks if asked.taps else 0
+        self.taps = Taps(asked, training.model.definition.name)
+        looks = self._every or self._tap_every
         self._live = LiveFile(live_path, first_step=training.step, wall_time=time.time())
-        self._gradients = _gradient_function(training.model) if self._every else None
-        self._activations = _activation_function(training.model) if self._every else None
+        self._gradients = _gradient_function(training.model) if looks else None
+        self._activations = _activation_function(training.model) if looks else None
         self._before = _weights(training.model) if self._every else {}
         self._blocks = 0
         self._newest: TrainingSet | None = None
@@ -46,14 +50,18 @@ class Observer:
     def after_block(self, examples: TrainingSet, losses: Losses, added: Losses) -> None:
         """`losses`, `added`: of the block's batches, as train_block gave them."""
         self._blocks += 1
-        self._newest = examples if self._every and not self.seen else None
+        self._newest = examples if (self._every and not self.seen) or (self._tap_every and self.taps.is_empty) else None
+        if self._tap_every and self._blocks % self._tap_every == 0:
+            self._tap(examples)
         looked = list(self._look(examples)) if self._every and self._blocks % self._every == 0 else []
         self.seen = [*self.seen, *looked][-_MOST_LOOKS:]
         self._live.add([*self._curve(losses, added), *looked], wall_time=time.time())
 
     def after_blocks(self) -> None:
         """A round with fewer blocks than lie between two looks is looked at once, after its last one."""
-        if self._newest is not None and not self.seen:
+        if self._newest is not None and self._tap_every and self.taps.is_empty:
+            self._tap(self._newest)
+        if self._newest is not None and self._every and not self.seen:
             self.seen = list(self._look(self._newest))
             self._live.add(self.seen, wall_time=time.time())
         self._newest = None
@@ -69,18 +77,29 @@ class Observer:
             curve_summaries(Curves(steps[kept].tolist(), means[kept].tolist(), rates, means_added[kept].tolist()))
         )
 
+    def _tap(self, examples: TrainingSet) -> None:
+        kinds = self._kinds(examples)
+        named = {f"{kind}/{name}": array for kind, arrays in kinds.items() for name, array in arrays.items()}
+        self.taps.note(self._training.step, named)
+
+    def _kinds(self, examples: TrainingSet) -> dict[str, Arrays]:
+        return {
+            "weights": _weights(self._training.model),
+            "gradients": self._gradients(examples) if self._gradients else {},
+            "activations": self._activations(examples) if self._activations else {},
+        }
+
     def _look(self, examples: TrainingSet) -> Sequence[tuple[int, Summary]]:
         step = self._training.step
-        weights = _weights(self._training.model)
-        gradients = self._gradients(examples) if self._gradients else {}
+        kinds = self._kinds(examples)
+        weights, gradients = kinds["weights"], kinds["gradients"]
         moved = _norm({name: array - self._before[name] for name, array in weights.items()})
         values = [scalar("update_ratio", moved / (_norm(self._before) or 1.0))]
         if gradients:
             values.append(scalar("gradient_norm", _norm(gradients)))
-        given = self._activations(examples) if self._activations else {}
         drawn = [
             histogram(f"{kind}/{name}", array)
-            for kind, arrays in (("weights", weights), ("gradients", gradients), ("activations", given))
+            for kind, arrays in kinds.items()
             for name, array in _smallest(arrays).items()
         ]
         self._before = weights

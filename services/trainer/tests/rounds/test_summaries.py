@@ -21,7 +21,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import LIVE_EVENTS
-from services.trainer.protocol.messages import Done, Stopped
+from services.trainer.protocol.messages import Done, Failed, Stopped
 from services.trainer.summaries import drawings, graphs, pr_curves, projector
 from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
 from services.trainer.tests.support.small_rounds import events as small_events
@@ -121,6 +121,42 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert (tags["pr_curves"], tags["text"]) == ({"candidate", "parent", "progressive"}, {"worst"})
     assert {"custom_scalars", "hparams"} <= tags.keys()
     assert trial_of(watched, 1) != trial_of(watched, 2), "of equal hyperparameters a row for each version"
+
+
+@pytest.mark.covers("dbg-tfdbg")
+def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    platform, wanted = Platform(tmp_path, exports=False), ["weights/hidden_0/kernel", "activations/hidden_0"]
+    platform.append(small_events(240))
+    training = {"batch_size": 8, "summaries": {"taps": wanted, "tap_blocks": 2}}
+    with caplog.at_level("INFO", "services.trainer.summaries.taps"):
+        assert isinstance(platform.train(platform.lease(definition(training=training))), Done)
+    folder = tmp_path / "cache/model/1"
+    lines = [json.loads(line) for line in (folder / "taps.ndjson").read_text().splitlines()]
+    assert [line["tensor"] for line in lines] == wanted * 3, "six blocks, every second one"
+    assert len([record for record in caplog.records if record.message == "a tensor"]) == 6
+    with np.load(folder / "checkpoint/weights.npz") as file:
+        kernel = file["model/hidden_0/kernel"]
+    last = lines[-2]
+    assert (last["step"], last["shape"]) == (platform.registry.versions[0].step, list(kernel.shape))
+    np.testing.assert_allclose(last["first"], kernel.ravel()[:8])
+    told = [last["min"], last["max"], last["mean"]]
+    np.testing.assert_allclose(told, [kernel.min(), kernel.max(), kernel.mean()], rtol=1e-5)
+
+    few = {"summaries": {"taps": wanted, "tap_bytes": 1024}}
+    platform.append(small_events(240))
+    lease = platform.lease(definition(training={"batch_size": 8} | few), parent_version=1)
+    assert isinstance(platform.train(lease, work_dir="work-2"), Done)
+    kept = (tmp_path / "cache/model/2/taps.ndjson").read_text()
+    assert 512 < len(kept) <= 1024
+    assert json.loads(kept.splitlines()[-1])["step"] == platform.registry.versions[1].step, "the newest"
+
+    unknown = definition(training={"summaries": {"taps": ["activations/hiden"]}})
+    platform.append(small_events(60))
+    failed = platform.train(platform.lease(unknown, parent_version=2), work_dir="work-3")
+    assert isinstance(failed, Failed)
+    assert "taps: activations/hiden means none of activations/" in failed.reason
 
 
 def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
@@ -231,7 +267,9 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
         parse_summaries({"audio": {"pcm": 4000}})
 
 
-@pytest.mark.parametrize("section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}, {"audio": ["pcm"]}])
+@pytest.mark.parametrize(
+    "section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}, {"audio": ["pcm"]}, {"tap_blocks": 3}]
+)
 def test_what_cannot_be_kept_is_refused(section: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="summaries"):
         parse_summaries(section)

@@ -53,7 +53,7 @@ OTHERS: list[dict[str, Any]] = [
 
 def built(case: dict[str, Any]) -> tuple[BuiltModel, TrainingSet, dict[str, tf.Tensor]]:
     """The model, with all examples ready to train on, and their raw features."""
-    spec = parse_definition(definition(**case))
+    spec = parse_definition(definition(**({"features": FEATURES} | case)))
     raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
     fitting = Fitting(spec.features, SCHEMA_OF_TESTS, {})
     fitting.add({name: column.numpy() for name, column in raw.items()})

@@ -14,7 +14,9 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,35 @@ from testing.redis_server import RedisServer
 _TARGET_SECONDS = 1.0
 _CLIENTS = 2
 _WARM = 50
+
+
+@contextmanager
+def serving(models: int, *, memory_bytes: int = 0) -> Iterator[StandaloneServer]:
+    """A replica that has just been started, with models m0, m1, ... of folders, and a Redis."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        written = directory / "written"
+        subprocess.run(
+            lean_command("services.serving.tests.support.saved_models", str(written)), check=True, timeout=280
+        )
+        entries = []
+        for model in range(models):
+            base = directory / f"m{model}"
+            shutil.copytree(written / f"affine/{model % 3 + 1}", base / "1")
+            entries.append(f'config {{ name: "m{model}" base_path: "{base}" model_platform: "tensorflow" }}')
+        config = directory / "models.config"
+        config.write_text(f"model_config_list {{ {' '.join(entries)} }}")
+        redis = RedisServer(directory)
+        redis.start()
+        server = StandaloneServer(
+            redis.url, f"--model_config_file={config}",
+            SERVING_DATA_DIR=str(directory / "data"), SERVING_MODEL_MEMORY_BYTES=str(memory_bytes),
+        )  # fmt: skip
+        try:
+            yield server
+        finally:
+            server.kill()
+            redis.stop()
 
 
 def ask(server: StandaloneServer, model: int) -> float:
@@ -71,31 +102,9 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--budget-mb", type=int, default=600)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        written = directory / "written"
-        subprocess.run(
-            lean_command("services.serving.tests.support.saved_models", str(written)), check=True, timeout=280
-        )
-        entries = []
-        for model in range(given.models):
-            base = directory / f"m{model}"
-            shutil.copytree(written / f"affine/{model % 3 + 1}", base / "1")
-            entries.append(f'config {{ name: "m{model}" base_path: "{base}" model_platform: "tensorflow" }}')
-        config = directory / "models.config"
-        config.write_text(f"model_config_list {{ {' '.join(entries)} }}")
-        redis = RedisServer(directory)
-        redis.start()
-        server = StandaloneServer(
-            redis.url, f"--model_config_file={config}",
-            SERVING_DATA_DIR=str(directory / "data"), SERVING_MODEL_MEMORY_BYTES=str(given.budget_mb * 1_000_000),
-        )  # fmt: skip
-        try:
-            server.wait_ready()
-            rows = measure(server, given.models)
-        finally:
-            server.kill()
-            redis.stop()
+    with serving(given.models, memory_bytes=given.budget_mb * 1_000_000) as server:
+        server.wait_ready()
+        rows = measure(server, given.models)
     publish(
         "many_models", f"{given.models} models on one replica", rows,
         facts={"budget_mb": given.budget_mb, "clients": _CLIENTS},

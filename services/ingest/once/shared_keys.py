@@ -113,10 +113,25 @@ def _connecting(url: RedisUrl) -> dict[str, Any]:
     if url.path:
         return told | {"connection_class": redis.UnixDomainSocketConnection, "path": url.path}
     told |= {"host": url.host, "port": url.port}
-    if not url.is_tls:
-        return told
-    files = {name: path for name, path in url.options.items() if name.startswith("ssl_")}
-    return told | files | {"connection_class": redis.SSLConnection}
+    if url.is_tls:
+        told |= {name: path for name, path in url.options.items() if name.startswith("ssl_")}
+    connection = redis.SSLConnection if url.is_tls else redis.Connection
+    return told | {"connection_class": _to_the_master(connection, url) if url.has_sentinels else connection}
+
+
+def _to_the_master(connection: type[redis.Connection], url: RedisUrl) -> type[redis.Connection]:
+    """Each connection goes to the Redis that the Sentinels call the master then."""
+
+    class ToTheMaster(connection):  # type: ignore[misc, valid-type]  # a class that is a value
+        async def connect(self) -> None:
+            try:
+                found = await asyncio.to_thread(url.located)
+            except Unavailable as error:
+                raise redis.ConnectionError(error.message) from error
+            self.host, self.port = found.host, found.port
+            await super().connect()
+
+    return ToTheMaster
 
 
 class SharedKeys:

@@ -22,6 +22,7 @@ from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
 from testing.processes import free_ports
+from testing.redis_sentinel import watched_redis
 from testing.redis_server import RedisServer
 from testing.secure_redis import secure_redis
 from testing.waiting import wait_until
@@ -277,3 +278,7 @@ def test_keys_are_shared_over_tls_with_a_password_from_a_file(tmp_path: Path) ->
         ):
             with pytest.raises(Unavailable):
                 asyncio.run(claim(url))
+    with watched_redis(tmp_path) as watched:
+        assert asyncio.run(claim(watched.url)) is None
+        with redis_py.Redis.from_url(watched.master.url) as master:
+            assert master.keys(), "at the master that the Sentinel names"

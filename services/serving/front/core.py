@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from common.access.principal import current
 from common.process.health import Health
+from common.redis_url import RedisUrl
 from protos import queue_pb2
 from services.serving.front.cold_models import ColdModels
 from services.serving.front.reload_jitter import ReloadJitter
@@ -43,6 +44,8 @@ _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
 _SILENCE_GRACE_SECONDS = 1.0
 """The same for one that has only fallen silent: they have waited for it already."""
+_FAILOVER_GRACE_SECONDS = 15.0
+"""The same for one with Sentinels, which need some seconds to see that it is gone."""
 _RESEND_SECONDS = 0.2
 _FULL_SECONDS = 0.01
 """How long a queue that Redis called full is taken to be."""
@@ -90,6 +93,7 @@ class Front:
         priorities: Priorities = MappingProxyType({}),
     ) -> None:
         self._health = health
+        self._fails_over = RedisUrl.parse(redis_url).has_sentinels
         self._routing = Routing(namespace, priorities=priorities)
         self.cold = ColdModels(self._routing, limit=in_flight_limit)
         self.resolve = self._routing.resolve
@@ -403,11 +407,16 @@ class Front:
         self._to_cancel.clear()
         if self._outage_timer is None:
             self._outage_timer = self._loop.call_later(
-                _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS,
+                self._grace_seconds(),
                 self._fail_all,
                 Code.UNAVAILABLE,
                 "the request queue (Redis) is away; try again",
             )
+
+    def _grace_seconds(self) -> float:
+        if self._fails_over:
+            return _FAILOVER_GRACE_SECONDS
+        return _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS
 
     def _fail_all(self, code: int, message: str) -> None:
         for request_id in list(self._open):

@@ -48,7 +48,7 @@ class BlockingRedis:
         self.close()
         self._reader = hiredis.Reader(notEnoughData=_MISSING)
         try:
-            self._socket = _open(self._url, self._timeout_seconds)
+            self._socket = _open(self._url.located(), self._timeout_seconds)
             if login := self._url.login():
                 self.call("AUTH", *login)
             if self._url.database:

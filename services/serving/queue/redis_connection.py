@@ -132,6 +132,8 @@ async def connect(url: str, on_lost: Callable[[], None]) -> RedisConnection:
         Unavailable: Redis cannot be reached or does not let us in.
     """
     where = RedisUrl.parse(url)
+    if where.has_sentinels:
+        where = await asyncio.to_thread(where.located)
     loop = asyncio.get_running_loop()
 
     def protocol() -> RedisConnection:

@@ -5,16 +5,24 @@ found: the judge's own code on drawn losses, no services.
 
 Each draw: both versions are wrong on 20 % of the examples and differ on one in ten; the bad one is wrong on 1 or 5
 points more. `turning bad`: it is no worse for 5,000 examples first.
+
+Then planted bad versions: ten of each of ten kinds, measured by the gate on held-out rows and, as if a person had
+promoted them all, by the judge on labelled predictions.
 """
 
 import argparse
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Cell, publish
+from common.definition.gate import Gate
 from common.definition.rollout import Judge
-from services.trainer.live.evidence import WORSE, Comparison
+from common.quality import metrics_of_rows
+from common.registry.catalog import Decision
+from services.registry.versions.gate import judge as judged_by_gate
+from services.trainer.live.evidence import WORSE, Comparison, losses_of_rows
 
 _AT_ONCE = 10
 _DIFFERING = 0.1
@@ -63,6 +71,76 @@ def row_of(name: str, points: float, equal: int, *, runs: int, alpha: float) -> 
     }
 
 
+_PLANTED, _HELD_OUT = 10, 500
+_GATE = Gate(metric="accuracy", max_regression=0.01)
+_TASK = "binary"
+_SLICES = 4
+Planted = Callable[[np.random.Generator, Array, Array], Array]
+"""A bad version's logits, of the good one's and the slice of each row; shape [n]."""
+KINDS: dict[str, Planted] = {
+    "inverted label": lambda _, logits, slices: -logits,
+    "frozen output": lambda _, logits, slices: np.full_like(logits, 2.0),
+    "NaN on a slice": lambda _, logits, slices: np.where(slices == 0, np.nan, logits),
+    "a slice lost": lambda _, logits, slices: np.where(slices == 0, -1.0, logits),
+    "noisy weights": lambda rng, logits, slices: logits + rng.normal(0, 2.5, len(logits)),
+    "rows in another order": lambda rng, logits, slices: rng.permutation(logits),
+    "shifted threshold": lambda _, logits, slices: logits + 1.5,
+    "skew in serving": lambda _, logits, slices: 0.5 * logits - 1.5,
+    "3x slower": lambda _, logits, slices: logits,
+    "larger than memory": lambda _, logits, slices: logits,
+}
+_IN_SERVING_ALONE = ("skew in serving",)
+
+
+def rows_of(rng: np.random.Generator, kind: str, count: int, *, is_live: bool) -> tuple[Array, Array]:
+    """(probability, label) of the bad version and of the good one, shape [count, 2] each, on the same examples."""
+    logits, slices = rng.normal(0, 2.5, count), rng.integers(0, _SLICES, count).astype(np.float64)
+    labels = (rng.random(count) < _sigmoid(logits)).astype(np.float64)
+    is_good = kind in _IN_SERVING_ALONE and not is_live
+    bad = logits if is_good else KINDS[kind](rng, logits, slices)
+    return np.stack([_sigmoid(bad), labels], 1), np.stack([_sigmoid(logits), labels], 1)
+
+
+def _sigmoid(logits: Array) -> Array:
+    found: Array = 1 / (1 + np.exp(-logits))
+    return found
+
+
+def is_rejected(rng: np.random.Generator, kind: str) -> bool:
+    candidate, parent = (metrics_of_rows(_TASK, rows) for rows in rows_of(rng, kind, _HELD_OUT, is_live=False))
+    metrics = {"candidate": candidate, "parent": parent}
+    return judged_by_gate(_GATE, metrics=metrics, has_parent=True, held_out_count=_HELD_OUT).decision is Decision.REJECT
+
+
+def stopped_after(rng: np.random.Generator, kind: str, judge: Judge) -> tuple[int | None, float]:
+    """Labels until the judge stops it, None: it does not; and how many answers more than its predecessor's were wrong
+    by then."""
+    comparison = Comparison.begin(2, 1, judge)
+    while comparison.capital.samples < _MOST and comparison.verdict != WORSE:
+        bad, good = rows_of(rng, kind, _AT_ONCE, is_live=True)
+        losses, others = (losses_of_rows(_TASK, judge, rows.tolist()) for rows in (bad, good))
+        comparison.add(judge, losses, others, at=0.0)
+    return comparison.capital.samples if comparison.verdict == WORSE else None, comparison.total
+
+
+def planted_row(kind: str, alpha: float) -> dict[str, Cell]:
+    rng, judge = np.random.default_rng(list(kind.encode())), Judge("error_rate", alpha=alpha)
+    rejected = [is_rejected(rng, kind) for _ in range(_PLANTED)]
+    stops = [stopped_after(rng, kind, judge) for _ in range(_PLANTED)]
+    stopped = [(samples, wrong) for samples, wrong in stops if samples is not None]
+    let_through = [samples for is_out, (samples, _) in zip(rejected, stops, strict=True) if not is_out]
+    return {
+        "planted": kind,
+        "versions": _PLANTED,
+        "rejected by the gate": sum(rejected),
+        "let through, stopped by the judge": sum(samples is not None for samples in let_through),
+        "caught by neither": sum(samples is None for samples in let_through),
+        "judge alone: labels, median": float(np.median([samples for samples, _ in stopped])) if stopped else None,
+        "most": max((samples for samples, _ in stopped), default=None),
+        "wrong answers more, median": float(np.median([wrong for _, wrong in stopped])) if stopped else None,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
@@ -71,6 +149,12 @@ def main() -> None:
     rows = [row_of(*case, runs=given.runs, alpha=given.alpha) for case in CASES]
     notes = [f"each rollout is compared on {_MOST:,} labelled predictions at most, looked at after every {_AT_ONCE}"]
     publish("rollout", "A judge of rollouts", rows, notes=notes, facts={"alpha": given.alpha})
+    planted = [planted_row(kind, given.alpha) for kind in KINDS]
+    notes = [
+        f"the gate allows 1 point less accuracy on {_HELD_OUT} held-out rows",
+        "neither looks at latency or memory: what is slower or larger answers alike",
+    ]
+    publish("rollout_planted", "Planted bad versions", planted, notes=notes, facts={"alpha": given.alpha})
 
 
 if __name__ == "__main__":

@@ -39,6 +39,21 @@ def _next_time(cron: str, time_zone: str, at: float) -> datetime:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """Whether new events are distributed as those that the head has learned from.
+
+    Attributes:
+        window_examples: how many new events are compared at a time.
+        alpha: the chance that a window of the same distribution makes a round due.
+        leave_out: features that are not compared.
+    """
+
+    window_examples: int = 1_000
+    alpha: float = 0.01
+    leave_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Triggers:
     """None switches a trigger off; a round can always be asked for by hand. Defaults for every model.
 
@@ -55,6 +70,7 @@ class Triggers:
         schedule: a round is due at its times.
         upstream: a model; a round is due when another version of it is in production than at the last plan.
         quality: a round is due when the live losses of production lie above those of its evaluation by the margin.
+        drift: a round is due when a window of new events has shifted.
         needs_all: whether every trigger that is set has to hold for a round, and not any of them.
     """
 
@@ -70,10 +86,13 @@ class Triggers:
     schedule: Schedule | None = None
     upstream: str = ""
     quality: Judge | None = None
+    drift: Drift | None = None
     needs_all: bool = False
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
-        """Raises InvalidInput where drift_psi names a field that the stream does not have or no statistics know."""
+        """Raises InvalidInput where a field is named that the stream does not have or no statistics know."""
+        for name in self.drift.leave_out if self.drift else ():
+            schema.feature(name)
         for name in self.drift_psi:
             if schema.feature(name).dtype == "bytes":
                 raise InvalidInput(
@@ -103,6 +122,7 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
         schedule=_schedule(fields.take("schedule", None)),
         upstream=check_name("model", fields.text("upstream")) if fields.has("upstream") else "",
         quality=_quality(fields.take("quality", None)),
+        drift=_drift(fields.take("drift", None)),
         needs_all=fields.choice("combine", ("any", "all"), "any") == "all",
     )
     fields.finish()
@@ -110,7 +130,7 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
         raise InvalidInput(f"triggers: upstream {model} is the model itself")
     is_set = (
         triggers.min_examples, triggers.max_interval_seconds, triggers.schedule, triggers.upstream or None,
-        triggers.quality,
+        triggers.quality, triggers.drift,
     )  # fmt: skip
     if triggers.needs_all and all(one is None for one in is_set):
         raise InvalidInput("triggers: combine: all needs at least one trigger that is not null")
@@ -133,6 +153,19 @@ def _by_field(section: object) -> dict[str, float | None]:
         raise InvalidInput(f"triggers: drift_psi must be a mapping of fields to numbers or null, got {section!r}")
     bounds = Fields("triggers: drift_psi", {str(name): bound for name, bound in section.items()})
     return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}
+
+
+def _drift(section: object) -> Drift | None:
+    if section is None:
+        return None
+    fields = Fields("triggers: drift", section)
+    drift = Drift(
+        fields.integer("window_examples", Drift.window_examples, minimum=50, maximum=1_000_000),
+        fields.number("alpha", Drift.alpha, minimum=0.001, below=0.5),
+        fields.texts("leave_out", Drift.leave_out, may_be_empty=True),
+    )
+    fields.finish()
+    return drift
 
 
 def _quality(section: object) -> Judge | None:

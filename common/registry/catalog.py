@@ -119,6 +119,9 @@ FIRED = "fired"
 """The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
 UPSTREAM_VERSION = "upstream"
 """The key of a plan's configuration for {triggers.upstream: its version in production, 0 where it has none}."""
+SHIFT = "shift"
+"""The key of a plan's configuration for how the events of a window have shifted (services/trainer/plan/shifts.py),
+where that made the round due."""
 QUALITY_ALARM = "quality"
 """The key of a plan's configuration for what live quality said of production (services/trainer/live/evidence.py,
 Decline.shown), once it has alarmed."""

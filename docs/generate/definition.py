@@ -140,6 +140,7 @@ triggers:
   schedule: {cron: 30 2 * * 1-5, time_zone: Europe/Berlin}
   upstream: carriers
   quality: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100}
+  drift: {window_examples: 1000, alpha: 0.01, leave_out: [scheduled_hour]}
 """,
     "warm_start": """\
 warm_start:

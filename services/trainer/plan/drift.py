@@ -38,7 +38,7 @@ class _Found:
 @dataclass(frozen=True)
 class _Learned:
     """Attributes:
-    statistics: of the head's round.
+    statistics: of the head's round; {} where it has none.
     read: the stream's fields that the head's answers depend on.
     """
 
@@ -52,7 +52,7 @@ class Drifts:
     def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float]) -> None:
         self._registry, self._log, self._clock = registry, log, clock
         self._found: dict[str, _Found] = {}
-        self._learned: dict[tuple[str, int], _Learned | None] = {}
+        self._learned: dict[tuple[str, int], _Learned] = {}
 
     def reason(
         self, model: str, head: int, topic: str, ranges: Sequence[OffsetRange], *, count: int,
@@ -72,17 +72,21 @@ class Drifts:
         if known and (known.version, known.bounds) == (head, bounds) and self._clock() < known.at + _AGAIN_SECONDS:
             return known.reason
         learned = self._learned_by(model, head)
-        if learned is None:
+        if not learned.statistics:
             found = ""
         else:
             version = self._registry.get_version(model, head)
             stream = self._registry.get_stream(version.stream, schema_version=version.schema_version)
-            seen = of_examples(self._sample(topic, ranges, count), Schema.from_json(stream.schema_json))
+            seen = of_examples(self.sample(topic, ranges, count), Schema.from_json(stream.schema_json))
             found = _drifted(learned, to_document(seen), bounds, head)
         self._found[model] = _Found(head, bounds, self._clock(), found)
         return found
 
-    def _learned_by(self, model: str, version: int) -> _Learned | None:
+    def read_by(self, model: str, version: int) -> frozenset[str]:
+        """The stream's fields that the version's answers depend on. Raises Unavailable, DataLoss."""
+        return self._learned_by(model, version).read
+
+    def _learned_by(self, model: str, version: int) -> _Learned:
         key = (model, version)
         if key not in self._learned:
             entries = [file for file in self._registry.get_version(*key).files if file.path in (_STATISTICS, _INPUTS)]
@@ -91,11 +95,12 @@ class Drifts:
                 told = {file.path: json.loads((Path(folder) / file.path).read_text()) for file in entries}
             signatures = parse_inputs(told.get(_INPUTS, {})).values()
             read = frozenset(feature.name for inputs in signatures for feature in inputs.features)
-            learned = _Learned(told[_STATISTICS], read) if _STATISTICS in told else None
+            learned = _Learned(told.get(_STATISTICS, {}), read)
             self._learned = {kept: one for kept, one in self._learned.items() if kept[0] != model} | {key: learned}
         return self._learned[key]
 
-    def _sample(self, topic: str, ranges: Sequence[OffsetRange], count: int) -> Iterator[bytes]:
+    def sample(self, topic: str, ranges: Sequence[OffsetRange], count: int) -> Iterator[bytes]:
+        """Of `count` examples in the ranges some 5,000 at most, evenly; what is damaged is passed over."""
         step, place = count // _MOST_EXAMPLES + 1, 0
         for item in ranges:
             for record in self._log.read(topic, item.partition, item.from_offset, item.to_offset):

@@ -23,6 +23,7 @@ from common.registry.catalog import (
     PRODUCTION,
     PUSHED,
     QUALITY_ALARM,
+    SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
     ChangeKind,
@@ -36,8 +37,9 @@ from services.trainer.plan.chain import Beginning, ModelState, beginning_of, fro
 from services.trainer.plan.declines import Declines
 from services.trainer.plan.drafts import Drafts
 from services.trainer.plan.drift import Drifts
+from services.trainer.plan.shifts import Shifts
 from services.trainer.plan.tracked import LogBounds, Tracked, shown, status_of, stopped
-from services.trainer.plan.triggers import Alarm, Fire, Situation, Wait, decide
+from services.trainer.plan.triggers import DRIFT, Alarm, Fire, Situation, Wait, decide
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Planner:
         self._drafts = Drafts(settings, registry, log)
         self._drifts = Drifts(registry, log, clock)
         self._declines = Declines(registry, clock)
+        self._shifts = Shifts(registry, log, self._drifts)
         self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
         self._changes: set[tuple[ChangeKind, str]] = set()
@@ -309,6 +312,7 @@ class Planner:
             if tracked.state.model.paused or tracked.state.model.archived:
                 tracked.waiting = Wait(stopped(tracked.state.model))
                 return
+            self._compare(tracked, beginning)
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh))
             if isinstance(decision, Fire) and self._is_held_by_drift(tracked, beginning):
                 decision = Wait(f"{tracked.drift}; it waits for somebody to ask for a round")
@@ -328,6 +332,13 @@ class Planner:
                 )
             tracked.waiting = Wait(error.message)
             tracked.is_stale = True
+
+    def _compare(self, tracked: Tracked, beginning: Beginning) -> None:
+        """What waits with what the head has learned from, where a trigger asks for it."""
+        state, drift = tracked.state, tracked.state.definition.triggers.drift
+        tracked.shift = {}
+        if drift and state.head:
+            tracked.shift = self._shifts.of(state.model.name, state.head, drift, tracked.backlog, beginning.judged_to)
 
     def _is_held_by_drift(self, tracked: Tracked, beginning: Beginning) -> bool:
         """Looks how far what waits has drifted, where the definition says so."""
@@ -407,6 +418,7 @@ class Planner:
             judged_before=tracked.backlog.examples - fresh,
             upstream=self._upstream(tracked),
             upstream_before=tracked.state.upstream_before,
+            shift=_shift_of(tracked.shift),
             quality=_alarm_of(tracked.quality),
             quality_before=_alarm_of(tracked.state.noted_before(QUALITY_ALARM)),
         )
@@ -438,6 +450,8 @@ class Planner:
             notes[UPSTREAM_VERSION] = {upstream: self._upstream(tracked)}
         if tracked.quality.get("alarms"):
             notes[QUALITY_ALARM] = tracked.quality
+        if DRIFT in fired.fired:
+            notes[SHIFT] = tracked.shift
         plan = self._drafts.plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=notes)
         planned = self._registry.plan_round(plan)
         tracked.state = replace(tracked.state, rounds=(planned, *tracked.state.rounds))
@@ -464,6 +478,13 @@ def _alarm_of(decline: Mapping[str, Any]) -> Alarm:
         return Alarm()
     says = decline["alarm"].get("says") or decline["says"]
     return Alarm(decline["version"], decline["alarms"], says)
+
+
+def _shift_of(compared: Mapping[str, Any]) -> Alarm:
+    """`compared`: as Shifts.of has it; {} where nothing was compared."""
+    if not compared:
+        return Alarm(says="there is no version to compare new events with")
+    return Alarm(compared.get("version", 0), compared["window"] if compared.get("shifted") else 0, compared["says"])
 
 
 def _way_back(model: str, beginning: Beginning, log: LogBounds) -> str:

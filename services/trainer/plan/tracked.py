@@ -20,6 +20,8 @@ class Tracked:
     waiting: Wait = field(default_factory=lambda: Wait("starting"))
     drift: str = ""
     """Of what waits, as Drifts says; "" where nobody asked."""
+    shift: dict[str, Any] = field(default_factory=dict)
+    """Of what waits, as Shifts.of has it; {} where nobody asked or there is no version."""
     quality: dict[str, Any] = field(default_factory=dict)
     """Of production, as Decline.shown has it; {} where nobody asked or nothing is known."""
 
@@ -51,6 +53,7 @@ def status_of(tracked: Tracked) -> dict[str, Any]:
         "round": None if open_round is None else _round_status(open_round),
         "next_round": {"waiting_for": tracked.waiting.reason, "not_before": tracked.waiting.until},
         **({"quality": tracked.quality} if tracked.state.definition.triggers.quality else {}),
+        **({"drift": tracked.shift} if tracked.state.definition.triggers.drift else {}),
         "backoff": {
             "consecutive_failures": model.consecutive_failures,
             "retry_at": model.retry_at,

@@ -7,6 +7,7 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
     schedule                a time of the schedule has passed since the last round was planned
     upstream                another version of that model is in production than when the last round was planned
     quality                 labelled predictions show that the live version answers worse than in its evaluation
+    drift                   new events have shifted from those that the head has learned from
     combine                 whether any of the above is enough, or all that are set have to hold
     min_first_examples      the first round waits for as many, also where an interval is set
     max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
@@ -24,6 +25,7 @@ MAX_INTERVAL = "max_interval"
 SCHEDULE = "schedule"
 UPSTREAM = "upstream"
 QUALITY = "quality"
+DRIFT = "drift"
 MANUAL = "manual"
 
 
@@ -60,6 +62,8 @@ class Situation:
     """The version of triggers.upstream that is in production; 0: none."""
     upstream_before: int = 0
     """The same when the last round was planned that has not failed."""
+    shift: Alarm = field(default_factory=Alarm)
+    """Of the newest window of what waits; its number is 0 where it has not shifted."""
     quality: Alarm = field(default_factory=Alarm)
     """The last of the live version."""
     quality_before: Alarm = field(default_factory=Alarm)
@@ -142,6 +146,9 @@ def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition
         told = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
         waits = f"another version of {triggers.upstream} in production than {now or 'none'}"
         yield _Condition(UPSTREAM, bool(now) and now != before, told, waits)
+    if triggers.drift is not None:
+        shift = situation.shift
+        yield _Condition(DRIFT, shift.number > 0, shift.says, shift.says)
     if triggers.quality is not None:
         alarm = situation.quality
         yield _Condition(QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.says, alarm.says)

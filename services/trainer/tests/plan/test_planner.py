@@ -24,6 +24,7 @@ from common.registry.catalog import (
     LEFT_OUT,
     PRODUCTION,
     QUALITY_ALARM,
+    SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
     WINDOW,
@@ -728,6 +729,41 @@ def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_someb
     events.add(200, per_record=50, late=1)
     assert "drift" not in next_plan(planner, registry).configuration, "no feature reads the label"
     finish(registry, tmp_path, files=told)
+
+
+def test_a_window_of_shifted_events_fires_with_the_feature_its_distance_and_its_threshold(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0}")
+    events.add(200, per_record=50)
+    next_plan(planners(), registry)
+    inputs = {f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode()}
+    finish(registry, tmp_path, files=inputs)
+    use(registry, triggers="{min_examples: null, cooldown_seconds: 0, drift: {window_examples: 200}}")
+    planner = planners()
+
+    def waits() -> str:
+        assert_nothing_is_planned(planner, registry)
+        return str(planner.status()[0]["next_round"]["waiting_for"])
+
+    events.appended = 0
+    events.add(150, per_record=50, late=1)
+    assert waits() == "150 of 200 new examples to compare; 150 new examples"
+    events.add(50, per_record=50, late=1)
+    assert waits().startswith(
+        "distance is the furthest, at 0, below its threshold (alpha 0.01 over 1 feature; 200 new "
+    )
+    events.appended = 1000
+    events.add(200, per_record=50)
+    due = next_plan(planners(), registry)
+    assert (due.trigger, due.example_count) == ("drift", 400)
+    assert re.match(r"distance 1 above 0\.\d+ \(alpha 0.01 over 1 feature; ", due.configuration[FIRED]["drift"])
+    (fault,) = due.configuration[SHIFT]["shifted"]
+    assert (fault["feature"], due.configuration[SHIFT]["window"]) == ("distance", 2)
+    finish(registry, tmp_path, files=inputs)
+    use(registry, triggers="{min_examples: null, cooldown_seconds: 0, drift: {leave_out: [distance]}}")
+    events.add(1000, per_record=50)
+    assert waits().startswith("nothing to compare new events with")
 
 
 @pytest.mark.covers("eco-tfdv")

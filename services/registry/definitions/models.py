@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Row, insert, select, update
 
 from common.counted import counted
-from common.definition.model import parse_definition
+from common.definition.model import Definition, parse_definition
 from common.definition.python_files import check_python
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
@@ -32,7 +32,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
     """A new model, or a new definition of one; its failures are forgotten, since they were the old definition's.
 
     Raises:
-        InvalidInput: the definition is not valid, or names another model or stream.
+        InvalidInput: the definition is not valid, names another model or stream, or an upstream that there is not.
         NotFound: the stream is not registered.
         Conflict: the model learns from another stream already.
     """
@@ -57,6 +57,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
         raise Conflict(f"model {name} is archived; restore it first")
     if row is not None and row.definition_digest == digest:
         return get_model(transaction.connection, name)
+    _check_upstream(transaction.connection, definition)
     _store_definition(transaction.connection, digest, files)
     if row is None:
         _insert(transaction, name, stream=stream, digest=digest, by=by)
@@ -65,6 +66,21 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
     remember(transaction, "apply", by=by, reason="", model=name, stream=stream, detail=f"definition {digest[:12]}")
     transaction.record(ChangeKind.MODEL, name)
     return get_model(transaction.connection, name)
+
+
+def _check_upstream(connection: Connection, definition: Definition) -> None:
+    """Raises InvalidInput where triggers.upstream names no model, or models wait for each other in a ring."""
+    chain, upstream = [definition.name], definition.triggers.upstream
+    if upstream and not is_registered(connection, upstream):
+        raise InvalidInput(f"triggers: upstream {upstream} is not registered; apply that model first")
+    while upstream and upstream not in chain and (row := _find(connection, upstream)):
+        chain.append(upstream)
+        upstream = parse_definition(get_definition(connection, row.definition_digest)).triggers.upstream
+    if upstream == definition.name:
+        ring = ", which waits for ".join([*chain[1:], upstream])
+        raise InvalidInput(
+            f"triggers: upstream: {definition.name} waits for {ring}: each needs the other's version first"
+        )
 
 
 NO_FAILURES: Mapping[str, int | float | str] = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}

@@ -102,6 +102,21 @@ def test_the_definition_must_fit_the_schema(catalog: Catalog) -> None:
         catalog.register_model("m2", stream="s", files=wrong, by="test")
 
 
+def test_an_upstream_that_is_not_there_and_a_ring_of_models_are_refused(catalog: Catalog) -> None:
+    def apply(name: str, upstream: str) -> None:
+        text = definition(name)["model.yaml"] + f"triggers: {{upstream: {upstream}}}\n".encode()
+        catalog.register_model(name, stream="s", files={"model.yaml": text}, by="test")
+
+    with pytest.raises(InvalidInput, match="triggers: upstream nobody is not registered; apply that model first"):
+        apply("a", "nobody")
+    apply("a", "m")
+    apply("b", "a")
+    with pytest.raises(InvalidInput, match="m waits for b, which waits for a, which waits for m: each needs"):
+        apply("m", "b")
+    apply("a", "m")
+    assert catalog.get_model("m").definition_digest == definition_digest(definition())
+
+
 def test_a_model_cannot_change_its_stream(catalog: Catalog) -> None:
     catalog.register_stream("t", json.dumps(SCHEMA))
     with pytest.raises(Conflict, match="learns from stream s"):

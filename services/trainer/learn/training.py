@@ -7,6 +7,7 @@ A batch whose loss or gradient is not finite, or in which a layer raises, is und
 `training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
 """
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,7 @@ from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.team import ALONE, Team
 
+_COMPARED_STEPS = 20
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
 
@@ -68,6 +70,7 @@ class Training:
         self._fault: Fault | None = None
         self._rate_of: Any = None
         self.tracer: StepTracer | None = None
+        self._team, self._compared = team, dict[str, Any]() if team.workers == 1 or asked.local_steps > 1 else None
         self._checked: dict[str, Any] = {}
         self._first_rates = self._rates()
 
@@ -134,7 +137,23 @@ class Training:
 
     @property
     def ways(self) -> dict[str, Any]:
-        return self._steps.told() | ({"gradients": self._checked} if self._checked else {})
+        found = {"gradients": self._checked, "workers_compared": self._compared}
+        return self._steps.told() | {name: told for name, told in found.items() if told}
+
+    def _compare(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> dict[str, Any]:
+        """Seconds a step of all processes, and of the chief alone while the others wait; nothing has changed then."""
+        found: dict[str, Any] = {"workers": self._team.workers}
+        both = (("step_seconds", self._steps.attempt), ("alone_step_seconds", self._steps.attempt_alone))
+        before = [one.value.read_value() for one in self.variables.values()]
+        for name, attempt in both if self._team.is_chief else both[:1]:
+            for _ in ("to trace", "to measure"):
+                began = time.perf_counter()
+                losses, fault = attempt(examples, order, bounds)
+                found[name] = round((time.perf_counter() - began) / max(1, len(losses)), 6)
+                self._put_back(before)
+                if fault:
+                    return {}
+        return found
 
     @property
     def paths(self) -> Sequence[str]:
@@ -284,6 +303,8 @@ class Training:
             with blame_definition(self.model.definition.module or "the estimator"):
                 self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
         order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
+        if self._team.is_compared and self._compared is None:
+            self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])
         losses: list[Losses] = []
         batch = 0
         while batch < len(bounds) - 1:

@@ -37,6 +37,7 @@ from services.trainer.learn import adapters, checkpoint, gradient_check, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.rounds import teamwork
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
@@ -120,6 +121,7 @@ def write_files(
     exported = exporter(Export(assignment, trained.model, measured.sample, fresh, add), output)
     measured.warnings.update(exported.warnings)
     measured.warnings.update(gradient_check.warnings_of(trained.course))
+    measured.warnings.update(teamwork.warnings_of(trained.course))
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)

@@ -108,6 +108,7 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
         digest.update(path.encode() + array.tobytes())
     placed = model.placement.report() if training.model.definition.training.devices else {}
     told: dict[str, Any] = {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
+    told |= {"compared": training.ways["workers_compared"]} if team.is_compared and team.is_chief else {}
     return told | ({"graph": _by_device(training)} if question.get("graph") else {})
 
 
@@ -152,7 +153,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     def work(rank: int, cluster: ClusterSpec) -> None:
         devices = _set_up(question)
         join_cluster(cluster)
-        _trained(question, Team(rank, count, devices, patience, memory=memory))
+        _trained(question, Team(rank, count, devices, patience, memory=memory, is_compared="compare" in question))
 
     def lost(reason: str) -> None:
         print(json.dumps({"lost": reason}), flush=True)
@@ -163,7 +164,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     devices = _set_up(question)
     workers.connect()
     try:
-        return _trained(question, Team(0, count, devices, patience, memory=memory))
+        return _trained(question, Team(0, count, devices, patience, memory=memory, is_compared="compare" in question))
     except WorkerLostError as error:
         threading.Event().wait(LOST_SECONDS)  # the watch says which worker it was, where one has ended
         return {"lost": str(error)}

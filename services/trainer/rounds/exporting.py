@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.errors import DataLoss
+from common.saved_model.program import program_of
 from services.trainer.export import saved_model as export
 from services.trainer.export import state
 from services.trainer.export.fresh_process import FreshProcess
@@ -82,7 +83,7 @@ class Export:
         with blame_definition(self._place, doing="writing the export"):
             answering = export.export(self.model, output / "saved_model")
         self.add(output, answering)
-        warnings = self._tried(output) if self.sample else {}
+        warnings = self._tried(output, program_of(output / "saved_model") if key else "") if self.sample else {}
         told: dict[str, Any] = {"exported": True, "tried": bool(self.sample)}
         if key and state.written_shapes(output / "saved_model") == state.shapes_of(current):
             told = {"digest": programs.keep(key, output, warnings).digest, **told}
@@ -101,7 +102,7 @@ class Export:
             export.write_warmup_requests(self.model, saved_model, export.requests_of(self.model, self.sample, names))
         return Exported(warnings, {"digest": program.digest, "exported": False, "tried": is_tried})
 
-    def _tried(self, output: Path, program: str = "") -> dict[str, str]:
+    def _tried(self, output: Path, program: str) -> dict[str, str]:
         assert self.fresh is not None, "a worker exports nothing"
         saved_model = output / "saved_model"
         trial = export.trial_of(self.model, self.sample)

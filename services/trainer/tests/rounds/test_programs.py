@@ -12,7 +12,7 @@ import pytest
 from common.definition.model import parse_definition
 from common.registry.client import manifest_of
 from common.registry.patches import patch_between
-from common.saved_model.program import is_state, program_digest
+from common.saved_model.program import is_state, program_digest, program_of
 from common.schema import Schema
 from services.trainer.export import saved_model as export
 from services.trainer.export.state import state_of
@@ -233,6 +233,21 @@ def test_a_further_state_of_a_program_is_compared_without_loading_the_program_ag
     assert said(second, 2) == ""
     assert "does not answer as the model does" in said(second, 1)
     assert "cannot be loaded" in said(second, 2)
+
+
+def test_the_first_version_of_a_program_leaves_it_loaded_for_the_trial_of_the_second(tmp_path: Path) -> None:
+    platform = Platform(tmp_path / "platform")
+    platform.append(drifting_events(80, seed=0))
+    train(platform, LINEAR, parent_version=0)
+    first, trial = saved_model_of(platform, 1), platform.directory / "work" / "trial"
+    program = program_of(first)
+    (first / "saved_model.pb").unlink()
+
+    def said(program: str) -> str:
+        return fresh_process().ask(first, trial / "requests", trial / "answers", program=program)
+
+    assert said(program) == ""
+    assert "cannot be loaded" in said("another")
 
 
 def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path) -> None:

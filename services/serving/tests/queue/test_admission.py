@@ -16,6 +16,7 @@ from protos import queue_pb2, tfserving_pb2
 from services.serving.front.core import Front, OnReply
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.options.model_options import BatchingOptions, ModelOptions
+from services.serving.options.model_priorities import ModelPriority
 from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
 from services.serving.tests.front.test_front import predict
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
@@ -53,11 +54,15 @@ def test_a_front_takes_what_its_limit_allows() -> None:
     assert refusal(Admission(2, 4096), full_of(2)) == "front full"
 
 
-def test_one_slow_model_leaves_room_for_the_others() -> None:
+@pytest.mark.parametrize(
+    ("priority", "count"), [(ModelPriority.LOW, 450), (ModelPriority.NORMAL, 800), (ModelPriority.HIGH, 887)]
+)
+def test_one_slow_model_leaves_room_for_the_others(priority: ModelPriority, count: int) -> None:
     slow, limit = QueueLoad(), 900
+    slow.priority = priority
     while not refusal(Admission(limit, 4096), slow):
         slow.opened(1)
-    assert slow.open_count == 800
+    assert slow.open_count == count
     assert refusal(Admission(limit, 4096), slow) == "unfair"
     assert refusal(Admission(limit, 4096), QueueLoad(), open_count=slow.open_count) == ""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 
 from protos import tfserving_pb2
@@ -104,6 +105,14 @@ def test_grpc_waits_too_and_a_deadline_ends_the_wait(server: StandaloneServer) -
         answer = predict(request, timeout=60)
     number = int(cold[1:])
     assert list(answer.outputs["y"].float_val) == [1000.0 * (number % 3 + 1) + 6]
+
+
+def test_a_model_of_low_priority_gives_way_on_the_cores(server: StandaloneServer) -> None:
+    assert _answer(server, 1) == [2006.0]
+    assert _answer(server, 7) == [2006.0]
+    models = {one["name"]: one["versions"][0] for one in server.get("/headrace/models").json()["models"]}
+    normal, low = (psutil.Process(int(models[name]["runner"].split("/")[-1])).nice() for name in ("m1", "m7"))
+    assert low == min(normal + 10, 19)
 
 
 def _is_cold(model: str, state: ReplicaState) -> bool:

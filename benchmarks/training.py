@@ -134,7 +134,9 @@ def _row(name: str, case: Case) -> dict[str, str | int | float | None]:
         model = _built(case, arrays, Path(directory), digest=f"{name}-ours")
         plain_model = _built(case, arrays, Path(directory), digest=f"{name}-plain")
         count = len(next(iter(arrays.values())))
-        of_platform, of_keras = _seconds(platform_pass(model, arrays, count), _keras_pass(plain_model, case, arrays))
+        of_platform, of_keras = seconds_of(
+            platform_pass(model, arrays, count), keras_pass(plain_model, arrays, own_step=case.own_step)
+        )
     ours, plain = statistics.median(of_platform[1:]), statistics.median(of_keras[1:])
     return {
         "model": name,
@@ -209,14 +211,15 @@ def platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[],
     return one_pass
 
 
-def _keras_pass(model: BuiltModel, case: Case, arrays: Arrays) -> Callable[[], None]:
+def keras_pass(model: BuiltModel, arrays: Arrays, *, own_step: bool = False) -> Callable[[], None]:
+    """`fit` over the arrays; `own_step`: as Case says."""
     optimizer = (model.compiled_by_user.optimizers or (make_optimizer(model.definition.training),))[0]
     raw, labels = _raw(model, arrays), _labels(model, arrays)
     plain: keras.Model
-    if model.compiled_by_user.has_train_step and not case.own_step:
+    if model.compiled_by_user.has_train_step and not own_step:
         plain, taught = model.network, next(iter(labels.values()))
         plain.compile(optimizer)
-    elif case.own_step:
+    elif own_step:
         plain, taught = _Stepped(model), labels
         plain.compile(optimizer)
     else:
@@ -277,11 +280,11 @@ class _TransformLayer(keras.layers.Layer):  # type: ignore[misc] # Keras has no 
         return self._model.transformed(raw).columns
 
 
-def _seconds(one_pass: Callable[[], None], other: Callable[[], None]) -> tuple[list[float], list[float]]:
-    """Of each pass of the two, taken in turns so that what else the machine does falls on both."""
-    seconds: tuple[list[float], list[float]] = ([], [])
+def seconds_of(*passes: Callable[[], None]) -> list[list[float]]:
+    """Of each run of each pass, the first of which compiles; in turns, so that what the machine does falls on all."""
+    seconds: list[list[float]] = [[] for _ in passes]
     for _ in range(_REPEATS + 1):
-        for run, taken in zip((one_pass, other), seconds, strict=True):
+        for run, taken in zip(passes, seconds, strict=True):
             began = time.perf_counter()
             run()
             taken.append(time.perf_counter() - began)

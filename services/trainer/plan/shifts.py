@@ -65,6 +65,8 @@ class Shifts:
             return {"window": number, "says": f"{what} to compare new events with"}
         topic = examples_topic(self._registry.get_model(model).stream)
         sample = [*self._drifts.sample(topic, window.ranges, window.example_count)]
+        if not sample:
+            return {"window": number, "says": "none of the new events to compare can be read"}
         seen = values_of(sample, learned.schema, list(learned.values))
         finding = find_shift(learned.values, seen, alpha=drift.alpha, seed=head * 1_000_003 + number)
         about = f"{counted(len(sample), 'new example')} against {learned.examples:,} of version {head}"

@@ -37,7 +37,7 @@ class Forgetting:
             or "waits": what becomes of it now, "not_looked_at": {partition: offset before which the log keeps nothing}.
 
         Raises:
-            InvalidInput: the stream has no such feature, or the log no such offsets. NotFound: nothing has the value.
+            InvalidInput: the stream has no such feature, no event has the value, or the log has no such offsets.
             Conflict: all of it is forgotten already, or a round is open.
         """
         state, log = self._planner.known(model)

@@ -78,6 +78,13 @@ def platform(catalog: Catalog, browser: httpx.Client) -> Platform:
     return Platform(catalog, browser, RegistryServicer(catalog))
 
 
+def stopped(platform: Platform) -> str:
+    """The id of a stopped round."""
+    round_id = platform.round_id()
+    platform.catalog.stop_round("m", round_id, by="bob", reason="")
+    return round_id
+
+
 def files_of(contents: dict[str, bytes]) -> dict[str, str]:
     return {path: b64encode(content).decode() for path, content in contents.items()}
 
@@ -174,6 +181,14 @@ HTTP: dict[str, Made] = {
         "fail_round",
         lambda platform: platform.http.post(f"{MODEL}/rounds/{platform.round_id()}:fail", json=author()),
     ),
+    "POST /v1/models/{model}/rounds/{round_id}:stop": (
+        "stop_round",
+        lambda platform: platform.http.post(f"{MODEL}/rounds/{platform.round_id()}:stop", json=author()),
+    ),
+    "POST /v1/models/{model}/rounds/{round_id}:resume": (
+        "resume_round",
+        lambda platform: platform.http.post(f"{MODEL}/rounds/{stopped(platform)}:resume", json=author()),
+    ),
 }
 
 
@@ -210,6 +225,10 @@ GRPC: dict[str, Callable[[Platform], object]] = {
         pb.PlanRoundRequest(round=wire.plan_to_wire(next_plan(p.catalog))), context()
     ),
     "FailRound": failed,
+    "StopRound": lambda p: p.grpc.StopRound(pb.StopRoundRequest(model="m", round_id=p.round_id(), by="ann"), context()),
+    "ResumeRound": lambda p: p.grpc.ResumeRound(
+        pb.StopRoundRequest(model="m", round_id=stopped(p), by="ann"), context()
+    ),
     "AskJob": lambda p: p.grpc.AskJob(pb.AskJobRequest(kind="rebuild", model="m", version=1, by="ann"), context()),
     "RegisterVersion": registered,
     "SetAlias": lambda p: p.grpc.SetAlias(

@@ -113,7 +113,7 @@ def _shape_after(step: Step, shape: Shape, place: str) -> Shape:
         case "reshape":
             wanted = tuple(map(int, step.given))
             if math.prod(wanted) != math.prod(shape):
-                raise InvalidInput(f"{place}: reshape to {list(wanted)}: there are {math.prod(shape)} columns")
+                raise InvalidInput(f"{place}: reshape to {list(wanted)}, of {counted(math.prod(shape), 'column')}")
             return wanted
         case "transpose":
             if len(shape) < 2:

@@ -43,7 +43,7 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def judged(version: Mapping[str, Any]) -> Iterator[str]:
     """What is found of a version against its own evaluation and against its predecessor, in sentences."""
-    quality = next((track["quality"] for track in version["tracks"] if "quality" in track), None)
+    quality = next((track["quality"] for track in version.get("tracks", ()) if "quality" in track), None)
     if quality:
         yield quality["says"]
     if quality and quality["alarms"]:

@@ -281,7 +281,7 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
         "training": training_facts.course(version),
         "forgotten": version.forgotten_at
-        and f"at {_clock(version.forgotten_at)} events were forgotten that it or an ancestor learned: never live again",
+        and f"at {_clock(version.forgotten_at)}, events that it or an ancestor learned; it never goes live again",
         "files": _files(version),
         "signed by": ", ".join(f"key {key[:16]}" for key in version.signed_by.split(",") if key) or "no key",
     }  # fmt: skip

@@ -134,7 +134,10 @@ def test_a_source_goes_on_where_it_was_left_and_is_named_in_its_faults(folder: P
         ("none", "source none .* cannot be imported"),
         (
             "other",
-            "there is no source 'other'; there are csv, ndjson, parquet, tfrecord, broken, fixed_width, none, odd",
+            (
+                "there is no source 'other'; there are csv, ndjson, parquet, tfrecord, images, texts, broken, "
+                "fixed_width, none, odd"
+            ),
         ),
     ):
         with pytest.raises(InvalidInput, match=fault):

@@ -49,6 +49,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/models/m:unpin": WHO,
     "POST /v1/models/m:pause": WHO,
     "POST /v1/models/m/rounds/m-000001:fail": WHO,
+    "POST /v1/models/m/rounds/m-000001:stop": WHO,
+    "POST /v1/models/m/rounds/m-000001:resume": WHO,
     "POST /v1/streams/s:archive": WHO,
     "POST /v1/apply": {
         "stream": {"name": "s", "schema": SCHEMA}, "model": {"name": "m", "files": FILES}, "by": "ada", "dry_run": True,

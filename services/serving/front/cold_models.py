@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 
+from common.counted import counted
 from services.serving.front.routing import NotLoaded, Route, Routing
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
@@ -53,9 +54,8 @@ class ColdModels:
     async def _changed(self, model: str, timeout_seconds: float) -> None:
         """Returns at the manager's next word, or when the time is over."""
         if len(self._waiting) >= self._limit:
-            raise RequestFailed(
-                Code.RESOURCE_EXHAUSTED, f"{self._limit} requests wait for models to be loaded, the limit; try again"
-            )
+            most = counted(self._limit, "request")
+            raise RequestFailed(Code.RESOURCE_EXHAUSTED, f"{most} may wait for models, and as many do; try again")
         changed = asyncio.get_running_loop().create_future()
         is_first = model not in self._waiting.values()
         self._waiting[changed] = model

@@ -154,7 +154,7 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
         ([{"resample": 0}], "resample takes a number of columns from 1"),
         ([{"where": [1, 2]}], r"where takes \[threshold, above, below\]"),
         ([], "a list of 1 to 16 steps"),
-        ([{"reshape": [3, 2]}], r"reshape to \[3, 2\]: there are 4 columns"),
+        ([{"reshape": [3, 2]}], r"reshape to \[3, 2\], of 4 columns"),
         ([{"reshape": [2, 0]}], "reshape takes a list of one to three sizes"),
         (["transpose"], "transpose needs rows; reshape makes them"),
         ([{"map": ["abs"]}], "map needs rows"),

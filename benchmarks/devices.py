@@ -65,15 +65,15 @@ def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple
 def main(seconds: float) -> None:
     devices = ("cpu", "gpu") if has_gpu() else ("cpu",)
     lines: list[dict[str, Cell]] = []
-    told = ""
+    processor = ""
     with tempfile.TemporaryDirectory() as folder:
         for model in _MODELS:
             directory = Path(folder) / model
             _save(model, directory)
             for device in devices:
-                found, told = _measured(model, directory, device, seconds)
+                found, processor = _measured(model, directory, device, seconds)
                 lines += found
-    notes = [told, *([] if has_gpu() else ["There is no GPU on this machine."])]
+    notes = [processor, *([] if has_gpu() else ["There is no GPU on this machine."])]
     publish("devices", "A call of the model by device and batch size", lines, notes=notes)
 
 

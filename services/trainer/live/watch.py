@@ -47,14 +47,19 @@ class LiveWatch:
         self._registry, self._log, self._clock = registry, log, clock
         self._places: dict[str, _Place] = {}
         self._definitions: dict[str, Definition] = {}
+        self._held_up = ""
+        """Why the last look ended before its time."""
 
     def run(self, stop: Stop) -> None:
         while not stop.is_requested():
             watched = 0
             try:
                 watched = self.turn()
+                self._held_up = ""
             except HeadraceError as error:
-                logger.debug("live quality waits", extra={"reason": error.message})
+                if error.message != self._held_up:
+                    logger.warning("live quality of no model is measured", extra={"reason": error.message})
+                self._held_up = error.message
             except Exception:
                 logger.exception("watching live quality failed unexpectedly")
             stop.wait(_LOOK_SECONDS if watched else _IDLE_SECONDS)

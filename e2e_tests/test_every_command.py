@@ -48,7 +48,6 @@ delete --stream {stream} --yes | delete {model} | model export nobody --to {new}
 promote {model} 99 | rollback {model} | predict {model} '[1' | predict nobody {row} | predict {model} {{}}
 forget {model} --offsets 4-2 | push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
 apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2
-lr-find {dir} --data {dir}
 bench http://127.0.0.1:1 --model {model} --seconds 0.1 | bench x
 model show {model}@99 | model cost nobody | model graph {csv} | model ops nobody | model signatures nobody
 checkpoint show nobody | checkpoint diff {model}@1 {model}@2 | checkpoint export {model}@99 --to {new}/x
@@ -61,7 +60,7 @@ labels {stream} {csv} | labels nobody {csv} | login | certs {csv} | token new ad
 verify {model} --keys {new}/key.pem.pub | verify {model} --keys {csv} | keys show {csv} | audit verify {csv}
 model freeze nobody --to {new}/frozen
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, lr-find, profile, tflite, optimize, tap,
+"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap,
 engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "dead-letters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""

@@ -33,7 +33,6 @@ from headrace.commands import (
     events,
     fit,
     forget,
-    learning_rate,
     lifecycle,
     live,
     look,
@@ -233,7 +232,6 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Without a platform": {
         "features": start.features,
         "fit": fit.fit,
-        "lr-find": learning_rate.lr_find,
     },
     "Stop, keep, remove": {
         "pause": lifecycle.pause,
@@ -260,7 +258,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
 }
 """In the order in which `headrace --help` shows them."""
-_RENAMED = {"deadletters": "dead-letters", "learning-rate": "lr-find", "restore": "unarchive"}
+_RENAMED = {"deadletters": "dead-letters", "restore": "unarchive"}
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)

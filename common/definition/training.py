@@ -81,22 +81,6 @@ class Prune:
 
 
 @dataclass(frozen=True)
-class Compress:
-    """What each shard's gradients travel as.
-
-    Attributes:
-        bfloat16: rounded to it before they are added.
-        top_k: the share of each variable's entries, the largest, that travel in a step; the others wait. None: all do.
-    """
-
-    bfloat16: bool = False
-    top_k: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.bfloat16 or self.top_k is not None
-
-
-@dataclass(frozen=True)
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
@@ -147,7 +131,7 @@ class Training:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
     local_steps: int = 1
-    compress: Compress = Compress()
+    compress: str = "none"
     asynchronous: Asynchronous | None = None
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
@@ -194,7 +178,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
         local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
-        compress=_compress(fields),
+        compress=fields.choice("compress", ("none", "bfloat16"), Training.compress),
         asynchronous=parse_asynchronous(fields.take("asynchronous", None)),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
@@ -219,17 +203,6 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
     fields.finish()
     _check_together(training)
     return training
-
-
-def _compress(fields: Fields) -> Compress:
-    if not isinstance(fields.peek("compress"), Mapping):
-        return Compress(bfloat16=fields.choice("compress", ("none", "bfloat16"), "none") == "bfloat16")
-    named = Fields("compress", fields.take("compress"))
-    share = named.number("top_k", below=0.5)
-    named.finish()
-    if share <= 0:
-        raise InvalidInput(f"compress: top_k is the share of entries that travel, above 0 and below 0.5, not {share:g}")
-    return Compress(top_k=share)
 
 
 def _devices(section: object) -> dict[str, str]:
@@ -262,13 +235,8 @@ def _check_together(training: Training) -> None:
             f"training: fixed_batch cuts batch_size {training.batch_size} into {counted(training.shards, 'shard')} of "
             f"one size; make it a multiple of {training.shards}"
         )
-    if training.compress and training.shards == 1:
+    if training.compress != "none" and training.shards == 1:
         raise InvalidInput("training: compress is for gradients of shards, and there is one; say shards: K")
-    if training.compress.top_k and training.mixed_precision == "float16":
-        raise InvalidInput(
-            "training: compress: top_k keeps gradients for the next step, and float16 scales each step's anew; "
-            "keep one of them, or take bfloat16"
-        )
     if training.check_gradients is not None and (training.quantize_aware or training.mixed_precision != "float32"):
         raise InvalidInput("training: check_gradients moves weights by little, which 8 and 16 bits round away")
     _check_ways(training)
@@ -306,7 +274,7 @@ def _check_local_steps(training: Training) -> None:
             "training: local_steps are those of shards, and there is one; say shards: K with K of 2 at least"
         )
     together = {
-        "compress": bool(training.compress),
+        "compress": training.compress != "none",
         "prune": training.prune is not None,
         "norms_every_steps": training.norms_every_steps is not None,
         "mixed_precision: float16": training.mixed_precision == "float16",

@@ -56,8 +56,8 @@ class ServiceSettings(BaseSettings):
     tls_ca_file: Path | None = None
     """PEM: the authorities of the other services' certificates and of clients'. Empty: the machine's."""
     tls_client_certificates: ClientCertificates = "none"
-    """`accepted`: HTTP takes the certificate of a client that has one, and other clients by token. `required`: HTTP and
-    gRPC refuse connections without one. The access file says which principal a certificate stands for."""
+    """`accepted`: HTTP takes certificates of clients, and clients without them by token. `required`: HTTP and gRPC
+    refuse connections without a certificate. The access file says which principal a certificate stands for."""
 
     @field_validator("*", mode="before")
     @classmethod

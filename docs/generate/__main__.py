@@ -15,6 +15,7 @@ from docs.generate import (
     keras_names,
     metrics,
     names,
+    prose,
     scaling_plot,
     settings,
     stream,
@@ -43,6 +44,7 @@ def main() -> None:
     (_REFERENCE.parent / "internals" / "coverage.md").write_text(coverage.document())
     scaling_plot.PLOT.write_text(scaling_plot.document())
     names.check()
+    prose.check()
 
 
 if __name__ == "__main__":

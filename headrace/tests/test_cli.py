@@ -13,14 +13,12 @@ from typing import Any
 
 import orjson
 import pytest
-import typer.main
 from typer.testing import CliRunner, Result
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.places import HTTP_PORT_OF
 from headrace.tests.answering_server import ROUND, VERSION, Server
-from headrace.tests.test_documents import RIDDLES
 
 MODEL = {
     "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
@@ -439,20 +437,7 @@ def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
     assert titles[1] == "Begin here"
 
 
-def test_help_is_read_once() -> None:
-    """A noun stands where these words would make a reader look back."""
-    commands: list[Any] = [typer.main.get_command(app)]
-    for command in commands:
-        commands += getattr(command, "commands", {}).values()
-    texts = [
-        text or "" for command in commands for text in (command.help, *(getattr(p, "help", "") for p in command.params))
-    ]
-    assert [text for text in texts if RIDDLES.search(text)] == []
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("deadletters", "dead-letters"), ("learning-rate", "lr-find"), ("restore", "unarchive")]
-)
+@pytest.mark.parametrize(("old", "new"), [("deadletters", "dead-letters"), ("restore", "unarchive")])
 def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str) -> None:
     found = CliRunner().invoke(app, [old, "x"], env={"COLUMNS": "80", "NO_COLOR": "1"})
     assert found.exit_code == 2

@@ -24,7 +24,7 @@ class IngestSettings(ServiceSettings):
     event_log: str
     """segments:/absolute/dir or kafka:host:port[,host:port], with TLS and a user behind `?` (docs/guide/access.md)."""
     partition_count: int = Field(1, ge=1, le=1000)
-    """Partitions of the topics that this service makes; existing ones keep theirs."""
+    """Partitions of the topics that this service makes; existing topics keep theirs."""
 
     chunk_bytes: int = Field(512 * 1024, ge=1024, le=900 * 1024)
     """A chunk (one log record) closes at this size, or by count, or by linger: at the first of the three."""
@@ -46,7 +46,7 @@ class IngestSettings(ServiceSettings):
     """An append that takes longer is answered with 503; what of it still waits is given up."""
 
     key_window_seconds: float = Field(300.0, gt=0.0)
-    """Idempotency keys are known for so long; a start reads as much of the log to learn them."""
+    """How long idempotency keys are known; a start reads as much of the log to learn them."""
     key_window_count: int = Field(100_000, ge=1)
     """Idempotency keys that are known at most."""
 
@@ -57,10 +57,10 @@ class IngestSettings(ServiceSettings):
     replica: str = Field("", max_length=128)
     """This replica's name among those that share keys, the same after a restart. Empty: host name and HTTP port."""
     key_claim_seconds: float = Field(45.0, gt=0.0)
-    """A key claimed by a replica that says nothing any more is free after so long. Longer than a replica or the log may
-    be stopped and then go on."""
+    """When a key is free that was claimed by a replica which is silent. Longer than a replica or the log may be stopped
+    and then go on."""
     key_wait_seconds: float = Field(10.0, ge=0.0)
-    """So long a request waits for the replica that has its key, then it is answered 503."""
+    """How long a request waits for the replica that has its key; then it is answered 503."""
 
     @model_validator(mode="after")
     def _a_claim_outlives_an_append(self) -> Self:

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 _CALLS = 32
 _GRPC_GRACE_SECONDS = 5.0
 _MAX_BODIES_BYTES = 8 * MAX_BODY_BYTES
+_MOST_LOST_LEASES = 100
+_LONGEST_BACKOFF_SECONDS = 600.0
 
 
 def main() -> int:
@@ -185,11 +187,9 @@ def _collect(catalog: Catalog) -> None:
 
 
 def _limits_of(settings: RegistrySettings) -> CatalogLimits:
-    backoff = Backoff(settings.backoff_first_seconds, settings.backoff_ceiling_seconds)
     return CatalogLimits(
-        lease_rules=LeaseRules(settings.max_lost_leases, backoff),
+        lease_rules=LeaseRules(_MOST_LOST_LEASES, Backoff(settings.backoff_first_seconds, _LONGEST_BACKOFF_SECONDS)),
         upload_grace_seconds=settings.upload_grace_seconds,
-        keep_changes=settings.keep_changes,
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,
         max_parameters=settings.max_parameters,

@@ -38,7 +38,6 @@ from services.registry.versions.collection import needed_digests
 _CATALOG = "catalog.sqlite"
 _TRIES = 3
 _ROWS = 1000
-_KEEP_CHANGES = 100_000
 _LOCK_TIMEOUT_SECONDS = 30.0
 
 
@@ -108,8 +107,8 @@ def into_database(data_dir: Path, database: URL, blobs: str) -> int:
     needed = _needed(data_dir / _CATALOG)
     leadership = lead(open_engine(database), uuid.uuid4().hex, is_stopped=lambda _: True, say=lambda _: None)
     try:
-        Database.in_file(data_dir / _CATALOG, keep_changes=_KEEP_CHANGES).close()  # with all columns of this release
-        Database.in_postgres(leadership, keep_changes=_KEEP_CHANGES)
+        Database.in_file(data_dir / _CATALOG).close()  # with all columns of this release
+        Database.in_postgres(leadership)
         with tempfile.TemporaryDirectory(prefix="headrace-backup-") as directory:
             claim(Path(directory), blobs, owner=leadership.owner)
         there = place_of(blobs)
@@ -153,7 +152,7 @@ def _copy_catalog(source: Path, target: Path) -> None:
 
 
 def _copy_from_postgres(database: URL, target: Path) -> None:
-    Database.in_file(target, keep_changes=_KEEP_CHANGES).close()
+    Database.in_file(target).close()
     engine = open_engine(database)
     try:
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as source, _opened(target) as copy:

@@ -49,7 +49,7 @@ from services.registry.rounds.teams import Teams
 from services.registry.series import Series, Wanted
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
-from services.registry.store.database import Clock, Database, Transaction
+from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction
 from services.registry.store.ended import EndedSessions
 from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
@@ -85,7 +85,6 @@ class CatalogLimits:
 
     lease_rules: LeaseRules
     upload_grace_seconds: float
-    keep_changes: int
     max_file_bytes: int
     max_watchers: int
     max_parameters: int
@@ -93,6 +92,7 @@ class CatalogLimits:
     """Models and schemas of one principal."""
     heartbeat_seconds: float
     keep_audit_entries: int = 1_000_000
+    keep_changes: int = KEEP_CHANGES
 
 
 def _reading(

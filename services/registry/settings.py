@@ -57,23 +57,18 @@ class RegistrySettings(ServiceSettings):
     max_parameters: int = Field(MAX_PARAMETERS, ge=1)
     """Most parameters that an estimator's definition may ask for; one of more is refused when it is applied."""
     max_models_per_principal: int = Field(1_000, ge=1)
-    """Models that one principal may create, where identity is on; deleted ones do not count."""
+    """Models that one principal may create, where identity is on; deleted models do not count."""
     max_schemas_per_principal: int = Field(1_000, ge=1)
     """Streams, and newer versions of their schemas, that one principal may register, where identity is on."""
-    max_lost_leases: int = Field(100, ge=1)
-    """A round whose trainer died or fell silent this often fails at the next attempt."""
     backoff_first_seconds: float = Field(2.0, gt=0)
-    """How long no round is planned after a model's first failed round; doubled with each further failure in a row."""
-    backoff_ceiling_seconds: float = Field(600.0, gt=0)
-    """Longest such pause."""
+    """How long no round is planned after a model's first failed round; doubled with each further failure in a row, up
+    to 600 s."""
     upload_grace_seconds: float = Field(3600.0, ge=0)
     """How long a file stays that nothing refers to."""
     collect_every_seconds: float = Field(600.0, gt=0)
     """Time between garbage collections."""
-    keep_changes: int = Field(100_000, ge=1)
-    """Newest entries of the change log that are kept for watchers."""
     keep_audit_entries: int = Field(1_000_000, ge=1000)
-    """Newest entries of the audit log that are kept, and up to a tenth more. Export older ones before."""
+    """Newest entries of the audit log that are kept, and up to a tenth more. Export older entries before."""
     max_watchers: int = Field(64, ge=1, le=1000)
     """Watchers at once; each holds one thread."""
     heartbeat_seconds: float = Field(2.0, gt=0, le=5)

@@ -30,7 +30,7 @@ class TrainerSettings(ServiceSettings):
     event_log: str
     """`segments:/absolute/dir` or `kafka:host:port[,host:port]`; the one that ingest writes."""
     id: str = Field(default="", max_length=128)
-    """Who holds the leases. Empty: made once and kept in DATA_DIR, so that a restarted trainer is the same one."""
+    """Who holds the leases. Empty: made once and kept in DATA_DIR, so that a restarted trainer is the same."""
 
     signing_key_file: Path | None = None
     """Ed25519 private key (PEM, of `headrace keys new`) that signs every version of this trainer; empty: none is
@@ -46,8 +46,8 @@ class TrainerSettings(ServiceSettings):
     """Names of further environment variables that rounds are given, separated by commas; others are left out, but for
     those of the interpreter, TensorFlow and its libraries."""
     sandbox_ports: str = ""
-    """Further TCP ports that rounds may connect to, separated by commas: those of Kafka's brokers where they are not
-    the ones that EVENT_LOG names."""
+    """Further TCP ports that rounds may connect to, separated by commas: those of Kafka's brokers that
+    EVENT_LOG does not name."""
     sandbox_processes: int = Field(default=0, ge=0)
     """Most processes and threads of a round; 0: 4,096 and 64 for each core. Only where the trainer runs as root."""
     sandbox_memory_mib: int = Field(default=0, ge=0)
@@ -58,46 +58,44 @@ class TrainerSettings(ServiceSettings):
     poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""
     lease_ttl_seconds: float = Field(default=15.0, ge=0.5, le=3600)
-    """Without a renewal for so long, another trainer may take the round; renewed at a third of it."""
+    """When another trainer may take a round whose lease is not renewed; it is renewed at a third of this."""
     lease_grace_seconds: float = Field(default=60.0, ge=0, le=3600)
     """How long a round goes on past the end of its lease while the registry does not answer."""
     resume_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
-    """A round saves a resume point so often; 0: after every block."""
+    """How often a round saves a resume point; 0: after every block."""
     stop_grace_seconds: float = Field(default=20.0, ge=0, le=3600)
     """How long a running round may take to save a resume point after SIGTERM."""
 
     round_timeout_seconds: float = Field(default=86_400.0, ge=1)
     """A round that runs for longer is ended and fails: wall seconds, on a busy machine, too."""
     round_silence_seconds: float = Field(default=1800.0, ge=1)
-    """A round that reports nothing new for so long (a module that hangs, a deadlock) is ended and fails. Seconds in
+    """When a round that reports nothing new (a module that hangs, a deadlock) is ended and fails. Seconds in
     which it wants a core and has none do not count: while it computes, these are CPU seconds."""
 
     round_stall_seconds: float = Field(default=10.0, ge=0.1, le=3600)
-    """A round that for so long reports nothing new and uses no core is stalled: rounds of other models run beside it.
-    One that wants a core for so long and gets less than a tenth of one is starved: no other round is begun beside it.
+    """When a round that reports nothing new and uses no core is stalled: rounds of other models run beside it. A round
+    that wants a core and gets less than a tenth of it is starved: no other round is begun beside it.
     Status, `headrace rounds` and the pages show both."""
     warm_processes: int = Field(default=2, ge=0, le=64)
     """Processes that wait for the next round of their model, with its traced steps; they take the memory of a round.
-    Of more models, the one that has waited longest is ended. 0: each round has a new process. The weights are
+    Of more models, the process that has waited longest is ended. 0: each round has a new process. The weights are
     the same."""
     warm_rounds: int = Field(default=500, ge=1)
-    """A process is ended after this number of rounds."""
-    warm_growth_mib: int = Field(default=512, ge=1)
-    """A process is ended when its memory has grown by this since its first round."""
+    """A process is ended after this number of rounds, or when its memory has grown by 512 MiB since its first."""
     rounds_at_once: int = Field(default=0, ge=0, le=64)
-    """Most rounds whose processes live at once on this trainer: one that computes, and those that are stalled. 0: by
+    """Most rounds whose processes live at once on this trainer: the round that computes, and stalled rounds. 0: by
     the cores that this process may use, 2 to 4."""
     export_trial_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    """A fresh process may take so long to load a round's export and to answer its warm-up requests; then the round
-    fails. Seconds without a core do not count."""
+    """How long a fresh process may take to load a round's export and to answer its warm-up requests; then the
+    round fails. Seconds without a core do not count."""
     export_trial_every: int = Field(default=20, ge=1, le=1_000_000)
-    """A fresh process tries the first two versions of a program, and of the later ones, which share its files and have
-    only their own variables, one in this number; 1: every version."""
+    """A fresh process tries the first two versions of a program, and of the later versions, which share its files
+    and have only their own variables, one in this number; 1: every version."""
     export_conversion_seconds: float = Field(default=900.0, gt=0, le=86_400)
-    """The converters of `export: {formats}` may take so long, all together. Seconds without a core do not count."""
+    """The converters of `export: {formats}` may take this long, all together. Seconds without a core do not count."""
 
     rebuild_timeout_seconds: float = Field(default=3600.0, ge=1, le=86_400)
-    """A version that is trained again for a comparison is given up after so long. Seconds without a core do not
+    """A version that is trained again for a comparison is given up after this time. Seconds without a core do not
     count."""
 
     max_parameters: int = Field(default=MAX_PARAMETERS, ge=1)
@@ -118,7 +116,7 @@ class TrainerSettings(ServiceSettings):
     """Where a process adds up what its devices have computed: each sum on the device of its first summand, so that
     devices add at once, or all of them on the first device. Part of no plan: the bits are the same."""
     cluster_host: str = Field(default="", max_length=256)
-    """The name or address under which other trainers reach this one. Trainers that have one compute the rounds of
+    """The name or address under which other trainers reach this trainer. Trainers that have it compute the rounds of
     models with `training: {shards: K}` together, each with its WORKERS. `auto`: the address from which this trainer
     reaches the registry. TF_CONFIG in the environment names it too, and who the others are."""
     cluster_port: int = Field(default=0, ge=0, le=65_000)
@@ -127,10 +125,10 @@ class TrainerSettings(ServiceSettings):
     cluster_wait_seconds: float = Field(default=3.0, ge=0, le=600)
     """How long a round waits at its start for other trainers that are known but not free yet."""
     cluster_regroup_seconds: float = Field(default=20.0, ge=1, le=86_400)
-    """A round that trains for so long takes in trainers that have become free: it stops at a block's end and goes on
+    """After this time a round takes in trainers that have become free: it stops at a block's end and goes on
     with them from there."""
     straggler_seconds: float = Field(default=120.0, ge=1, le=3600)
-    """A process that keeps the others of its round waiting in a step for so long is lost to them: the round goes on
+    """A process that keeps the others of its round waiting in a step for this time is lost to them: the round goes on
     from its resume point with one fewer."""
     compare_workers: bool = False
     """Before a round's first step its WORKERS take 20 steps twice, and its chief alone takes them; the version says how

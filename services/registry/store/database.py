@@ -26,6 +26,8 @@ from services.registry.store.postgres import Leadership, format_of
 _BUSY_TIMEOUT_SECONDS = 5.0
 _WRITER_TIMEOUT_SECONDS = 10.0
 _COMPACT_EVERY = 256
+KEEP_CHANGES = 100_000
+"""Newest entries of the change log that are kept for watchers."""
 _READS, _WRITES = "REPEATABLE READ", "READ COMMITTED"
 """PostgreSQL's levels. Writers follow each other (Leadership.check), so each sees what the one before has committed."""
 Clock = Callable[[], float]
@@ -70,7 +72,7 @@ class Database:
             _add_indexes(transaction.connection)
 
     @classmethod
-    def in_file(cls, path: Path, *, keep_changes: int, clock: Clock = time.time) -> "Database":
+    def in_file(cls, path: Path, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time) -> "Database":
         """Opens or creates the file of SQLite.
 
         Raises:
@@ -82,7 +84,9 @@ class Database:
         return cls(engine, keep_changes=keep_changes, leadership=None, clock=clock)
 
     @classmethod
-    def in_postgres(cls, leadership: Leadership, *, keep_changes: int, clock: Clock = time.time) -> "Database":
+    def in_postgres(
+        cls, leadership: Leadership, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time
+    ) -> "Database":
         """Raises DataLoss: the catalog is of another format. Unavailable: PostgreSQL cannot be asked."""
         return cls(leadership.engine, keep_changes=keep_changes, leadership=leadership, clock=clock)
 

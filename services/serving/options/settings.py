@@ -103,7 +103,7 @@ class ServingSettings(ServiceSettings):
     reach other machines, fails to load. `all`: folders are loaded as they are; a registry looked when it took its
     versions."""
     require_signed: bool = False
-    """Whether a version is loaded only when a key of trusted_keys_file has signed it; another one fails to load, and
+    """Whether a version is loaded only when a key of trusted_keys_file has signed it; any other fails to load, and
     what is live stays. Folders carry their signature as `headrace model export` writes it."""
     trusted_keys_file: str = ""
     """Ed25519 public keys (PEM), one after another; read anew for each version."""
@@ -138,7 +138,7 @@ class ServingSettings(ServiceSettings):
     download_bytes_per_second: int = Field(100_000_000, ge=0)
     """How fast new versions are fetched while others are being served, all together; 0: as fast as it goes."""
     parallel_loads: int = Field(2, ge=1)
-    """Versions that may be loaded at the same time; one that takes long does not count."""
+    """Versions that may be loaded at the same time; a load that takes long does not count."""
     load_timeout_seconds: float = Field(120.0, gt=0)
     """A version that is not ready by then has failed to load."""
     load_attempts: int = Field(3, ge=1)
@@ -168,7 +168,7 @@ class ServingSettings(ServiceSettings):
     saved_model_tags: str = "serve"
     """The tags, separated by commas, of the graph that is loaded of a SavedModel that has several."""
     enable_model_warmup: bool = True
-    """Whether a version is run before it is available, with the requests that came with it or with made-up ones."""
+    """Whether a version is run before it is available, with the requests that came with it or with made-up requests."""
     num_request_iterations_for_warmup: int = Field(WarmUpOptions.iterations, ge=1)
     """How often each of the requests that came with a version is run."""
 

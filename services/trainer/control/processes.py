@@ -23,7 +23,7 @@ from services.trainer.protocol.messages import Message
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
-_MEBIBYTE = 1024 * 1024
+_MOST_GROWTH_BYTES = 512 * 1024 * 1024
 Key = tuple[object, ...]
 
 
@@ -135,10 +135,10 @@ class Processes:
         """Why it takes no further round; empty where it does."""
         bytes_now = _own_bytes(process.child.pid)
         process.first_bytes = process.first_bytes or bytes_now
-        grown, most = bytes_now - process.first_bytes, self._settings.warm_growth_mib * _MEBIBYTE
+        grown = bytes_now - process.first_bytes
         if process.rounds >= self._settings.warm_rounds:
             return f"{counted(process.rounds, 'round')} (TRAINER_WARM_ROUNDS)"
-        return f"it has grown by {grown} bytes (TRAINER_WARM_GROWTH_MIB)" if grown > most else ""
+        return f"it has grown by {grown} bytes" if grown > _MOST_GROWTH_BYTES else ""
 
     def _end(self, process: _Process) -> None:
         if process.child.has_ended:

@@ -32,7 +32,6 @@ from services.trainer.learn.pruning import kernels_of, prune
 from services.trainer.learn.session import SessionRun
 from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
-from services.trainer.shards.largest import Turn
 from services.trainer.shards.local_steps import BatchOf, LocalSteps
 from services.trainer.shards.team import Team, WorkerLostError
 
@@ -228,8 +227,7 @@ class Steps:
 
     def _loop(self, batch_of: BatchOf, steps: tf.Tensor) -> tf.Tensor:
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            turn = Turn(tf.equal(step, 0), tf.equal(step + 1, steps))
-            loss, added, norms = self._train_batch_with_hooks(turn, *batch_of(step))
+            loss, added, norms = self._train_batch_with_hooks(*batch_of(step))
             row = tf.concat([tf.stack([loss, added]), norms], axis=0)
             return step + 1, tf.math.is_finite(loss), losses.write(step, row)
 
@@ -289,22 +287,18 @@ class Steps:
         if why:
             raise DefinitionFailedError(f"{path}: training.fixed_batch is true, and {why}")
 
-    def _train_batch_with_hooks(
-        self, turn: Turn, columns: Columns, labels: ByHead, weights: ByHead
-    ) -> tuple[tf.Tensor, ...]:
+    def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
         taught = next(iter(labels.values())) if len(labels) == 1 else labels
         kept = self._hooks.before_step(columns, taught)
-        loss, added, norms = self._train_batch(columns, labels, weights, turn)
+        loss, added, norms = self._train_batch(columns, labels, weights)
         self._hooks.after_step(loss, kept)
         return loss, added, norms
 
-    def _train_batch(
-        self, columns: Columns, labels: ByHead, weights: ByHead, turn: Turn | None = None
-    ) -> tuple[tf.Tensor, ...]:
+    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
         """The loss, NaN where a gradient is not finite; what was added in it, NaN where nobody can say; and norms."""
         if self._by_user.has_train_step:
             return self._users_step(columns, labels, weights), tf.constant(np.nan), self._norms.unknown
-        loss, added, gradients = self._gradients(columns, labels, weights, turn)
+        loss, added, gradients = self._gradients(columns, labels, weights)
         found = zip(gradients, self._variables, strict=True)
         moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not moved:
@@ -331,17 +325,12 @@ class Steps:
             )
         return kernels_of(self._variables)
 
-    def _gradients(
-        self, columns: Columns, labels: ByHead, weights: ByHead, turn: Turn | None
-    ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+    def _gradients(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
         scale = self._optimizer.scale_loss
         if self._sharded:
-            assert turn, "shards that go on together take no local steps"
             with _taught_by_gradients_alone(self._variables, self._asked.shards):
-                losses, gradients = self._sharded(
-                    self._model.loss_and_added, columns, labels, weights, turn, scale=scale
-                )
+                losses, gradients = self._sharded(self._model.loss_and_added, columns, labels, weights, scale=scale)
             return losses[0], losses[1], gradients
         return self._whole_gradients(columns, labels, weights)
 

@@ -1,7 +1,7 @@
 """The loss and the gradients of a batch, shard by shard.
 
     loss and dense gradients       each shard's part of the whole batch's mean, added along one tree (tree.py)
-    compressed gradients           bfloat16: each shard's, and each sum of the tree; top_k: largest.py
+    compressed gradients           bfloat16: each shard's, and each sum of the tree
     gradients of looked-up rows    the shards' rows in their order; equal ids are added up afterwards (learn)
     regularisation                 each shard has its share of rows of it: once in all
     moving averages (batch norm)   each shard goes on from the step's start; their mean, weighted by their rows
@@ -21,11 +21,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.definition.training import Compress
 from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
-from services.trainer.shards.largest import Largest, Turn
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ShardedGradients:
     devices: where the shards are computed, in turns; empty: wherever TensorFlow puts them.
     reduction: where the devices' parts are added up: `tree`, each sum where its first summand is, so that sums of
         different devices are formed at once; `one_device`, the first of them.
-    compress: what gradients travel as. Rows that were looked up are few as they are: of them top_k leaves none out.
+    compress: what gradients travel as: `none`, as float32, or `bfloat16`.
     """
 
     def __init__(
@@ -62,12 +60,11 @@ class ShardedGradients:
         running: Sequence[keras.Variable],
         devices: Sequence[str] = (),
         *,
-        compress: Compress,
+        compress: str,
         reduction: str = "tree",
     ) -> None:
         self._reduction = reduction
-        self._travel_as = tf.bfloat16 if compress.bfloat16 else tf.float32
-        self._largest = Largest(exchange, compress.top_k) if compress.top_k else None
+        self._travel_as = tf.bfloat16 if compress == "bfloat16" else tf.float32
         self._exchange, self._taught, self._devices = exchange, taught, devices
         self._averaged = [variable for variable in running if tf.as_dtype(variable.dtype).is_floating]
         self._counted = [variable for variable in running if not tf.as_dtype(variable.dtype).is_floating]
@@ -78,7 +75,6 @@ class ShardedGradients:
         columns: Any,
         labels: Any,
         weights: Any,
-        turn: Turn,
         *,
         scale: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     ) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
@@ -88,7 +84,6 @@ class ShardedGradients:
 
         Args:
             columns, labels, weights: structures of tensors with one row per example.
-            turn: the step's place among those of the call.
             scale: of the loss whose gradients are taken; the loss that is returned is not scaled.
         """
         self._exchange.begin()
@@ -108,7 +103,7 @@ class ShardedGradients:
                     loss, added = loss_of(part[0], part[1], part[2], whole)
                     scaled = scale(loss)
                 parts.append(self._part(tf.stack([loss, added]), tape.gradient(scaled, self._taught), whole))
-        return self._summed(parts, turn)
+        return self._summed(parts)
 
     def _part(self, losses: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
         dense = [None if isinstance(one, tf.IndexedSlices) else one for one in gradients]
@@ -128,12 +123,10 @@ class ShardedGradients:
             taught,
         )
 
-    def _summed(
-        self, parts: Sequence["_Part"], turn: Turn
-    ) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
+    def _summed(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
         first, gradients = parts[0], list[tf.Tensor | tf.IndexedSlices | None]([None] * len(self._taught))
         sizes = [int(np.prod(self._taught[index].shape)) for index in first.taught]
-        taught, others, counts = self._exchanged(parts, sizes, turn)
+        taught, others, counts = self._exchanged(parts)
         pieces = tf.split(taught, sizes)
         for index, piece in zip(first.taught, pieces, strict=True):
             variable = self._taught[index]
@@ -165,17 +158,10 @@ class ShardedGradients:
             )
         }
 
-    def _exchanged(
-        self, parts: Sequence["_Part"], sizes: Sequence[int], turn: Turn
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _exchanged(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed
         travels in one row."""
         counts = parts[0].counts
-        if self._largest and sizes:
-            taught = self._largest.summed([part.taught_sums for part in parts], sizes, turn)
-            with tf.control_dependencies([taught]):
-                total, counts = self._exchange.combined([part.sums for part in parts], self._added, counts)
-            return taught, total, counts
         if self._travel_as == tf.float32:
             width = tf.size(parts[0].taught_sums)
             rows = [part.in_one_row() for part in parts]

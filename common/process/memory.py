@@ -47,7 +47,8 @@ def keep_giving_back(*, look_seconds: float = _LOOK_SECONDS) -> None:
     def look() -> None:
         while True:
             time.sleep(look_seconds)
-            before = _unused_bytes()
+            # Looking through malloc's lists takes time, and less is unused than is resident.
+            before = _unused_bytes() if _resident_bytes() > least + _SLACK_BYTES else 0
             if before > least + _SLACK_BYTES:
                 _trim()
                 if before - _unused_bytes() < _SLACK_BYTES / 2:
@@ -75,8 +76,11 @@ def _unused_bytes() -> int:
         return 0
     tell.restype = _MallocInfo
     found = tell()
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resident - int(found.uordblks) - int(found.hblkhd)
+    return _resident_bytes() - int(found.uordblks) - int(found.hblkhd)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _trim() -> None:

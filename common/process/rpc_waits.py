@@ -139,23 +139,27 @@ class Waits:
 
     def _look(self) -> None:
         bounds = self.bounds
+        pause = min(bounds.look_seconds, bounds.seconds / 4)
         while True:
+            if self._crowded.wait(pause):
+                time.sleep(bounds.gives_way_seconds / 2)
             self._crowded.clear()
             began = time.monotonic()
+            with self._lock:
+                if not self._waits:
+                    self._looker = None
+                    return
             ended = self._too_large()
             with self._lock:
                 now = time.monotonic()
                 ended |= self._late(now) | self._surplus(now)
                 is_crowded = len(self._waits) > bounds.max_waits
-                if not self._waits:
-                    self._looker = None
-                    return
             for wait, error in ended.items():
                 wait.ended = error
                 wait.end()
+            if is_crowded:
+                self._crowded.set()
             pause = max(min(bounds.look_seconds, bounds.seconds / 4), (time.monotonic() - began) / _MOST_TIME_LOOKING)
-            if is_crowded or self._crowded.wait(pause):
-                time.sleep(bounds.gives_way_seconds / 2)
 
     def _late(self, now: float) -> dict[Wait, HeadraceError]:
         read = Unavailable(f"the call was ended: its client sent nothing for {self.bounds.seconds:g} s")

@@ -89,6 +89,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         health=health,
         rebuilds=rebuilds,
         known_models=planner.known_models,
+        has_open_rounds=planner.has_open_rounds,
         on_ended=planner.wake,
         cluster=cluster,
         tracing=tracing,

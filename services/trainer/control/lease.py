@@ -42,7 +42,9 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
-"""How often to ask for a round when nobody says that there is one (another trainer's lease may have run out)."""
+"""How often to ask for a round while one is open (another trainer's lease may have run out)."""
+QUIET_SECONDS = 10.0
+"""How often while none is: the watch says when there is one."""
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 
 
@@ -53,6 +55,7 @@ class RoundLoop:
         holder, secret: the name under which rounds are leased, and what proves it (identity.py).
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
+        has_open_rounds: whether a model has a round that is planned or runs, as far as this trainer has heard.
         on_ended: told after each attempt, so that the next round is planned at once.
         cluster: other trainers; None where this one computes its rounds alone.
         signer: of every version; None where none is signed.
@@ -69,6 +72,7 @@ class RoundLoop:
         health: Health,
         rebuilds: Rebuilds,
         known_models: Callable[[], Sequence[str]],
+        has_open_rounds: Callable[[], bool],
         on_ended: Callable[[], None],
         cluster: Cluster | None = None,
         tracing: Tracing = OFF,
@@ -83,7 +87,8 @@ class RoundLoop:
         """With a round of another trainer; for /v1/status."""
         self._secret, self._cluster = secret, cluster
         self._settings, self._registry, self._health = settings, registry, health
-        self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
+        self._rebuilds, self._on_ended = rebuilds, on_ended
+        self._known_models, self._has_open_rounds = known_models, has_open_rounds
         self._assignments = Assignments(settings)
         self._zygote = ZygoteClient(
             round_function,
@@ -99,7 +104,7 @@ class RoundLoop:
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
-        self._asks_at = 0.0
+        self._asked_at = -QUIET_SECONDS
 
     def look_at_round(self, round_id: str) -> None:
         """It has changed in the registry. From any thread."""
@@ -176,19 +181,30 @@ class RoundLoop:
             self._tend(stop)
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
             return
-        is_woken = self._wake.is_set()
-        self._wake.clear()
-        if self.running:
-            if is_woken or time.monotonic() >= self._asks_at:
-                self._asks_at = time.monotonic() + IDLE_SECONDS
-                self._take_round(stop)
+        if not self._is_due():
+            if not self.running:
+                self._wake.wait(IDLE_SECONDS)
             return
-        rebuild = self._rebuilds.take() if not self._has_rebuilt else None
-        self._has_rebuilt = rebuild is not None
+        self._wake.clear()
+        self._asked_at = time.monotonic()
+        if self.running:
+            self._take_round(stop)
+            return
+        rebuild = None if self._has_rebuilt else self._rebuilds.take()
         if rebuild is not None:
             self._rebuilds.run(rebuild, self._zygote, stop)
-        elif not self._take_round(stop) and not (self._cluster is not None and self._help(self._cluster, stop)):
+        has_worked = rebuild is not None or self._take_round(stop)
+        has_worked = has_worked or (self._cluster is not None and self._help(self._cluster, stop))
+        if has_worked or self._has_rebuilt:
+            self._wake.set()
+        else:
             self._wake.wait(IDLE_SECONDS)
+        self._has_rebuilt = rebuild is not None
+
+    def _is_due(self) -> bool:
+        """Whether to ask the registry for work."""
+        is_quiet = not self._cluster and not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
+        return self._wake.is_set() or time.monotonic() >= self._asked_at + (QUIET_SECONDS if is_quiet else IDLE_SECONDS)
 
     def _has_room(self) -> bool:
         are_stalled = all(one.attempt.activity is Activity.STALLED for one in self.running)

@@ -182,6 +182,10 @@ class Planner:
     def known_models(self) -> list[str]:
         return list(self._tracked)
 
+    def has_open_rounds(self) -> bool:
+        """Whether a model has a round that is planned or runs, as of the last turn."""
+        return any(tracked.state.open_round is not None for tracked in tuple(self._tracked.values()))
+
     def status(self) -> list[dict[str, Any]]:
         """Per model, as of the last turn: lag in examples, the open round, what the next one waits for."""
         return list(self._snapshot)

@@ -34,6 +34,7 @@ def _predict(front: FrontThread, number: int) -> object:
 def test_what_was_accepted_before_a_failover_is_answered_by_the_new_master(watched: Watched) -> None:
     blocking = BlockingRedis(watched.url)
     blocking.demand("SET", "kept", "1")
+    assert blocking.demand("WAIT", 1, 10_000) == 1  # The replica has it.
     FakeRunner(watched.master.url, row_sums).renew()  # It counts as a runner, and takes nothing.
     with FrontThread(watched.url, replica_state(version())) as front, ThreadPoolExecutor(4) as pool:
         accepted = [pool.submit(_predict, front, number) for number in range(4)]

@@ -104,6 +104,12 @@ class KafkaLog:
         if existing != partition_count:
             raise Conflict(f"topic {topic!r} has {counted(existing, 'partition')}; asked for {partition_count}")
 
+    def brokers(self) -> list[str]:
+        """host:port of each, as Kafka names them to clients."""
+        with _kafka_errors("the cluster's brokers"):
+            found = self._ask(lambda admin: admin.describe_cluster())
+        return [f"{broker['host']}:{broker['port']}" for broker in found["brokers"]]
+
     def partition_count(self, topic: str) -> int:
         known = self._partition_counts.get(topic)
         if known is not None:

@@ -1,12 +1,15 @@
 """Opens the event log that a setting names. Only the adapter asked for is imported."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.kafka_security import kafka_of
+
+if TYPE_CHECKING:
+    from common.eventlog.kafka_log import KafkaLog
 
 _KNOWN = "segments:/absolute/dir and kafka:host:port[,host:port]"
 
@@ -26,15 +29,29 @@ def open_event_log(url: str) -> EventLog:
     if scheme == "segments":
         return _open_segments(url, rest)
     if scheme == "kafka":
-        servers, security = kafka_of(rest)
-        if not all(_is_server(server) for server in servers):
-            raise InvalidInput(
-                f"event log {url.partition('?')[0]!r} must list servers as host:port, as in kafka:broker-1:9092"
-            )
-        from common.eventlog.kafka_log import KafkaLog
-
-        return KafkaLog(servers, security=security)
+        return _open_kafka(url, rest)
     raise InvalidInput(f"event log {url!r} has an unknown scheme; known are {_KNOWN}")
+
+
+def brokers_of(url: str) -> list[str]:
+    """host:port of each broker of the Kafka at `kafka:host:port[,host:port]`, which may be others than those that the
+    URL names. Raises Unavailable."""
+    log = _open_kafka(url, url.partition(":")[2])
+    try:
+        return log.brokers()
+    finally:
+        log.close()
+
+
+def _open_kafka(url: str, rest: str) -> "KafkaLog":
+    servers, security = kafka_of(rest)
+    if not all(_is_server(server) for server in servers):
+        raise InvalidInput(
+            f"event log {url.partition('?')[0]!r} must list servers as host:port, as in kafka:broker-1:9092"
+        )
+    from common.eventlog.kafka_log import KafkaLog
+
+    return KafkaLog(servers, security=security)
 
 
 def _open_segments(url: str, rest: str) -> EventLog:

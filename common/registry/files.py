@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, Unavailable
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status
@@ -69,6 +69,7 @@ class FileTransfer:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._received = {"whole_bytes": 0, "patch_bytes": 0, "presigned_bytes": 0}
+        self._may_go_elsewhere = True
 
     def received(self) -> Mapping[str, int]:
         """Bytes of downloads so far: `whole_bytes` of files from the registry, `patch_bytes` of patches,
@@ -235,18 +236,25 @@ class FileTransfer:
         return file.size_bytes
 
     def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
-        """The bytes from the offset on, from the registry or from where it sends us."""
-        request = pb.DownloadFileRequest(digest=file.digest, offset=offset, accepts_url=True)
+        """The bytes from the offset on, from where the registry sends us, or from the registry where this process
+        may not go there, as in the sandbox of a round."""
+        request = pb.DownloadFileRequest(digest=file.digest, offset=offset, accepts_url=self._may_go_elsewhere)
         url = ""
         with errors_from_status(f"the download of {file.path}"):
             for chunk in self._stub.DownloadFile(request, timeout=self._file_timeout(file.size_bytes - offset)):
                 url = chunk.url
                 take(chunk.data)
                 self._count("whole_bytes", len(chunk.data))
-        if url and offset < file.size_bytes:
+        if not url or offset >= file.size_bytes:
+            return
+        try:
             for data in pieces_at(url, offset, timeout_seconds=self._timeout_seconds):
                 take(data)
                 self._count("presigned_bytes", len(data))
+        except PermissionDenied as error:
+            logger.info("files come from the registry: %s", error.message)
+            self._may_go_elsewhere = False
+            self._receive(take, file, offset)
 
     def _file_timeout(self, size_bytes: int) -> float:
         return self._timeout_seconds + max(0, size_bytes) / _SLOWEST_BYTES_PER_SECOND

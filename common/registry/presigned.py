@@ -1,12 +1,13 @@
 """A file's bytes from the URL of an object store that the registry has signed."""
 
 import http.client
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from common.errors import DataLoss, Unavailable
+from common.errors import DataLoss, PermissionDenied, Unavailable
 
 _PIECE_BYTES = 256 * 1024
 _NOT_THERE = 404
@@ -22,6 +23,7 @@ def pieces_at(url: str, offset: int, *, timeout_seconds: float) -> Iterator[byte
     Raises:
         Unavailable: the store cannot be reached, refuses the URL, or stopped in the middle; ask for another URL.
         DataLoss: the store does not have the file.
+        PermissionDenied: this process may not connect to the store, or has no address of it; others may give the file.
     """
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
@@ -41,4 +43,6 @@ def pieces_at(url: str, offset: int, *, timeout_seconds: float) -> Iterator[byte
             raise DataLoss(f"{shown} is not there, though the registry knows the file") from error
         raise Unavailable(f"{shown} answers {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), PermissionError | socket.gaierror):
+            raise PermissionDenied(f"{shown} cannot be reached from here: {error}") from error
         raise Unavailable(f"{shown} cannot be read: {error}") from error

@@ -36,18 +36,17 @@ class TrainerSettings(ServiceSettings):
     """Ed25519 private key (PEM, of `headrace keys new`) that signs every version of this trainer; empty: none is
     signed. Rounds' processes never see it."""
 
-    sandbox: Literal["auto", "require", "off"] = "off"
+    sandbox: Literal["auto", "require", "off"] = "auto"
     """Confines the process of a round, in which authors' code runs, to its own folders, its stream's events, the
-    registry and the log. off: it has every right of the trainer. auto: as far as this machine can; /readyz and
-    /v1/status list the rest. require: the trainer starts only where all of it is confined."""
+    registry and the log. auto: as far as this machine can; /readyz, /v1/status and the log list the rest. require: the
+    trainer starts only where all of it is confined. off: a round has every right of the trainer."""
     sandbox_read: str = ""
     """Further files and folders that rounds may read, separated by colons: what a module looks up beside its events."""
     sandbox_environment: str = ""
     """Names of further environment variables that rounds are given, separated by commas; others are left out, but for
     those of the interpreter, TensorFlow and its libraries."""
     sandbox_ports: str = ""
-    """Further TCP ports that rounds may connect to, separated by commas: those of Kafka's brokers that
-    EVENT_LOG does not name."""
+    """Further TCP ports that rounds may connect to, separated by commas."""
     sandbox_processes: int = Field(default=0, ge=0)
     """Most processes and threads of a round; 0: 4,096 and 64 for each core. Only where the trainer runs as root."""
     sandbox_memory_mib: int = Field(default=0, ge=0)

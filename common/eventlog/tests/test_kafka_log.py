@@ -11,7 +11,7 @@ import pytest
 from common.access.authority import AUTHORITY, CERTIFICATE, KEY, issue_missing
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
-from common.eventlog.open import open_event_log
+from common.eventlog.open import brokers_of, open_event_log
 from common.eventlog.tests.records import examples_of, read_all, record
 from testing.kafka import kafka_server, start_kafka
 from testing.kafka.kafka_server import KafkaServer
@@ -35,6 +35,7 @@ def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address:
     log.create_topic(topic, partition_count=1)
     log.append(topic, 0, [record(b"a")])
     assert examples_of(read_all(log, topic)) == [b"a"]
+    assert log.brokers() == brokers_of(f"kafka:{kafka_address}") == [kafka_address]
     log.close()
     assert random.getstate() == before
 

@@ -4,11 +4,13 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -18,6 +20,8 @@ from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
 from common.registry.files import write_gently
 from common.registry.patches import patch_between, patched
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
 from testing.registry_server import RegistryServer
@@ -361,3 +365,26 @@ def test_a_patch_that_is_cut_or_forged_is_refused() -> None:
     for wrong in (patch[:1000], b"forged" + patch):
         with pytest.raises(DataLoss):
             list(patched(io.BytesIO(before), wrong, len(after)))
+
+
+class StoreOutOfReach(registry_pb2_grpc.RegistryServiceServicer):
+    """A registry whose object store has a name that nobody knows here."""
+
+    def DownloadFile(  # noqa: N802
+        self, request: pb.DownloadFileRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.FileChunk]:
+        url = "http://store.invalid/file" if request.accepts_url else ""
+        yield pb.FileChunk(url=url, data=b"" if url else b"weights"[request.offset :])
+
+
+def test_files_come_from_the_registry_where_the_object_store_is_out_of_reach(tmp_path: Path) -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    registry_pb2_grpc.add_RegistryServiceServicer_to_server(StoreOutOfReach(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = RegistryClient(f"127.0.0.1:{port}")
+    file = FileEntry("a", 7, hashlib.sha256(b"weights").hexdigest())
+    assert client.download([file], tmp_path) == 7
+    assert client.received() == {"whole_bytes": 7, "patch_bytes": 0, "presigned_bytes": 0}
+    client.close()
+    server.stop(None).wait(10)

@@ -100,6 +100,9 @@ class RoundLoop:
             confined=confining(settings, registry),
         )
         self.not_confined = check_machine(settings.sandbox, confine.not_confined())
+        self._remark = f"rounds are not confined in {'; '.join(self.not_confined)}" if self.not_confined else ""
+        if self._remark:
+            logger.warning(self._remark)
         self._processes = Processes(settings, self._zygote)
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
@@ -243,16 +246,11 @@ class RoundLoop:
         ready = self._zygote.wait_until_ready(0.2)
         self._processes.tend()
         if ready:
-            self._health.satisfy("zygote", but=self._not_confined())
+            self._health.satisfy("zygote", but=self._remark)
         else:
             self._health.fail("zygote", "importing TensorFlow")
         metrics.ZYGOTE_STARTS.inc(self._zygote.start_count - starts)
         return ready
-
-    def _not_confined(self) -> str:
-        """For /readyz; "" where rounds are confined as far as they can be anywhere, or are not to be."""
-        is_asked = self._settings.sandbox != "off"
-        return f"rounds are not confined in {'; '.join(self.not_confined)}" if is_asked and self.not_confined else ""
 
     def _lease(self) -> Lease | None:
         models: Sequence[str] = ()

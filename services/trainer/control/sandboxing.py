@@ -2,14 +2,15 @@
 
 import ipaddress
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_security import kafka_of
-from common.eventlog.open import open_event_log
+from common.eventlog.open import brokers_of, open_event_log
 from common.eventlog.topics import deadletter_topic, examples_topic
 from common.registry.client import RegistryClient
 from common.schema import Schema
@@ -21,6 +22,7 @@ _SEGMENTS, _KAFKA = "segments:", "kafka:"
 _OPEN_FILES = 16_384
 _PROCESSES, _PROCESSES_A_CORE = 4096, 64
 """Threads count, and TensorFlow's collective operations take hundreds."""
+_BROKERS_LAST_SECONDS = 60.0
 Confining = Callable[[RoundAssignment], RoundAssignment]
 """Gives an assignment its rules. Raises Unavailable: the registry, which knows the stream, is away."""
 
@@ -32,7 +34,7 @@ def check_machine(mode: str, found: Sequence[str]) -> Sequence[str]:
         InvalidInput: the mode requires all of them.
     """
     if mode == OFF:
-        return ["everything: TRAINER_SANDBOX is off"]
+        return ["anything: TRAINER_SANDBOX is off"]
     if found and mode == REQUIRE:
         raise InvalidInput(f"TRAINER_SANDBOX is require, and this machine cannot confine {'; '.join(found)}")
     return found
@@ -45,21 +47,27 @@ def environment_of(settings: TrainerSettings) -> dict[str, str]:
     return scrubbed(os.environ, frozenset(_words(settings.sandbox_environment)))
 
 
-def confining(settings: TrainerSettings, registry: RegistryClient) -> Confining:
+def confining(
+    settings: TrainerSettings, registry: RegistryClient, asked: Callable[[str], Sequence[str]] = brokers_of
+) -> Confining:
     if settings.sandbox == OFF:
         return lambda assignment: assignment
+    brokers = _Brokers(asked)
     base = SandboxRules(
         mode=settings.sandbox,
-        read=(*_words(settings.sandbox_read, ":"), *_files(settings.service_token_file, *_tls(settings))),
+        read=(
+            *_words(settings.sandbox_read, ":"), *_files(settings.service_token_file, *_tls(settings)),
+            *(os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)),
+        ),
         processes=settings.sandbox_processes or _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1),
         memory_mib=settings.sandbox_memory_mib,
         file_mib=settings.sandbox_file_mib,
         open_files=_OPEN_FILES,
-    )
+    )  # fmt: skip
 
     def confined(assignment: RoundAssignment) -> RoundAssignment:
         try:
-            return replace(assignment, sandbox=_with_log(base, assignment, settings, registry))
+            return replace(assignment, sandbox=_with_log(base, assignment, settings, registry, brokers))
         except Unavailable:
             raise
         except HeadraceError as error:
@@ -68,8 +76,27 @@ def confining(settings: TrainerSettings, registry: RegistryClient) -> Confining:
     return confined
 
 
+@dataclass
+class _Brokers:
+    """Of each Kafka, by its URL."""
+
+    ask: Callable[[str], Sequence[str]]
+    known: dict[str, tuple[float, Sequence[str]]] = field(default_factory=dict)
+
+    def of(self, url: str) -> Sequence[str]:
+        asked_at, found = self.known.get(url, (-_BROKERS_LAST_SECONDS, ()))
+        if time.monotonic() >= asked_at + _BROKERS_LAST_SECONDS:
+            found = self.ask(url)
+            self.known[url] = time.monotonic(), found
+        return found
+
+
 def _with_log(
-    base: SandboxRules, assignment: RoundAssignment, settings: TrainerSettings, registry: RegistryClient
+    base: SandboxRules,
+    assignment: RoundAssignment,
+    settings: TrainerSettings,
+    registry: RegistryClient,
+    brokers: _Brokers,
 ) -> SandboxRules:
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     cache_dir = Path(assignment.cache_dir) / plan.model
@@ -84,9 +111,11 @@ def _with_log(
         write += [_dead_letters(assignment.event_log, folder, stream.log_name)]
     else:
         known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))
-        servers, read = servers + known, read + security.files()
+        servers, read = [*servers, *known, *brokers.of(assignment.event_log)], read + security.files()
+    if source and source.servers:
+        servers += [*source.servers.split(","), *brokers.of(f"{_KAFKA}{source.servers}")]
     if source:
-        servers += [*source.servers.split(","), _server_of(str(source.options.get("schema_registry", "")))]
+        servers.append(_server_of(str(source.options.get("schema_registry", ""))))
     servers = [server.strip() for server in servers if server.strip()]
     alone = assignment.workers == 1 and not assignment.addresses and not assignment.is_asynchronous
     ports = {int(server.rpartition(":")[2]) for server in servers} | set(map(int, _words(settings.sandbox_ports)))

@@ -32,7 +32,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and PACKAGE_PREFIX in error.filename:
         return f"{type(error).__name__}: {error.msg} ({PurePath(error.filename).name}, line {error.lineno})"
     if isinstance(error, tf.errors.OpError):
-        return with_place(_of_operation(error), _trace_of(error, str(error.message)))
+        return with_place(_of_operation(error), _trace_of(error, str(error.message))) + _advice(error, "")
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, KeyError) and "\n" in str(
         error.args[:1] and error.args[0]
@@ -82,6 +82,12 @@ def _advice(error: BaseException, said: str) -> str:
         return (
             f". The trainer's environment has no {error.name}; a file of the definition is imported relatively: "
             f"from . import {str(error.name).rpartition('.')[2]}"
+        )
+    refused = (PermissionError, tf.errors.PermissionDeniedError)
+    if isinstance(error, refused) or isinstance(getattr(error, "reason", None), refused):
+        return (
+            ". Rounds are confined (TRAINER_SANDBOX): TRAINER_SANDBOX_READ names further files that they may read, "
+            "TRAINER_SANDBOX_PORTS further ports"
         )
     if isinstance(error, FileNotFoundError):
         return (

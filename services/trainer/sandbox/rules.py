@@ -28,7 +28,10 @@ class SandboxRules:
     open_files: int = 0
 
 
-_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"})
+_NAMES = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR",
+     "TZ", "USER"}
+)  # fmt: skip
 _BEGINNINGS = (
     "CUBLAS", "CUDA", "CUDNN", "GLIBC_", "GOMP_", "GRPC_", "KERAS_", "KMP_", "LC_", "MALLOC_", "MKL_", "NCCL_",
     "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TF_", "TF2_", "VECLIB_", "VIRTUAL_ENV", "XLA_",

@@ -1,5 +1,7 @@
 """The sentence that is left of what a definition's code raises."""
 
+import urllib.error
+
 import pytest
 
 from services.trainer.families.package_name import PACKAGE_PREFIX
@@ -24,6 +26,11 @@ _IN_GRAPH = "in user code:\n\n    ValueError: A.\n    \n    \x1b[1mno\x1b[0m\n  
             FileNotFoundError(2, "No such file", "x.json"),
             r"x\.json'\. A data file .* when model\.yaml or a Python file",
         ),
+        (
+            PermissionError(13, "Permission denied", "/data/w"),
+            r"/data/w'\. .* TRAINER_SANDBOX_READ names further files",
+        ),
+        (urllib.error.URLError(PermissionError(13, "no")), r"TRAINER_SANDBOX_PORTS further ports$"),
         (ValueError("shapes must match. Target variable: <Variable path=a/mean, shape=(), ..."), r"numpy\.concatenate"),
         (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
         (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),

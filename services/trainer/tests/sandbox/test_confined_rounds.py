@@ -68,8 +68,7 @@ def test_rounds_train_resume_stay_warm_and_set_events_aside_in_the_sandbox(
 def test_a_module_that_tries_to_get_out_hears_that_it_may_not(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.round_function = ROUND_FUNCTION
-    trainer.environment["TRAINER_SANDBOX"] = "require"
+    trainer.round_function = ROUND_FUNCTION  # no setting: the sandbox is on
     with socket.create_server(("127.0.0.1", 0)) as server:
         module = _MODULE % server.getsockname()[1]
         text = definition().replace(b"estimator: linear_classifier\n", b"module: module.py\ntask: binary\n")

@@ -66,7 +66,7 @@ class Definition(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json", "forgotten_examples")
+    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json", "forgotten_examples", "canary_json")
     class AliasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class Model(_message.Message):
     HEAD_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_JSON_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CANARY_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: str
     definition_digest: str
@@ -108,7 +109,8 @@ class Model(_message.Message):
     head_version: int
     rolled_back_json: str
     forgotten_examples: int
-    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ..., forgotten_examples: _Optional[int] = ...) -> None: ...
+    canary_json: str
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ..., forgotten_examples: _Optional[int] = ..., canary_json: _Optional[str] = ...) -> None: ...
 
 class RegisterModelRequest(_message.Message):
     __slots__ = ("name", "stream", "files", "by")
@@ -872,7 +874,7 @@ class GetEvidenceRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class PutEvidenceRequest(_message.Message):
-    __slots__ = ("model", "revision", "state_json", "counts_json", "versions_json", "back_from", "reason")
+    __slots__ = ("model", "revision", "state_json", "counts_json", "versions_json", "back_from", "reason", "canary_json")
     class VersionsJsonEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -887,6 +889,7 @@ class PutEvidenceRequest(_message.Message):
     VERSIONS_JSON_FIELD_NUMBER: _ClassVar[int]
     BACK_FROM_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CANARY_JSON_FIELD_NUMBER: _ClassVar[int]
     model: str
     revision: int
     state_json: str
@@ -894,4 +897,5 @@ class PutEvidenceRequest(_message.Message):
     versions_json: _containers.ScalarMap[int, str]
     back_from: int
     reason: str
-    def __init__(self, model: _Optional[str] = ..., revision: _Optional[int] = ..., state_json: _Optional[str] = ..., counts_json: _Optional[str] = ..., versions_json: _Optional[_Mapping[int, str]] = ..., back_from: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    canary_json: str
+    def __init__(self, model: _Optional[str] = ..., revision: _Optional[int] = ..., state_json: _Optional[str] = ..., counts_json: _Optional[str] = ..., versions_json: _Optional[_Mapping[int, str]] = ..., back_from: _Optional[int] = ..., reason: _Optional[str] = ..., canary_json: _Optional[str] = ...) -> None: ...

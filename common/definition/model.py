@@ -218,6 +218,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     training = parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ())
     triggers = parse_triggers(fields.take("triggers", {}), model=name)
     evaluation, gate, training = _measured(fields, heads, training, triggers, files, own_metrics=module is not None)
+    rollout = parse_rollout(fields.take("rollout", None))
     definition = Definition(
         name=name,
         stream=stream,
@@ -232,7 +233,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         training=training,
         triggers=triggers,
         evaluation=evaluation,
-        gate=gate,
+        gate=replace(gate, canary=True) if rollout and rollout.canary else gate,
         export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
         retention=parse_retention(fields.take("retention", {})),
@@ -240,7 +241,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         warm_start=warm_start,
         operations=_operations(fields, files, module),
         live=parse_live(fields.take("live", None)),
-        rollout=parse_rollout(fields.take("rollout", None)),
+        rollout=rollout,
     )
     fields.finish()
     _check_whole_batches(definition)

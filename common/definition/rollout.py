@@ -1,16 +1,17 @@
-"""What is watched of a live version, and when production goes back by itself.
+"""What is watched of a live version, how a canary becomes production, and when production goes back by itself.
 
 live: {window_examples: 2000, key: flight_id, wait_seconds: 3600}
 rollout:
   judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}
+  canary: {share: [1, 10, 50], by: key, stage_samples: 500, max_samples: 20000, then: hold}
   back: automatic
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
-from common.definition.fields import Fields
+from common.definition.fields import Fields, is_number
 from common.definition.heads import Head
 from common.errors import InvalidInput
 from common.late_labels import LateLabels
@@ -18,7 +19,11 @@ from common.quality import LOSSES, OUTPUTS
 from common.schema import Schema
 
 Then = Literal["hold", "back"]
+CanaryThen = Literal["hold", "back", "promote"]
+By = Literal["key", "request"]
 _MOST_WINDOW = 20_000
+_MOST_STAGES = 20
+_ALL = 100.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,35 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Canary:
+    """How a version that passes the gate becomes production: in stages, judged at each against production.
+
+    Attributes:
+        shares: of the requests without version and label, in per cent, by stage, ascending. 0 only first: the canary
+            answers nobody and is scored on what production answers.
+        by: what a request's side follows from: its first prediction key, or its request id.
+        stage_samples: compared at a stage without evidence against the canary, from which on the next one begins; None:
+            evidence alone ends a stage.
+        max_samples: compared over all stages, and max_seconds since the first one began: past either, a canary without
+            a decision is dealt with as `then` says. None: no such limit.
+        then: `hold` leaves it at its stage for a person, `back` takes it away, `promote` makes it production.
+    """
+
+    shares: tuple[float, ...]
+    by: By = "key"
+    stage_samples: int | None = 500
+    max_samples: int | None = 20_000
+    max_seconds: float | None = None
+    then: CanaryThen = "hold"
+
+
+@dataclass(frozen=True)
 class Rollout:
     """goes_back: whether production goes back by itself when the judge finds it worse."""
 
     judge: Judge
     goes_back: bool = True
+    canary: Canary | None = None
 
 
 def parse_live(section: object) -> Live | None:
@@ -91,10 +120,58 @@ def parse_rollout(section: object) -> Rollout | None:
     fields = Fields("rollout", section)
     judge = _judge(fields.take("judge"))
     goes_back = fields.choice("back", ("automatic", "manual"), "automatic") == "automatic"
+    canary = _canary(fields.take("canary", None), judge)
     fields.finish()
     if judge.then == "back" and not goes_back:
         raise InvalidInput("rollout: judge: then: back does not go with back: manual")
-    return Rollout(judge, goes_back)
+    if canary and not goes_back:
+        raise InvalidInput("rollout: canary goes on and back by itself; it does not go with back: manual")
+    return Rollout(judge, goes_back, canary)
+
+
+def _canary(section: object, judge: Judge) -> Canary | None:
+    if section is None:
+        return None
+    fields = Fields("rollout: canary", section)
+    canary = Canary(
+        shares=_shares(fields.take("share")),
+        by="request" if fields.choice("by", ("key", "request"), Canary.by) == "request" else "key",
+        stage_samples=fields.optional_integer("stage_samples", Canary.stage_samples),
+        max_samples=fields.optional_integer("max_samples", Canary.max_samples),
+        max_seconds=fields.optional_number("max_seconds", Canary.max_seconds, minimum=1.0),
+        then=_then(fields.choice("then", ("hold", "back", "promote"), Canary.then)),
+    )
+    fields.finish()
+    least = max(judge.min_samples, canary.stage_samples or 0)
+    if canary.stage_samples is not None and canary.stage_samples < judge.min_samples:
+        raise InvalidInput("rollout: canary: stage_samples is below min_samples of the judge")
+    if canary.max_samples is not None and canary.max_samples < least * len(canary.shares):
+        raise InvalidInput(
+            f"rollout: canary: max_samples {canary.max_samples} ends it before its {len(canary.shares)} stages of "
+            f"{least} samples"
+        )
+    if canary.then != "hold" and canary.max_samples is None and canary.max_seconds is None:
+        raise InvalidInput(
+            f"rollout: canary: then: {canary.then} needs max_samples or max_seconds, after which it acts"
+        )
+    return canary
+
+
+def _shares(given: object) -> tuple[float, ...]:
+    shares = tuple(given) if isinstance(given, list | tuple) else (given,)
+    are_numbers = bool(shares) and all(is_number(one) for one in shares)
+    if not are_numbers or list(shares) != sorted(set(shares)) or not (shares[0] >= 0 and 0 < shares[-1] <= _ALL):
+        raise InvalidInput(
+            "rollout: canary: share must be per cents of the requests in ascending order, from 0 to 100, the last "
+            f"above 0, such as [1, 10, 50], got {given!r}"
+        )
+    if len(shares) > _MOST_STAGES:
+        raise InvalidInput(f"rollout: canary: share has {len(shares)} stages, at most {_MOST_STAGES} are taken")
+    return tuple(map(float, shares))
+
+
+def _then(chosen: str) -> CanaryThen:
+    return next(one for one in get_args(CanaryThen) if one == chosen)
 
 
 def _judge(section: object) -> Judge:

@@ -365,6 +365,7 @@ class RegistryClient:
             versions_json={version: wire.json_text(document) for version, document in evidence.versions.items()},
             back_from=evidence.back_from,
             reason=evidence.reason,
+            canary_json=wire.json_text(evidence.canary),
         )
         with self._errors("the registry"):
             return int(self._stub.PutEvidence(request, timeout=self._timeout_seconds).revision)

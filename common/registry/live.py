@@ -16,9 +16,11 @@ class Evidence:
         revision: the one that this follows; 0 before the first.
         state: all that a trainer needs to go on (services/trainer/live).
         counts: labels and predictions by what became of them.
-        versions: {version: {"task", "tracks": [...], "judge": {...}}}; what stands of a judge stays where it is left
-        out. back_from: the version that the judge takes out of production; 0: none. reason: of that, with its
-        numbers.
+        versions: {version: {"tracks": [...], "judge": {...}, "canary": {...}}}; what stands of a judge or canary stays
+        where it is left out.
+        back_from: the version that the judge takes out of production; 0: none.
+        reason: of that, with its numbers.
+        canary: {"version", "stage", "decision": advance, promote, back or hold, "reason"}; {}: it stays as it is.
     """
 
     revision: int
@@ -27,3 +29,4 @@ class Evidence:
     versions: Mapping[int, JsonMap] = field(default_factory=dict)
     back_from: int = 0
     reason: str = ""
+    canary: JsonMap = field(default_factory=dict)

@@ -193,6 +193,11 @@ export:
 """,
     "live": "live:\n  window_examples: 2000\n",
     "rollout": "rollout:\n  judge: {metric: error_rate}\n  back: automatic\n",
+    "rollout: canary": """\
+rollout:
+  judge: {metric: error_rate, margin: 0.01}
+  canary: {share: [1, 10, 50], by: key, stage_samples: 500, max_samples: 20000, max_seconds: 86400, then: back}
+""",
     "rollout: judge": """\
 rollout:
   judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}

@@ -10,7 +10,7 @@ from common.counted import counted
 from headrace.commands.session import Session, age, print_line, print_table
 
 _DIGITS = 4
-_WORDS = {"": "undecided", "worse": "worse", "inconclusive": "inconclusive"}
+_UNDECIDED = "undecided"
 
 
 def live(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
@@ -48,6 +48,8 @@ def judged(version: Mapping[str, Any]) -> Iterator[str]:
         yield quality["says"]
     if quality and quality["alarms"]:
         yield f"alarm {quality['alarms']}, by which a round was due: {quality['alarm']['says']}"
+    if canary := version.get("canary"):
+        yield _of_canary(canary, version["version"])
     judge = version.get("judge")
     if not judge or judge["difference"] is None:
         return
@@ -56,7 +58,20 @@ def judged(version: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"version {version['version']} against {judge['against']}: {judge['metric']} {judge['difference']:+.4g} on the "
         f"same {counted(judge['samples'], 'example')}, margin {judge['margin']:g}, e-value {judge['e_value']:.3g} of "
-        f"{1 / judge['alpha']:g}: {_WORDS[judge['verdict']]}{outcome}"
+        f"{1 / judge['alpha']:g}: {judge['verdict'] or _UNDECIDED}{outcome}"
+    )
+
+
+def _of_canary(canary: Mapping[str, Any], version: int) -> str:
+    shares = canary["shares"]
+    difference = "nothing compared yet" if canary["difference"] is None else f"{canary['difference']:+.4g}"
+    outcome = canary.get("moved") or canary.get("stays")
+    return (
+        f"canary {version}, stage {canary['stage'] + 1} of {len(shares)} ({shares[canary['stage']]:g} % by "
+        f"{canary['by']}), against {canary['against']}: {canary['metric']} {difference} on the same "
+        f"{counted(canary['samples'], 'example')}, e-value {canary['e_value']:.3g} for worse and "
+        f"{canary['no_worse_e_value']:.3g} for no worse, of {1 / canary['alpha']:g}: "
+        f"{canary['verdict'] or _UNDECIDED}{f'; {outcome}' if outcome else ''}"
     )
 
 

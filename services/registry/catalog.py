@@ -57,7 +57,7 @@ from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
-from services.registry.versions import aliases, live
+from services.registry.versions import aliases, live, stages
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
@@ -188,6 +188,7 @@ class Catalog:
             if before is not None and before.definition_digest != after.definition_digest:
                 takeover(transaction.connection, before, files)
                 aliases.follow_predecessor(transaction, name)
+                stages.follow_stages(transaction, name)
             check_parameters(transaction.connection, after.stream, files, most=self._limits.max_parameters)
             return after
 
@@ -411,10 +412,11 @@ class Catalog:
 
     def put_evidence(self, model: str, evidence: Evidence) -> int:
         """Gives the new revision; as live.put_evidence."""
-        if not evidence.back_from:
+        about = {"version": evidence.back_from, "reason": evidence.reason} if evidence.back_from else evidence.canary
+        if not about:
             with self._database.write() as transaction:
                 return live.put_evidence(transaction, model, evidence)
-        call = Call("judge", aliases.JUDGE, {"model": model, "version": evidence.back_from, "reason": evidence.reason})
+        call = Call("judge", aliases.JUDGE, {"model": model, **about})
         with self.audit.change(call) as transaction:
             return live.put_evidence(transaction, model, evidence)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from common.registry.catalog import PREDECESSOR, PRODUCTION, THINNED_TO, Model, Version
+from common.registry.catalog import CANARY, PREDECESSOR, PRODUCTION, THINNED_TO, Model, Version
 from services.registry.catalog import Catalog
 
 _MOST_MODELS, _MOST_METRICS, _MOST_SLICES = 200, 20, 10
@@ -96,13 +96,44 @@ class CatalogMetrics(Collector):
             labels=["model", "alias"],
         )
         for model in self._in_production():
-            for alias in (PRODUCTION, PREDECESSOR):
+            for alias in (PRODUCTION, PREDECESSOR, CANARY):
                 for track in self._catalog.live_evidence(model.name, model.aliases.get(alias, 0)).get("tracks", ()):
                     if track["alias"] == alias:
                         examples.add_metric([model.name, alias], track["total"]["examples"])
                         for name, value in track["window"]["metrics"].items():
                             quality.add_metric([model.name, alias, name], value)
         yield from (quality, examples)
+        yield from self._canaries()
+
+    def _canaries(self) -> Iterator[GaugeMetricFamily]:
+        """Of those that come to production in stages."""
+        stage = GaugeMetricFamily("headrace_model_canary_stage", "The stage of a canary, from 1", labels=["model"])
+        share = GaugeMetricFamily(
+            "headrace_model_canary_share_percent",
+            "A canary's share of the requests that name neither version nor label",
+            labels=["model"],
+        )
+        samples = GaugeMetricFamily(
+            "headrace_model_canary_samples",
+            "Labelled predictions on which a canary was compared with production",
+            labels=["model"],
+        )
+        evidence = GaugeMetricFamily(
+            "headrace_model_canary_e_value",
+            "Evidence that a canary is worse than production, or that it is no worse at its stage",
+            labels=["model", "that_it_is"],
+        )
+        for model in self._in_production():
+            if not model.canary:
+                continue
+            stage.add_metric([model.name], model.canary["stage"] + 1)
+            share.add_metric([model.name], model.canary["share"])
+            told = self._catalog.live_evidence(model.name, model.canary["version"]).get("canary")
+            if told:
+                samples.add_metric([model.name], told["samples"])
+                evidence.add_metric([model.name, "worse"], told["e_value"])
+                evidence.add_metric([model.name, "no_worse"], told["no_worse_e_value"])
+        yield from (stage, share, samples, evidence)
 
     def _at_a_glance(self) -> Iterator[GaugeMetricFamily]:
         """What the overview says of each model that is not archived."""

@@ -252,6 +252,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             versions={version: wire.json_map("versions_json", text) for version, text in documents},
             back_from=request.back_from,
             reason=request.reason,
+            canary=wire.json_map("canary_json", request.canary_json),
         )
         return pb.Evidence(revision=self._catalog.put_evidence(request.model, evidence))
 

@@ -16,6 +16,7 @@ from services.registry.lifecycle.takeover import takeover
 from services.registry.store.database import Transaction
 from services.registry.versions.aliases import follow_predecessor
 from services.registry.versions.compare import differences
+from services.registry.versions.stages import follow_stages
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def apply(
         model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
         if model_change == "changed":
             follow_predecessor(transaction, name)
+            follow_stages(transaction, name)
         if before is not None and model_change == "changed":
             changes |= differences(_yaml(known), _yaml(files))
             learned = takeover(connection, before, files)

@@ -36,11 +36,13 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def evidence(reading: Reading, model: str, version: int) -> dict[str, Any]:
-    """{"judge": facts, "curve": for pages.js}; {} where no judge has compared the version."""
-    judge: JsonMap = reading.catalog.live_evidence(model, version).get("judge", {})
-    if not judge:
-        return {}
+def evidence(reading: Reading, model: str, version: int) -> list[dict[str, Any]]:
+    """[{"of": canary or judge, "judge": facts, "curve": for pages.js}]; empty where nothing was compared."""
+    found = reading.catalog.live_evidence(model, version)
+    return [{"of": of, **_curve_of(found[of])} for of in ("canary", "judge") if of in found]
+
+
+def _curve_of(judge: JsonMap) -> dict[str, Any]:
     samples, e_values, differences = zip(*judge["curve"], strict=True) if judge["curve"] else ((), (), ())
     limit = [1 / judge["alpha"]] * len(samples)
     lines = {

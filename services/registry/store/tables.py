@@ -73,6 +73,8 @@ models = Table(
     Column("forgotten_examples", NUMBER, nullable=False, server_default="0"),
     Column("forgotten_pieces", Text, nullable=False, server_default="[]"),
     Column("created_by", NAME, nullable=False, server_default=""),
+    # common.registry.catalog.Model.canary.
+    Column("canary_json", Text, nullable=False, server_default="{}"),
 )
 
 rounds = Table(
@@ -199,6 +201,7 @@ live_versions = Table(
     Column("version", NUMBER, primary_key=True),
     Column("tracks_json", Text, nullable=False, server_default="[]"),
     Column("judge_json", Text, nullable=False, server_default="{}"),
+    Column("canary_json", Text, nullable=False, server_default="{}"),
     Column("updated_at", Float, nullable=False),
 )
 

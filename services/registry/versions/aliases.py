@@ -31,6 +31,7 @@ from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
 from services.registry.store.history import check_author
 from services.registry.store.tables import alias_history, aliases, versions
+from services.registry.versions.stages import follow_stages
 
 SET = "set"
 ROLLBACK = "rollback"
@@ -201,6 +202,8 @@ def move(
     _remember(transaction, model, alias, current, version, how=how, by=by, reason=reason)
     if alias == PRODUCTION:
         follow_predecessor(transaction, model)
+    if alias in (PRODUCTION, CANARY):
+        follow_stages(transaction, model)
 
 
 def follow_predecessor(transaction: Transaction, model: str) -> None:
@@ -238,6 +241,7 @@ def _remove(transaction: Transaction, model: str, alias: str, current: int, *, b
     _remember(transaction, model, alias, current, 0, how=SET, by=by, reason=reason)
     if alias == CANARY:
         follow_canary(transaction, before, 0)
+        follow_stages(transaction, model)
     return models.get_model(transaction.connection, model)
 
 

@@ -19,7 +19,7 @@ from services.registry.definitions import models
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
 from services.registry.store.tables import live, live_versions
-from services.registry.versions import aliases
+from services.registry.versions import aliases, canaries
 
 logger = logging.getLogger(__name__)
 MOST_STATE_BYTES = 3 * 1024 * 1024
@@ -34,7 +34,8 @@ def get_evidence(connection: Connection, model: str) -> Evidence:
 
 
 def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> int:
-    """Stores it, and moves production back from a version that the judge found worse, if that is still in production.
+    """Stores it, moves production back from a version that the judge found worse, if that is still in production, and
+    does what was decided of the canary.
 
     Returns:
         The new revision.
@@ -57,13 +58,16 @@ def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> in
         if version == evidence.back_from:
             outcome = _go_back(transaction, model, version, evidence.reason)
             shown["judge"] = {**shown["judge"], "reason": evidence.reason, **outcome}
+        if version == evidence.canary.get("version"):
+            outcome = canaries.decide(transaction, model, evidence.canary)
+            shown["canary"] = {**shown["canary"], "reason": evidence.canary["reason"], **outcome}
         _put_version(transaction, model, version, shown)
     return stored + 1
 
 
 def _put_version(transaction: Transaction, model: str, version: int, document: JsonMap) -> None:
     values: dict[str, Any] = {"updated_at": transaction.now}
-    values |= {f"{part}_json": json.dumps(document[part]) for part in ("tracks", "judge") if part in document}
+    values |= {f"{part}_json": json.dumps(document[part]) for part in ("tracks", "judge", "canary") if part in document}
     row = {"model": model, "version": version, **values}
     upsert(transaction.connection, live_versions, ["model", "version"], row, values)
 
@@ -112,10 +116,10 @@ def evidence_of(connection: Connection, model: str, version: int) -> JsonMap:
 
 
 def _shown(row: Any) -> dict[str, Any]:
-    judge = json.loads(row.judge_json)
+    judged = {part: json.loads(text) for part, text in (("judge", row.judge_json), ("canary", row.canary_json))}
     return {
         "version": row.version,
         "updated_at": row.updated_at,
         "tracks": json.loads(row.tracks_json),
-        **({"judge": judge} if judge else {}),
+        **{part: found for part, found in judged.items() if found},
     }

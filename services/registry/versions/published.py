@@ -37,7 +37,7 @@ from services.registry.store.manifest import check_manifest
 from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, version_files, versions
 from services.registry.store.told import check_told
-from services.registry.versions import aliases
+from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_unusable
 from services.registry.versions.signatures import add_signature, signature_of
@@ -103,12 +103,12 @@ def register_version(
         after=contract,
         allowed=is_change_allowed(plan, models.get_definition(connection, plan.definition_digest)),
     )
-    verdict = _hold_if_moved(verdict, model, plan)
+    verdict = _first_is_production(transaction, _hold_if_moved(verdict, model, plan), model)
     version = model.newest_version + 1
     insert_version(transaction, version, row, draft, verdict, contract)
     models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
     end_done(transaction, row, version)
-    if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_by_pin(verdict, model, plan):
+    if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_in_line(verdict, model, plan):
         models.change(transaction, model.name, head_version=version)
     move_alias(transaction, model, version, verdict, round_id)
     return get_version(connection, model.name, version)
@@ -161,18 +161,33 @@ def _hold_if_moved(verdict: Verdict, model: Model, plan: RoundPlan) -> Verdict:
     if not _is_from_head(model, plan):
         moved = f"production was moved from version {_start_of(plan)} to {model.head_version} while this one was made"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
-    return hold_if_pinned(verdict, model)
+    return hold_if_waiting(verdict, model)
 
 
-def hold_if_pinned(verdict: Verdict, model: Model) -> Verdict:
+def hold_if_waiting(verdict: Verdict, model: Model) -> Verdict:
+    """HOLD where production is pinned, or while a canary is being judged that the version would replace."""
+    if verdict.decision is Decision.CANARY and stages.is_open(model.canary):
+        judged = f"version {model.canary['version']} is canary and being judged"
+        return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, judged))
     if model.pinned_version and verdict.decision is Decision.PROMOTE:
         pinned = f"production is pinned to version {model.pinned_version}"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, pinned))
     return verdict
 
 
-def _is_held_by_pin(verdict: Verdict, model: Model, plan: RoundPlan) -> bool:
-    return verdict.decision is Decision.HOLD and bool(model.pinned_version) and _is_from_head(model, plan)
+def _is_held_in_line(verdict: Verdict, model: Model, plan: RoundPlan) -> bool:
+    """Whether the next round goes on from it though it waits."""
+    waits = bool(model.pinned_version) or stages.is_open(model.canary)
+    return verdict.decision is Decision.HOLD and waits and _is_from_head(model, plan)
+
+
+def _first_is_production(transaction: Transaction, verdict: Verdict, model: Model) -> Verdict:
+    """Where a canary comes to production in stages, the first version has nothing to be compared with."""
+    if verdict.decision is not Decision.CANARY or model.aliases.get(PRODUCTION):
+        return verdict
+    if not stages.at_stage(transaction, model, {}, 0):
+        return verdict
+    return replace(verdict, decision=Decision.PROMOTE, reasons=(*verdict.reasons, "it is the first in production"))
 
 
 def _is_from_head(model: Model, plan: RoundPlan) -> bool:

@@ -126,7 +126,7 @@ def _judged(transaction: Transaction, model: Model, contract: JsonMap, measured:
     if measured.against != live:
         moved = f"production was moved from version {measured.against} to {live} while this one was measured"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
-    return published.hold_if_pinned(verdict, model)
+    return published.hold_if_waiting(verdict, model)
 
 
 def _unjudged(transaction: Transaction, model: Model, contract: JsonMap, by: str) -> Verdict:

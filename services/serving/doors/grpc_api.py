@@ -42,6 +42,7 @@ from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, sta
 from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
+from services.serving.front.split import Asks
 from services.serving.rest_json.values import invalid
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import RequestFailed
@@ -130,7 +131,7 @@ class _Door:
         self, request: tfserving_pb2.PredictRequest, context: Any, whole: bytes = b""
     ) -> tfserving_pb2.PredictResponse | bytes:
         with self._entry(request.model_spec.name, context, PREDICT) as entry:
-            route = await self._route(request, context)
+            route = await self._route(request, context, entry)
             spec, seconds = request.model_spec, context.time_remaining()
             self._front.check_room(spec.name, *_asked_for(spec), seconds)
             if whole:
@@ -138,8 +139,7 @@ class _Door:
             else:
                 reading = read_predict_request(request, route, self._front.limits)
             if keys := _keys_of(context):
-                alias = self._front.alias_of(*_asked_for(spec))
-                self._journal.key(entry, keys, rows=reading.rows, alias=alias)
+                self._journal.key(entry, keys, rows=reading.rows, alias=route.alias)
             reply = await self._reply(route, reading, entry, context.time_remaining())
             write = partial(predict_response, spec=_answered_by(spec, reply))
             if reply.ByteSize() <= LARGE_BYTES:
@@ -167,7 +167,7 @@ class _Door:
         self, method: str, request: Any, entry: Entry, context: Any, whole: bytes
     ) -> tuple[tfserving_pb2.ModelSpec, Any]:
         """Classifies or regresses: which version answered, and what."""
-        route = await self._route(request, context)
+        route = await self._route(request, context, entry)
         return await self._run_method(
             _Call(route, method, request.model_spec, entry, context.time_remaining()), request, whole
         )
@@ -191,7 +191,7 @@ class _Door:
     ) -> tfserving_pb2.MultiInferenceResponse:
         model = request.tasks[0].model_spec.name if request.tasks else ""
         with self._entry(model, context, MULTI_INFERENCE) as entry:
-            route = await self._route_of_tasks(request.tasks, context)
+            route = await self._route_of_tasks(request.tasks, context, entry)
             timeout_seconds = context.time_remaining()
             answers = await asyncio.gather(
                 *(
@@ -208,7 +208,7 @@ class _Door:
                 (item.classification_result if classifies else item.regression_result).CopyFrom(result)
             return response
 
-    async def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask], context: Any) -> Route:
+    async def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask], context: Any, entry: Entry) -> Route:
         """The route of the first task, by the number of its version, so that one version answers all of them.
 
         Raises:
@@ -216,7 +216,7 @@ class _Door:
         """
         if not tasks or not tasks[0].model_spec.name:
             raise invalid("ModelSpec has no name specified.")
-        route = await self._route(tasks[0], context)
+        route = await self._route(tasks[0], context, entry)
         names: set[str] = set()
         for task in tasks:
             spec = task.model_spec
@@ -280,13 +280,15 @@ class _Door:
         version = spec.version.value if spec.HasField("version") else None
         return status_proto(versions_of(self._front.state, spec.name, version))
 
-    async def _route(self, request: Any, context: Any) -> Route:
+    async def _route(self, request: Any, context: Any, entry: Entry | None = None) -> Route:
+        """`entry` of a prediction, which a canary may answer."""
         if not request.HasField("model_spec"):
             raise invalid("Missing ModelSpec")
         spec = request.model_spec
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
-        return await self._front.route(spec.name, *_asked_for(spec), context.time_remaining())
+        asks = Asks(_keys_of(context), entry.tag) if entry is not None and self._front.splits else None
+        return await self._front.route(spec.name, *_asked_for(spec), context.time_remaining(), asks)
 
     async def _reply(
         self, route: Route, reading: Reading, entry: Entry, timeout_seconds: float | None

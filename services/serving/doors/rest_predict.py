@@ -32,6 +32,7 @@ from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import NotLoaded, Route
+from services.serving.front.split import Asks
 from services.serving.rest_json.predict import Document
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
@@ -144,7 +145,8 @@ class RestPredict:
                 raise invalid("X-Prediction-Key goes with :predict alone")
             if len(body) > LARGE_BYTES:
                 return self._begin(self._run_later(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
-            route, reading = self._read(path, body)
+            asks = self._asks(keys, tag)
+            route, reading = self._read(path, body, asks)
             finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
             request_id = self._submit(entry, path, route, reading, finish, timeout_seconds, keys)
             return partial(self._front.forget, request_id)
@@ -154,15 +156,19 @@ class RestPredict:
             self._refuse(entry, on_answer, error)
             return None
 
-    def _read(self, path: ModelPath, body: bytes) -> tuple[Route, Reading]:
+    def _asks(self, keys: bytes, tag: bytes) -> Asks | None:
+        """Who may be a canary's; None while no canary is judged."""
+        return Asks(keys, tag) if self._front.splits else None
+
+    def _read(self, path: ModelPath, body: bytes, asks: Asks | None) -> tuple[Route, Reading]:
         """Raises RequestFailed."""
         document = Document(body, self._front.limits)
         if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
             examples = read_examples(document.fields, self._front.limits)
-            route = self._route(path)
+            route = self._route(path, asks)
             reading = reading_of(examples, document, route, path.method)
         else:
-            route = self._route(path)
+            route = self._route(path, asks)
             reading = read_document(document, route, self._front.limits)
         if reading.sharing:
             self._front.contexts.add(path.model, reading.sharing)
@@ -182,7 +188,7 @@ class RestPredict:
         deadline = loop.time() + timeout_seconds
         replied: asyncio.Future[queue_pb2.PredictionReply] = loop.create_future()
         try:
-            route, reading = await self.read_any(path, body, timeout_seconds)
+            route, reading = await self.read_any(path, body, timeout_seconds, asks=self._asks(keys, entry.tag))
             seconds = max(deadline - loop.time(), 0.0)
             request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds, keys)
         except RequestFailed as error:
@@ -195,7 +201,7 @@ class RestPredict:
         self._finish(entry, on_answer, self._writer(path, reading), reply)
 
     async def read_any(
-        self, path: ModelPath, body: bytes, timeout_seconds: float | None = None
+        self, path: ModelPath, body: bytes, timeout_seconds: float | None = None, *, asks: Asks | None = None
     ) -> tuple[Route, Reading]:
         """A body of any size, a large one beside this process: where it goes and what the queue carries.
 
@@ -204,9 +210,9 @@ class RestPredict:
         """
         began_at = time.monotonic()
         timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
-        route = await self._front.route(path.model, path.version, path.label, timeout_seconds)
+        route = await self._front.route(path.model, path.version, path.label, timeout_seconds, asks)
         if len(body) <= LARGE_BYTES:
-            return self._read(path, body)
+            return self._read(path, body, asks)
         timeout_seconds = max(timeout_seconds - (time.monotonic() - began_at), 0.0)
         if path.method:
             large = self._large.read(examples_body, body, route, path.method, timeout_seconds=timeout_seconds)
@@ -223,8 +229,8 @@ class RestPredict:
             return write(reply)
         return await self._large.write(write, reply, timeout_seconds=self._front.timeout_seconds)
 
-    def _route(self, path: ModelPath) -> Route:
-        return self._front.resolve(path.model, version=path.version, label=path.label)
+    def _route(self, path: ModelPath, asks: Asks | None) -> Route:
+        return self._front.resolve(path.model, version=path.version, label=path.label, asks=asks)
 
     def _submit(
         self,
@@ -238,8 +244,7 @@ class RestPredict:
     ) -> bytes:
         """Raises RequestFailed."""
         if keys:
-            alias = self._front.alias_of(path.version, path.label)
-            self._journal.key(entry, keys, rows=reading.rows, alias=alias)
+            self._journal.key(entry, keys, rows=reading.rows, alias=route.alias)
         if self._journal.takes(entry):
             entry.request = reading.whole()
         if entry.span is not None:

@@ -27,6 +27,7 @@ from services.serving.front.cold_models import ColdModels
 from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.request_counts import ContextCounts
 from services.serving.front.routing import NotLoaded, Route, Routing
+from services.serving.front.split import Asks
 from services.serving.options.model_priorities import Priorities
 from services.serving.queue.admission import BATCHES_FULL, Admission
 from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
@@ -34,7 +35,7 @@ from services.serving.wire.codes import Code
 from services.serving.wire.keys import replies_key
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.prediction import RequestFailed
-from services.serving.wire.replica_state import ReplicaState
+from services.serving.wire.replica_state import ReplicaState, Split
 
 logger = logging.getLogger(__name__)
 
@@ -144,9 +145,10 @@ class Front:
         """By (model, target)."""
         return self._routing.routes
 
-    def alias_of(self, version: int | None, label: str | None) -> str:
-        """The alias that a request means; "" where it means a version."""
-        return label or ("" if version is not None or self.state is None else self.state.default_alias)
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """By model; of those whose canary is being judged."""
+        return self._routing.splits
 
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""
@@ -162,11 +164,16 @@ class Front:
             self.cold.follow({request.queue.model for request in self._open.values()})
 
     async def route(
-        self, model: str, version: int | None, label: str | None, timeout_seconds: float | None = None
+        self,
+        model: str,
+        version: int | None,
+        label: str | None,
+        timeout_seconds: float | None = None,
+        asks: Asks | None = None,
     ) -> Route:
         """As `resolve`; waits for a model that is loaded because it is asked. Raises RequestFailed."""
         try:
-            return self.resolve(model, version=version, label=label)
+            return self.resolve(model, version=version, label=label, asks=asks)
         except NotLoaded:
             timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
             return await self.cold.route(model, version, label, timeout)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from common.access.principal import PREDICT, may_know
+from common.registry.catalog import CANARY
 from common.suggestions import did_you_mean
+from services.serving.front.split import Asks, is_canarys
 from services.serving.options.model_priorities import ModelPriority, Priorities
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
-from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
+from services.serving.wire.keys import DEFAULT_TARGET, alias_of_target, alias_target, version_target
 from services.serving.wire.prediction import RequestFailed, meant_signature
-from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, VersionState
+from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, Split, VersionState
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Route:
 
     queue: Queue
     version: VersionState
+
+    @property
+    def alias(self) -> str:
+        """ "" where it is of a version by its number."""
+        return alias_of_target(self.queue.target)
 
     def signature(self, name: str) -> Signature | None:
         return self.version.signatures.get(name)
@@ -45,6 +52,7 @@ class Routing:
         self._routes: dict[tuple[str, str], Route] = {}
         self._queues: dict[tuple[str, str], Queue] = {}
         self.state: ReplicaState | None = None
+        self.splits: Mapping[str, Split] = {}
 
     @property
     def routes(self) -> Mapping[tuple[str, str], Route]:
@@ -78,7 +86,7 @@ class Routing:
             route.queue.limit = route.queue.load.follow(route.version.options)
             route.queue.turns.follow(at_once=route.queue.load.at_once, runners=route.queue.runners)
         self._default_target = alias_target(state.default_alias)
-        self.state = state
+        self.state, self.splits = state, state.splits
 
     def _queue(self, model: str, target: str) -> Queue:
         queue = self._queues.get((model, target))
@@ -87,24 +95,33 @@ class Routing:
             queue.load.priority = self._priorities.get(model, ModelPriority.NORMAL)
         return queue
 
-    def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
-        """The route of a request.
+    def resolve(
+        self, model: str, *, version: int | None = None, label: str | None = None, asks: Asks | None = None
+    ) -> Route:
+        """The route of a request; `asks` where a canary may have a share of them.
 
         Raises:
             RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
                 has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
         """
-        route = self.find(model, version, label)
+        route = self.find(model, version, label, asks)
         if route is None:
             raise self._missing(model, version, label)
         return route
 
-    def find(self, model: str, version: int | None, label: str | None) -> Route | None:
+    def find(self, model: str, version: int | None, label: str | None, asks: Asks | None = None) -> Route | None:
         """The same, or None."""
         if label is not None:
             target = alias_target(label)
+        elif version is not None:
+            target = version_target(version)
         else:
-            target = self._default_target if version is None else version_target(version)
+            split = self.splits.get(model) if self.splits and asks is not None else None
+            if split is not None and asks is not None and is_canarys(split, model, asks):
+                route = self._routes.get((model, alias_target(CANARY)))
+                if route is not None and route.version.version == split.version:
+                    return route
+            target = self._default_target
         return self._routes.get((model, target))
 
     def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:

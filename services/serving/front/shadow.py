@@ -1,6 +1,7 @@
-"""Scores keyed predictions of production on its predecessor too, after their answer has left: a judge compares the two.
+"""Scores keyed predictions on a second version too, after their answer has left: a judge compares the two.
 
-The predecessor is an alias like any other, so a replica has it loaded; where it is a state of production's program it
+What production answers is scored on its predecessor, and on a canary that answers nobody yet; what a canary answers, on
+production. Each is an alias like any other, so a replica has it loaded; where it is a state of production's program it
 costs its variables. A shadow gives way: none begins while requests are refused, or while too many are open.
 """
 
@@ -13,7 +14,7 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from common.registry.catalog import PREDECESSOR, PRODUCTION
+from common.registry.catalog import CANARY, PREDECESSOR, PRODUCTION
 from protos import queue_pb2
 from services.serving.front.core import Front
 from services.serving.front.request_log import Sample
@@ -34,14 +35,20 @@ class Shadow(Collector):
         """By (model, what became of the shadow)."""
 
     def follow(self, sample: Sample) -> None:
-        """Scores a prediction that production has answered, where there is a predecessor; returns at once."""
-        route = self._front.routes.get((sample.model, alias_target(PREDECESSOR)))
-        if route is None or sample.alias != PRODUCTION or route.version.version == sample.reply.version:
-            return
-        self._open += 1
-        asyncio.get_running_loop().call_soon(self._submit, sample)
+        """Scores an answered prediction where there is something to compare it with; returns at once."""
+        for alias in self._compared_with(sample):
+            route = self._front.routes.get((sample.model, alias_target(alias)))
+            if route is not None and route.version.version != sample.reply.version:
+                self._open += 1
+                asyncio.get_running_loop().call_soon(self._submit, sample, alias)
 
-    def _submit(self, sample: Sample) -> None:
+    def _compared_with(self, sample: Sample) -> tuple[str, ...]:
+        split = self._front.splits.get(sample.model)
+        if sample.alias == PRODUCTION:
+            return (PREDECESSOR, CANARY) if split is not None and not split.share else (PREDECESSOR,)
+        return (PRODUCTION,) if split is not None and sample.alias == CANARY else ()
+
+    def _submit(self, sample: Sample, alias: str) -> None:
         if self._open > _MOST_OPEN or self._front.is_refusing:
             self._end(sample.model, DROPPED)
             return
@@ -51,19 +58,19 @@ class Shadow(Collector):
         )  # fmt: skip
         began = time.perf_counter()
         try:
-            route = self._front.resolve(sample.model, label=PREDECESSOR)
-            self._front.submit(route, request, partial(self._take, sample, began), rows=len(sample.keys))
+            route = self._front.resolve(sample.model, label=alias)
+            self._front.submit(route, request, partial(self._take, sample, alias, began), rows=len(sample.keys))
         except RequestFailed:
             self._end(sample.model, DROPPED)
 
-    def _take(self, sample: Sample, began: float, reply: queue_pb2.PredictionReply) -> None:
+    def _take(self, sample: Sample, alias: str, began: float, reply: queue_pb2.PredictionReply) -> None:
         self._end(sample.model, FAILED if reply.error_code else ANSWERED)
         if reply.error_code:
             return
         seconds = time.perf_counter() - began
         shadow = Sample(
             sample.model, sample.tag, time.time(), seconds, sample.request, reply,
-            keys=sample.keys, alias=PREDECESSOR, is_shadow=True, has_inputs=False,
+            keys=sample.keys, alias=alias, is_shadow=True, has_inputs=False,
         )  # fmt: skip
         self._offer(shadow)
 
@@ -73,7 +80,7 @@ class Shadow(Collector):
 
     def collect(self) -> Iterator[Metric]:
         shadows = CounterMetricFamily(
-            "headrace_serving_shadow_predictions", "Keyed predictions, scored on production's predecessor too",
+            "headrace_serving_shadow_predictions", "Keyed predictions, scored on a second version too",
             labels=["model", "result"],
         )  # fmt: skip
         for (model, result), count in list(self._counts.items()):

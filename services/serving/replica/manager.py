@@ -198,6 +198,7 @@ class Manager:
                 config=self._configured.config_state() if self._configured is not None else None,
                 notice=self._source.notice(),
                 fetched=self._source.fetched(),
+                splits=self._replica.wanted.splits if self._replica.wanted else {},
                 requires_signed=self._settings.require_signed,
                 memory=self._replica.memory(),
             )

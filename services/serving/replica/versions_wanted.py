@@ -1,9 +1,10 @@
 """Which versions a replica should have loaded, and which runner should read which queue. Pure functions."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.serving.wire.keys import NEWEST_ALIAS, alias_target, version_target
+from services.serving.wire.replica_state import Split
 
 VersionKey = tuple[str, int]
 """(model, version)."""
@@ -21,6 +22,8 @@ class Wanted:
     """The versions themselves, where they are not those behind the aliases."""
     served_models: tuple[str, ...] = ()
     """Models to serve of those known; empty: all."""
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """As in ReplicaState."""
 
     def keys(self) -> set[VersionKey]:
         if self.versions is None:

@@ -33,6 +33,12 @@ def alias_target(alias: str) -> str:
     return f"alias/{alias}"
 
 
+def alias_of_target(target: str) -> str:
+    """ "" where it is no alias."""
+    kind, _, name = target.partition("/")
+    return name if kind == "alias" else ""
+
+
 def version_target(version: int) -> str:
     return f"version/{version}"
 

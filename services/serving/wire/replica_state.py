@@ -164,6 +164,18 @@ class ConfigState:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Of a model whose canary is being judged: which version that is, and its share of the requests that name neither
+    version nor label."""
+
+    version: int
+    share: float
+    """Per cent; 0: it answers none, and is scored on what production answers under a key."""
+    by: str
+    """key or request."""
+
+
+@dataclass(frozen=True)
 class ReplicaState:
     replica: str
     conditions: Mapping[str, str]
@@ -181,6 +193,9 @@ class ReplicaState:
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Bytes of versions since the replica started: `whole_bytes` in files from the registry, `patch_bytes` in patches,
     `presigned_bytes` in files from an object store. Empty where folders decide."""
+
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """By model; of those whose canary is being judged."""
 
     requires_signed: bool = False
     """Whether versions are loaded only when a trusted key has signed them."""

@@ -42,7 +42,7 @@ def highest_mean(mean: float, count: int, alpha: float) -> float:
 
 
 class Capital:
-    """Against "the mean is at most `margin`"; differences lie between -1 and 1, the margin between 0 and 1.
+    """Against "the mean is at most `margin`"; differences and the margin lie between -1 and 1.
 
     Attributes:
         samples: how many differences it has bet on.

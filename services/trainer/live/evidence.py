@@ -80,10 +80,13 @@ class Comparison:
         return cls(version, against, rule_of(judge), Capital(judge.margin / judge.scale))
 
     def add(self, judge: Judge, losses: Array, others: Array, *, at: float) -> None:
-        """Takes the losses of production and predecessor on more examples, shape [n] each, and decides where it can."""
-        differences = np.minimum(losses, judge.scale) - np.minimum(others, judge.scale)
-        self.capital.add(differences / judge.scale)
-        self.total += float(differences.sum())
+        """Takes the losses of production and predecessor on more examples, shape [n] each, and decides where it can;
+        after that it takes none."""
+        if self.verdict:
+            return
+        differences = differences_of(judge, losses, others)
+        self.capital.add(differences)
+        self.total += float(differences.sum()) * judge.scale
         samples, e_value = self.capital.samples, self.capital.e_value
         if samples >= judge.min_samples and e_value >= 1 / judge.alpha:
             self.verdict = WORSE
@@ -201,10 +204,17 @@ class Decline:
         return cls(**{**mapping, "test": Comparison.from_mapping(mapping["test"])})
 
 
+def differences_of(judge: Judge, losses: Array, others: Array) -> Array:
+    """From -1 to 1, shape [n]."""
+    found: Array = (np.minimum(losses, judge.scale) - np.minimum(others, judge.scale)) / judge.scale
+    return found
+
+
 def rule_of(judge: Judge) -> dict[str, Any]:
     return {"metric": judge.metric, "margin": judge.margin, "alpha": judge.alpha, "bound": judge.bound}
 
 
 def losses_of_rows(task: str, judge: Judge, rows: Iterable[tuple[float, float]]) -> Array:
-    """Shape [n]."""
-    return losses_of(task, judge.metric, np.asarray(list(rows), np.float64).reshape(-1, 2))
+    """Shape [n]. What a model answers that is no number loses as much as there is to lose."""
+    losses = losses_of(task, judge.metric, np.asarray(list(rows), np.float64).reshape(-1, 2))
+    return np.nan_to_num(losses, nan=judge.scale, posinf=judge.scale)

@@ -66,44 +66,45 @@ class LiveWatch:
 
     def turn(self) -> int:
         """Looks once at every model; how many have labels that find their prediction. Raises Unavailable."""
+        live = [one for one in self._registry.list_models() if not one.archived and one.aliases.get(PRODUCTION)]
         schemas = {one.name: _schema(one.schema_json) for one in self._registry.list_streams()}
-        watched = 0
-        for model in self._registry.list_models():
-            if model.archived or not model.aliases.get(PRODUCTION):
-                continue
-            watched += self._look(model, schemas[model.stream])
-        return watched
+        return sum(self._look(model, schemas[model.stream]) for model in live if model.stream in schemas)
 
     def _look(self, model: Model, schema: Schema) -> bool:
-        """Whether its labels have a key."""
-        keyed = schema.late_labels
-        if not keyed:
-            try:
-                keyed = labels_by(self._definition(model.definition_digest).live, schema)
-            except InvalidInput:  # of another release: the planner says so
-                return False
-        if keyed:
-            self._look_at(model, schema, keyed)
-        return bool(keyed)
-
-    def _look_at(self, model: Model, schema: Schema, keyed: LateLabels) -> None:
+        """Whether its labels have a key. An error holds up no other model."""
         place = self._places.setdefault(model.name, _Place())
-        if self._clock() < place.until:
-            return
         try:
-            for _ in range(_MOST_STEPS):
-                watching = self._watching(model, schema, keyed, place)
-                if watching is None or not watching.turn(model, self._registry):
-                    return
-                model = self._registry.get_model(model.name)
+            keyed = schema.late_labels or self._labels_by(model, schema)
+            if keyed and self._clock() >= place.until:
+                self._look_at(model, schema, keyed, place)
+            return bool(keyed)
         except Conflict as error:
+            self._wait(place, _YIELD_SECONDS)
             logger.info("another trainer watches", extra={"model": model.name, "reason": error.message})
-            place.watching, place.seen = None, -1
-            place.until = self._clock() + _YIELD_SECONDS
         except HeadraceError as error:
-            place.watching = None
-            place.until = self._clock() + _IDLE_SECONDS
+            self._wait(place, _IDLE_SECONDS)
             logger.warning("live quality cannot be measured", extra={"model": model.name, "reason": error.message})
+        except Exception:
+            self._wait(place, _IDLE_SECONDS)
+            logger.exception("watching live quality failed unexpectedly", extra={"model": model.name})
+        return True
+
+    def _labels_by(self, model: Model, schema: Schema) -> LateLabels | None:
+        try:
+            return labels_by(self._definition(model.definition_digest).live, schema)
+        except InvalidInput:  # of another release: the planner says so
+            return None
+
+    def _look_at(self, model: Model, schema: Schema, keyed: LateLabels, place: _Place) -> None:
+        for _ in range(_MOST_STEPS):
+            watching = self._watching(model, schema, keyed, place)
+            if watching is None or not watching.turn(model, self._registry):
+                return
+            model = self._registry.get_model(model.name)
+
+    def _wait(self, place: _Place, seconds: float) -> None:
+        """What was read is thrown away: the next look begins with what is stored."""
+        place.watching, place.seen, place.until = None, -1, self._clock() + seconds
 
     def _watching(self, model: Model, schema: Schema, keyed: LateLabels, place: _Place) -> Watching | None:
         """None: the model has no output that is measured, or another trainer watches it."""

@@ -4,8 +4,9 @@ After a crash the records since the last hand-in are read again; the registry ta
 """
 
 import heapq
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,14 @@ from common.eventlog.topics import examples_topic, labels_topic, predictions_top
 from common.examples.codec import ExampleCodec
 from common.late_labels import LateLabels
 from common.quality import MEASURED_AS, OUTPUTS
-from common.registry.catalog import PREDECESSOR, PRODUCTION, Model
+from common.registry.catalog import PREDECESSOR, PRODUCTION, JsonMap, Model
 from common.registry.client import RegistryClient
 from common.registry.live import Evidence
 from common.schema import PADDING, Schema
 from common.statistics.requests import array_of
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer import metrics
+from services.trainer.live.canary import Trial
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Decline, Track, losses_of_rows, rule_of
 from services.trainer.live.join import Answer, Entry, Join
 
@@ -106,6 +108,8 @@ class Watching:
         self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, of_task)}
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
         self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
+        canary = state.get("canary", {})
+        self._trial = Trial.from_mapping(canary) if canary else None
         self._changed: set[int] = set()
         self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
 
@@ -128,16 +132,23 @@ class Watching:
             for topic in self._topics
             for partition, end in _or_none(self._log.end_position, topic).items()
         }
-        starts = {place: self._start_of(place, end) for place, end in ends.items()}
+        begins = {topic: _or_none(self._log.start_position, topic) for topic in self._topics}
+        starts = {
+            (topic, number): max(self._start_of((topic, number), end), begins[topic].get(number, 0))
+            for (topic, number), end in ends.items()
+        }
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
-        pair, decline = self._pair(model), self._decline(model, registry)
+        pair, trial, decline = self._pair(model), self._trial_of(model), self._decline(model, registry)
+        contests = [one for one in (pair, trial) if one is not None]
         is_new = False
         for record, place in self._merged(starts, limits):
             is_new = True
-            self._take(record, place, pair, decline)
+            self._take(record, place, contests, decline)
             self._positions[place] = record.offset + 1
-        if is_new:
-            self._hand_in(registry, pair)
+        self._positions |= {place: limits[place] for place in limits.keys() & self._positions.keys()}
+        canary = self._decided(trial, model)
+        if is_new or canary:
+            self._hand_in(registry, pair, trial, canary)
             metrics.LIVE_STEPS.labels(self._model).inc()
         return limits != ends
 
@@ -151,6 +162,27 @@ class Watching:
         if known is None or known.against != against or known.rule != rule_of(judge):
             known = self._comparisons[live] = Comparison.begin(live, against, judge)
         return None if known.verdict else known
+
+    def _trial_of(self, model: Model) -> Trial | None:
+        """Of the canary with production, while it is being judged."""
+        rollout, canary, live = self.watched.definition.rollout, model.canary, model.aliases.get(PRODUCTION, 0)
+        if rollout is None or rollout.canary is None or not canary or canary["verdict"]:
+            return None
+        version, stage = canary["version"], canary["stage"]
+        trial = self._trial
+        if trial is None or trial.version != version or not trial.is_of(live, rollout.judge):
+            trial = self._trial = Trial.begin(version, live, rollout.judge, stage=stage)
+        trial.at_stage(stage, rollout.judge)
+        return trial
+
+    def _decided(self, trial: Trial | None, model: Model) -> JsonMap:
+        """What the evidence suffices for; {}: the canary stays where it is."""
+        rollout = self.watched.definition.rollout
+        if trial is None or rollout is None or rollout.canary is None:
+            return {}
+        if trial.decide(rollout.judge, rollout.canary, seconds=time.time() - model.canary["since"]):
+            self._changed.add(trial.version)
+        return trial.told(rollout.judge)
 
     def _decline(self, model: Model, registry: RegistryClient) -> Decline | None:
         """Of production, where triggers: quality asks for it."""
@@ -194,26 +226,29 @@ class Watching:
 
         return heapq.merge(*map(records, sorted(ends)), key=lambda one: one[0].headers.ingest_time)
 
-    def _take(self, record: Record, place: Place, pair: Comparison | None, decline: Decline | None) -> None:
+    def _take(
+        self, record: Record, place: Place, contests: Sequence[Comparison | Trial], decline: Decline | None
+    ) -> None:
         rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
-        pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+        pairs: list[list[tuple[tuple[float, float], tuple[float, float]]]] = [[] for _ in contests]
         for entry, answer in self._scored(record, place):
             assert answer.row is not None
             rows.setdefault((answer.version, answer.alias), []).append(answer.row)
-            if pair is not None and (both := _both(entry, answer, pair)):
-                pairs.append(both)
+            for contest, found in zip(contests, pairs, strict=True):
+                if both := _both(entry, answer, contest):
+                    found.append(both)
         at, task = record.headers.ingest_time, self.watched.task
-        for key, found in rows.items():
+        for key, scored in rows.items():
             track = self._tracks.setdefault(key, Track(*key, since=at))
-            track.add(task, np.asarray(found, np.float64), self.watched.window)
+            track.add(task, np.asarray(scored, np.float64), self.watched.window)
             self._changed.add(key[0])
             if decline is not None and self.watched.quality and key[0] == decline.version:
-                decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, found), at=at)
+                decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, scored), at=at)
         judge = self.watched.judge
-        if pair is not None and judge is not None and pairs and not pair.verdict:
-            lives, others = (losses_of_rows(task, judge, side) for side in zip(*pairs, strict=True))
-            pair.add(judge, lives, others, at=at)
-            self._changed.add(pair.version)
+        for contest, found in zip(contests, pairs, strict=True):
+            if judge is not None and found:
+                contest.add(judge, *(losses_of_rows(task, judge, side) for side in zip(*found, strict=True)), at=at)
+                self._changed.add(contest.version)
 
     def _scored(self, record: Record, place: Place) -> Iterator[tuple[Entry, Answer]]:
         """What has its label by this record."""
@@ -259,15 +294,16 @@ class Watching:
         is_missing = label != label or (self._label.may_be_missing and label == PADDING[self._label.dtype])
         return None if is_missing else float(label)
 
-    def _hand_in(self, registry: RegistryClient, pair: Comparison | None) -> None:
+    def _hand_in(self, registry: RegistryClient, pair: Comparison | None, trial: Trial | None, canary: JsonMap) -> None:
         goes_back = pair is not None and pair.verdict and self._goes_back(pair)
         evidence = Evidence(
             revision=self.revision,
             state=self._state(),
             counts={**self._join.counts, "waiting": self._join.waiting},
-            versions={version: self._document(version, pair) for version in sorted(self._changed)},
+            versions={version: self._document(version, pair, trial) for version in sorted(self._changed)},
             back_from=pair.version if pair is not None and goes_back else 0,
             reason=pair.reason(self.watched.judge) if pair is not None and goes_back and self.watched.judge else "",
+            canary=canary,
         )
         self.revision = registry.put_evidence(self._model, evidence)
         self._changed.clear()
@@ -278,11 +314,14 @@ class Watching:
             return False
         return pair.verdict == WORSE or (pair.verdict == INCONCLUSIVE and rollout.judge.then == "back")
 
-    def _document(self, version: int, pair: Comparison | None) -> dict[str, Any]:
+    def _document(self, version: int, pair: Comparison | None, trial: Trial | None) -> dict[str, Any]:
         tracks = [one.shown(self.watched.task) for (of, _), one in sorted(self._tracks.items()) if of == version]
         if self.watched.quality and version in self._declines:
             tracks = [{**one, "quality": self._declines[version].shown()} for one in tracks]
         judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
+        rollout = self.watched.definition.rollout
+        if rollout and rollout.canary and trial is not None and trial.version == version:
+            judge["canary"] = trial.shown(rollout.canary)
         return {"tracks": tracks, **judge}
 
     def _state(self) -> dict[str, Any]:
@@ -303,11 +342,14 @@ class Watching:
             "tracks": [one.to_mapping() for one in self._tracks.values()],
             "comparisons": [one.to_mapping() for one in self._comparisons.values()],
             "quality": {str(one.version): one.shown() for one in self._declines.values()},
+            "canary": self._trial.to_mapping() if self._trial is not None else {},
             "declines": [one.to_mapping() for one in self._declines.values()],
         }
 
 
-def _both(entry: Entry, answer: Answer, pair: Comparison) -> tuple[tuple[float, float], tuple[float, float]] | None:
+def _both(
+    entry: Entry, answer: Answer, pair: Comparison | Trial
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
     """The rows of both versions, once the second of them has its label."""
     if answer.version not in (pair.version, pair.against):
         return None

@@ -22,6 +22,7 @@ from services.serving.replica.sources.signed_versions import VerifySignature
 from services.serving.replica.sources.version_files import VersionFiles
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Models, VersionKey, Wanted
+from services.serving.wire.replica_state import Split
 
 logger = logging.getLogger(__name__)
 _LAST_SAID = "last_said.json"
@@ -56,7 +57,7 @@ class RegistrySource:
         self._on_wanted = on_wanted
         self._watch = RegistryWatch(
             self._client,
-            on_models=lambda models: post(lambda: self._on_models(models)),
+            on_models=lambda models, splits: post(lambda: self._on_models(models, splits)),
             on_away=lambda reason: post(lambda: self._on_away(reason)),
         )
         self._reason = "the registry was not reached yet"
@@ -107,12 +108,12 @@ class RegistrySource:
             self._waits_until = math.inf
             self._on_away(f"the registry has not answered for {_START_GRACE_SECONDS:g} s")
 
-    def _on_models(self, models: Models) -> None:
+    def _on_models(self, models: Models, splits: Mapping[str, Split]) -> None:
         self._reason, self._notice, self._heard_at = "", "", time.time()
         if models != self._known:
             self._known = models
             self._keep(models)
-        self._on_wanted(Wanted(models, served_models=tuple(self._served_models)))
+        self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))
 
     def _on_away(self, reason: str) -> None:
         """What runs goes on. A replica that has just started takes what the registry said last and this disk holds;

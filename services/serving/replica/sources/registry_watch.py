@@ -10,6 +10,7 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import Change, ChangeKind, Model
 from common.registry.follow import follow
 from services.serving.replica.versions_wanted import Models
+from services.serving.wire.replica_state import Split
 
 
 class Registry(Protocol):
@@ -27,12 +28,16 @@ class RegistryWatch:
     `on_away` with the reason."""
 
     def __init__(
-        self, registry: Registry, *, on_models: Callable[[Models], None], on_away: Callable[[str], None]
+        self,
+        registry: Registry,
+        *,
+        on_models: Callable[[Models, Mapping[str, Split]], None],
+        on_away: Callable[[str], None],
     ) -> None:
         self._registry = registry
         self._on_models = on_models
         self._on_away = on_away
-        self._models: dict[str, Mapping[str, int]] = {}
+        self._models: dict[str, Model] = {}
         self._stop = Stop()
         self._thread = threading.Thread(target=self._run, name="registry-watch", daemon=True)
 
@@ -48,9 +53,8 @@ class RegistryWatch:
 
     def _follow(self, change: Change) -> None:
         if change.kind is ChangeKind.RESET:
-            models = self._registry.list_models()
-            self._models = {model.name: dict(model.aliases) for model in models if not model.archived}
-            self._on_models(dict(self._models))
+            self._models = {model.name: model for model in self._registry.list_models() if not model.archived}
+            self._tell()
         if change.kind in (ChangeKind.MODEL, ChangeKind.ALIAS):
             try:
                 model = self._registry.get_model(change.name)
@@ -59,5 +63,13 @@ class RegistryWatch:
             if model is None or model.archived:
                 self._models.pop(change.name, None)
             else:
-                self._models[change.name] = dict(model.aliases)
-            self._on_models(dict(self._models))
+                self._models[change.name] = model
+            self._tell()
+
+    def _tell(self) -> None:
+        models = {name: dict(model.aliases) for name, model in self._models.items()}
+        self._on_models(models, {name: _split(model) for name, model in self._models.items() if model.canary})
+
+
+def _split(model: Model) -> Split:
+    return Split(version=model.canary["version"], share=model.canary["share"], by=model.canary["by"])

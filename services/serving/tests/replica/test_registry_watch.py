@@ -35,7 +35,9 @@ class _Registry:
 def _seen(before: Model | None, after: Model | None) -> list[Mapping[str, Mapping[str, int]]]:
     """What the replica was told, in order."""
     seen: list[Mapping[str, Mapping[str, int]]] = []
-    watch = RegistryWatch(_Registry(before, after), on_models=seen.append, on_away=lambda reason: None)
+    watch = RegistryWatch(
+        _Registry(before, after), on_models=lambda models, splits: seen.append(models), on_away=lambda reason: None
+    )
     watch.start()
     wait_until(lambda: len(seen) >= 2, "both looks")
     watch.stop()

@@ -14,6 +14,7 @@ import pytest
 from common.errors import Conflict
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
+from common.eventlog.segment_writer import SegmentSettings
 from common.eventlog.tfrecord import frame
 from common.examples.codec import ExampleCodec
 from common.registry.catalog import Model, Stream, Version
@@ -22,6 +23,7 @@ from common.schema import Schema
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DT_FLOAT
 from services.trainer.live.watch import LiveWatch
+from services.trainer.live.watching import MOST_RECORDS
 
 SCHEMA = Schema.from_mapping(
     {
@@ -47,6 +49,7 @@ class Registry:
     """One model; takes evidence as the registry does (services/registry/versions/live.py)."""
 
     aliases: dict[str, int]
+    canary: dict[str, Any] = field(default_factory=dict)
     stored: Evidence = field(default_factory=lambda: Evidence(0))
     handed_in: list[Evidence] = field(default_factory=list)
     definition: bytes = DEFINITION
@@ -56,7 +59,7 @@ class Registry:
         return [Stream("s", 1, self.schema.to_json(), 0.0)]
 
     def list_models(self) -> list[Model]:
-        return [Model("m", "s", "digest", 0.0, aliases=dict(self.aliases))]
+        return [Model("m", "s", "digest", 0.0, aliases=dict(self.aliases), canary=dict(self.canary))]
 
     def get_model(self, name: str) -> Model:
         return self.list_models()[0]
@@ -80,6 +83,10 @@ class Registry:
         self.stored = Evidence(evidence.revision + 1, json.loads(json.dumps(evidence.state)))
         if evidence.back_from:
             self.aliases = {"production": self.aliases["predecessor"]}
+        if evidence.canary.get("decision") == "advance":
+            self.canary["stage"] += 1
+        elif evidence.canary:
+            self.canary = {}
         return self.stored.revision
 
     def track(self, version: int, alias: str) -> dict[str, Any]:
@@ -91,8 +98,8 @@ class Registry:
 class Log:
     """Predictions and labels as serving and ingest write them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.log = SegmentLog(directory)
+    def __init__(self, directory: Path, settings: SegmentSettings | None = None) -> None:
+        self.log = SegmentLog(directory, settings)
         self.log.create_topic("predictions.m", partition_count=1)
         self.log.create_topic("labels.s", partition_count=2)
         self._codec = ExampleCodec(SCHEMA.of_late_labels("s"))
@@ -358,3 +365,109 @@ def test_after_a_long_backlog_labels_in_time_are_in_time(log: Log) -> None:
     _watch(registry, log).turn()
     counts = registry.handed_in[-1].counts
     assert (counts["labelled"], counts.get("late", 0), counts.get("never", 0)) == (60, 0, 0)
+
+
+def _canary(registry: Registry, log: Log, *, chances: tuple[float, float], first: int = 0, rounds: int = 12) -> None:
+    """Canary and production answer "yes" by these chances, as all labels are; another trainer takes each other turn."""
+    watch = _watch(registry, log)
+    for number in range(first, first + rounds):
+        keys = range(20 * number, 20 * number + 20)
+        for version, alias, chance in zip((3, 2), ("canary", "production"), chances, strict=True):
+            log.predict(keys, chance, version, alias)
+        log.label(keys, "yes")
+        watch = _watch(registry, log) if number % 2 else watch
+        watch.turn()
+
+
+def _decided(registry: Registry) -> list[tuple[str, int, int]]:
+    """(decision, stage, samples) of each."""
+    told = [(one.canary, one.versions[3]["canary"]) for one in registry.handed_in if one.canary]
+    return [(canary["decision"], canary["stage"], shown["samples"]) for canary, shown in told]
+
+
+def _staged(rule: str = "then: hold", since: float = math.inf) -> Registry:
+    canary = {"version": 3, "stage": 0, "share": 1.0, "by": "key", "since": since, "verdict": ""}
+    stages = f"canary: {{share: [1, 50], stage_samples: 60, max_samples: 200, {rule}}}"
+    definition = DEFINITION.replace(b"min_samples: 20}}", f"min_samples: 20}}, {stages}}}".encode())
+    return Registry({"production": 2, "canary": 3}, canary, definition=definition)
+
+
+def test_a_canary_that_is_no_worse_goes_on_after_the_samples_of_each_stage_and_becomes_production(log: Log) -> None:
+    registry = _staged()
+    _canary(registry, log, chances=(0.9, 0.8))
+    assert _decided(registry) == [("advance", 0, 60), ("promote", 1, 120)]
+    passed = registry.handed_in[5]
+    shown = passed.versions[3]["canary"]
+    assert (shown["verdict"], shown["difference"], shown["stage_samples"], shown["stage"]) == ("passed", 0.0, 60, 1)
+    assert passed.canary["reason"].startswith(
+        "canary version 3 at stage 2: error_rate +0 against version 2 on the same"
+    )
+    assert "canary" not in registry.handed_in[-1].versions.get(3, {}), "it is judged no more"
+
+
+def test_evidence_that_a_canary_is_better_ends_a_stage_before_its_samples(log: Log) -> None:
+    registry = _staged()
+    _canary(registry, log, chances=(0.9, 0.1))
+    (first, one, early), (last, two, late) = _decided(registry)
+    assert (first, one, last, two) == ("advance", 0, "promote", 1)
+    assert early < 60
+    assert late - early < 60
+
+
+def test_a_canary_that_turns_worse_goes_back_from_a_later_stage(log: Log) -> None:
+    registry = _staged()
+    _canary(registry, log, chances=(0.9, 0.9), rounds=3)
+    _canary(registry, log, chances=(0.1, 0.9), first=3)
+    decided = _decided(registry)
+    assert [(decision, stage) for decision, stage, _ in decided] == [("advance", 0), ("back", 1)]
+    shown = next(one.versions[3]["canary"] for one in registry.handed_in if one.canary.get("decision") == "back")
+    assert (shown["verdict"], shown["e_value"] >= 100) == ("worse", True)
+
+
+@pytest.mark.parametrize("then", ["back", "promote", "hold"])
+def test_a_canary_without_a_verdict_is_dealt_with_as_the_definition_says(log: Log, then: str) -> None:
+    registry = _staged(f"max_seconds: 60, then: {then}", since=0.0)
+    log.predict([1], 0.9, 3, "canary")
+    _watch(registry, log).turn()
+    (decided,) = (one.canary for one in registry.handed_in)
+    assert (decided["decision"], registry.handed_in[0].versions[3]["canary"]["difference"]) == (then, None)
+    assert "error_rate not compared yet" in decided["reason"]
+
+
+def test_an_error_of_one_model_holds_up_no_other(log: Log) -> None:
+    @dataclass
+    class Two(Registry):
+        def list_models(self) -> list[Model]:
+            return [Model("a", "s", "digest", 0.0, aliases=dict(self.aliases)), *super().list_models()]
+
+        def get_evidence(self, model: str) -> Evidence:
+            if model == "a":
+                raise ValueError("a state that nobody understands")
+            return super().get_evidence(model)
+
+    registry = Two({"production": 1})
+    assert _watch(registry, log).turn() == 2
+    log.predict([1], 0.9, 1, "production")
+    log.label([1], "yes")
+    _watch(registry, log).turn()
+    assert registry.track(1, "production")["total"]["examples"] == 1
+
+
+def test_what_the_log_no_longer_has_is_passed_over_and_an_answer_that_is_no_number_is_the_largest_loss(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path, SegmentSettings(segment_bytes=1000, retention_bytes=5000))
+    for number in range(2 * MOST_RECORDS):
+        log.predict([number], 0.9, 2, "production")
+    assert log.log.apply_retention()
+    definition = DEFINITION.replace(b"error_rate, margin: 0.02", b"brier_score, margin: 0.02")
+    registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
+    keys = range(5000, 5040)
+    log.predict(keys, math.nan, 2, "production")
+    log.predict(keys, 0.9, 1, "predecessor")
+    log.label(keys, "yes")
+    _watch(registry, log).turn()
+    log.log.close()
+    judge = registry.handed_in[-1].versions[2]["judge"]
+    assert (judge["samples"], judge["verdict"]) == (20, "worse"), "by the first record of labels"
+    assert judge["difference"] == pytest.approx(1 - 0.1**2)

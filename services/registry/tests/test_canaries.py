@@ -1,0 +1,157 @@
+"""A canary comes to production in stages: each decision of the judge is taken once, and what waits comes after."""
+
+import json
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from common.errors import InvalidInput
+from common.registry.catalog import Decision, VersionStatus
+from common.registry.live import Evidence
+from services.registry.catalog import Catalog
+from services.registry.metrics import CatalogMetrics
+from services.registry.tests.building import GATE, SCHEMA, definition, publish
+from services.registry.tests.seeing import seen
+
+_LATE = {
+    **SCHEMA,
+    "features": [*SCHEMA["features"], {"name": "id", "dtype": "string"}],
+    "late_labels": {"key": "id", "wait_seconds": 60},
+}
+_STAGED = "rollout: {judge: {metric: error_rate}, canary: {share: [1, 10, 50], by: key}}\n"
+_SHOWN = {
+    "against": 1, "metric": "error_rate", "margin": 0.02, "alpha": 0.01, "samples": 600, "difference": 0.0,
+    "e_value": 0.5, "no_worse_e_value": 120.0, "stage": 0, "shares": [1, 10, 50], "by": "key", "stage_samples": 500,
+    "verdict": "", "decision": "advance", "curve": [[20, 3.0, 0.1], [600, 0.5, 0.0]], "at": 1.0,
+}  # fmt: skip
+_CANARY_GATE = replace(GATE, canary=True)
+
+
+def _define(catalog: Catalog, text: str) -> None:
+    files = definition("w", "late")
+    catalog.register_model("w", stream="late", files={"model.yaml": files["model.yaml"] + text.encode()}, by="test")
+
+
+@pytest.fixture
+def staged(catalog: Catalog) -> Catalog:
+    """Model w whose version 1 is production and whose version 2 is canary."""
+    catalog.register_stream("late", json.dumps(_LATE))
+    _define(catalog, _STAGED)
+    first, second = (publish(catalog, model="w", gate=_CANARY_GATE) for _ in range(2))
+    assert (first.verdict.decision, second.verdict.decision) == (Decision.PROMOTE, Decision.CANARY)
+    return catalog
+
+
+def _decide(catalog: Catalog, decision: str, stage: int, version: int = 2) -> None:
+    told = {"version": version, "stage": stage, "decision": decision, "reason": "by the numbers"}
+    shown = {version: {"tracks": [], "canary": {**_SHOWN, "stage": stage, "decision": decision}}}
+    catalog.put_evidence("w", Evidence(catalog.get_evidence("w").revision, versions=shown, canary=told))
+
+
+def _at(catalog: Catalog) -> tuple[int, int, float, str]:
+    canary = catalog.get_model("w").canary
+    return canary["version"], canary["stage"], canary["share"], canary["verdict"]
+
+
+def test_a_canary_goes_through_its_stages_to_production_and_what_was_held_meanwhile_is_the_next(
+    staged: Catalog,
+) -> None:
+    assert _at(staged) == (2, 0, 1.0, "")
+    held = publish(staged, model="w", gate=_CANARY_GATE)
+    assert held.verdict.decision is Decision.HOLD
+    assert "version 2 is canary and being judged" in held.verdict.reasons[-1]
+    assert (held.parent_version, staged.get_model("w").head_version) == (2, 3), "rounds go on from what waits"
+    shares = []
+    for stage, decision in enumerate(("advance", "advance", "promote")):
+        shares.append(_at(staged)[2])
+        _decide(staged, decision, stage)
+    assert shares == [1.0, 10.0, 50.0]
+    assert staged.get_model("w").aliases == {"production": 2, "predecessor": 1, "canary": 3}
+    assert _at(staged) == (3, 0, 1.0, "")
+    moves = [(one.alias, one.to_version, one.by, one.reason) for one in staged.alias_history("w")][-2:]
+    assert moves[0] == ("production", 2, "judge", "by the numbers")
+    assert moves[1] == ("canary", 3, "judge", "it waited for the verdict on version 2")
+    _decide(staged, "promote", 0, version=3)
+    assert staged.get_model("w").aliases == {"production": 3, "predecessor": 2}
+    assert staged.get_model("w").canary == {}
+
+
+def test_a_canary_that_is_worse_is_rejected_and_the_next_round_starts_from_production(staged: Catalog) -> None:
+    publish(staged, model="w", gate=_CANARY_GATE)
+    _decide(staged, "back", 0)
+    model = staged.get_model("w")
+    assert (dict(model.aliases), model.canary, model.head_version) == ({"production": 1}, {}, 1)
+    assert staged.get_version("w", 2).status is VersionStatus.REJECTED
+    assert staged.live_evidence("w", 2)["canary"]["moved"] == "it is no canary any more"
+    entry = json.loads(list(staged.audit.lines(0, 1000))[-1])
+    assert (entry["action"], entry["by"], entry["version"], entry["decision"]) == ("judge", "judge", 2, "back")
+
+
+def test_a_decision_of_another_stage_or_after_the_verdict_changes_nothing(staged: Catalog) -> None:
+    _decide(staged, "advance", 0)
+    _decide(staged, "advance", 0)
+    assert _at(staged) == (2, 1, 10.0, ""), "which a judge that starts again may hand in twice"
+    assert staged.live_evidence("w", 2)["canary"]["stays"] == "the canary is version 2 at stage 2 by now"
+    _decide(staged, "hold", 1)
+    _decide(staged, "back", 1)
+    assert _at(staged) == (2, 1, 10.0, "inconclusive")
+    assert publish(staged, model="w", gate=_CANARY_GATE).verdict.decision is Decision.CANARY, "nobody is waited for"
+    assert _at(staged) == (3, 0, 1.0, "")
+    with pytest.raises(InvalidInput, match="decision must be advance, promote, back or hold, got stay"):
+        _decide(staged, "stay", 0, version=3)
+
+
+def test_a_person_and_a_definition_move_a_canary_too_and_a_pin_stops_its_promotion(staged: Catalog) -> None:
+    _decide(staged, "advance", 0)
+    _define(staged, _STAGED.replace("[1, 10, 50], by: key", "[5], by: request"))
+    assert (_at(staged), staged.get_model("w").canary["by"]) == ((2, 0, 5.0, ""), "request")
+    staged.pin("w", 1, by="ada", reason="")
+    _decide(staged, "promote", 0)
+    assert (_at(staged)[3], staged.get_model("w").aliases["production"]) == ("passed", 1)
+    assert "pinned to version 1" in staged.live_evidence("w", 2)["canary"]["stays"]
+    staged.change_model("w", "unpin", by="ada", reason="")
+    staged.set_alias("w", "production", 2, by="ada", reason="")
+    assert staged.get_model("w").canary == {}
+    staged.set_alias("w", "canary", 1, by="ada", reason="")
+    assert _at(staged) == (1, 0, 5.0, ""), "a version that a person makes canary is judged as well"
+    _define(staged, "")
+    assert staged.get_model("w").canary == {}
+
+
+def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, browser: httpx.Client) -> None:
+    _decide(staged, "advance", 0)
+    text = " ".join(seen(browser.get("/models/w/versions/2")).text.split())
+    assert "As canary against version 1, live" in text
+    assert "by the numbers; stage 2 of 3: 10 % of the requests" in text
+    assert "e-value for no worse 120, of 500 samples at this stage" in text
+    assert browser.get("/v1/models/w").json()["canary"]["share"] == 10.0
+    assert browser.get("/v1/models/w/versions/2").json()["live"]["canary"]["samples"] == 600
+    families = {family.name: family.samples for family in CatalogMetrics(staged).collect()}
+    names = ("stage", "share_percent", "samples", "e_value")
+    assert [[one.value for one in families[f"headrace_model_canary_{name}"]] for name in names] == [
+        [2.0], [10.0], [600.0], [0.5, 120.0],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("canary", "sentence"),
+    [
+        ("{by: key}", "rollout: canary needs share"),
+        ("{share: [10, 1]}", "share must be per cents of the requests in ascending order"),
+        ("{share: [0]}", "the last above 0, such as"),
+        ("{share: [1, 200]}", "from 0 to 100"),
+        ("{share: some}", "got 'some'"),
+        ("{share: 5, by: user}", "by must be one of key, request"),
+        ("{share: 5, stage_samples: 10}", "stage_samples is below min_samples of the judge"),
+        ("{share: [1, 10], max_samples: 900}", "max_samples 900 ends it before its 2 stages of 500 samples"),
+        ("{share: 5, max_samples: null, then: back}", "then: back needs max_samples or max_seconds"),
+        ("{share: 5}, back: manual", "does not go with back: manual"),
+        ("{share: 5, guard: x}", "unknown keys ['guard']"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(catalog: Catalog, canary: str, sentence: str) -> None:
+    catalog.register_stream("late", json.dumps(_LATE))
+    with pytest.raises(InvalidInput) as refusal:
+        _define(catalog, f"rollout: {{judge: {{metric: error_rate}}, canary: {canary}}}\n")
+    assert sentence in refusal.value.message

@@ -1,0 +1,76 @@
+"""What a judge's decision does to a canary: the next stage, production, or back. Each is taken once, by the stage."""
+
+import contextlib
+import logging
+from typing import Any
+
+from common.errors import Conflict, InvalidInput
+from common.registry.catalog import CANARY, PRODUCTION, ChangeKind, JsonMap, Model, VersionStatus
+from services.registry.definitions import models
+from services.registry.store.database import Transaction
+from services.registry.store.tables import versions
+from services.registry.versions import aliases, stages
+
+logger = logging.getLogger(__name__)
+ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
+_VERDICTS = {PROMOTE: "passed", HOLD: "inconclusive"}
+
+
+def decide(transaction: Transaction, name: str, told: JsonMap) -> dict[str, Any]:
+    """What came of it, for the version's document: {"moved": a sentence} or {"stays": why}.
+
+    Args:
+        told: {"version", "stage", "decision", "reason"}.
+
+    Raises:
+        InvalidInput: it is no decision.
+    """
+    model = models.get_model(transaction.connection, name)
+    canary = model.canary
+    if told.get("decision") not in (ADVANCE, PROMOTE, BACK, HOLD):
+        raise InvalidInput(f"decision must be advance, promote, back or hold, got {str(told.get('decision'))[:100]}")
+    if (canary.get("version"), canary.get("stage")) != (told.get("version"), told.get("stage")) or canary["verdict"]:
+        return {"stays": f"the canary is {_stands(canary)} by now"}
+    if told["decision"] == ADVANCE:
+        further = stages.at_stage(transaction, model, dict(canary), canary["stage"] + 1)
+        stages.store(transaction, model, further)
+        return {"moved": f"stage {further['stage'] + 1} of {further['stages']}: {further['share']:g} % of the requests"}
+    if told["decision"] == BACK:
+        return _take_back(transaction, model, str(told["reason"]))
+    stages.store(transaction, model, {**canary, "verdict": _VERDICTS[told["decision"]]})
+    if told["decision"] == HOLD:
+        return {"stays": "a person promotes it or takes it away"}
+    return _promote(transaction, model, str(told["reason"]))
+
+
+def _stands(canary: JsonMap) -> str:
+    if not canary:
+        return "none"
+    return f"version {canary['version']} at stage {canary['stage'] + 1}{canary['verdict'] and ', ' + canary['verdict']}"
+
+
+def _take_back(transaction: Transaction, model: Model, reason: str) -> dict[str, Any]:
+    version = model.canary["version"]
+    aliases.set_alias(transaction, model.name, CANARY, 0, by=aliases.JUDGE, reason=reason)
+    chosen = (versions.c.model == model.name) & (versions.c.version == version)
+    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.REJECTED)))
+    transaction.record(ChangeKind.VERSION, model.name, version=version)
+    logger.error("the canary went back", extra={"model": model.name, "version": version, "reason": reason})
+    return {"moved": "it is no canary any more"}
+
+
+def _promote(transaction: Transaction, model: Model, reason: str) -> dict[str, Any]:
+    """Production, and the newest version that was held while it was judged becomes the next canary."""
+    version, by = model.canary["version"], aliases.JUDGE
+    try:
+        after = aliases.set_alias(transaction, model.name, PRODUCTION, version, by=by, reason=reason)
+    except Conflict as error:
+        return {"stays": error.message}
+    waiting = after.head_version if after.head_version != version else 0
+    if waiting:
+        with contextlib.suppress(Conflict):  # its files are gone: the next version that passes the gate has its events
+            why = f"it waited for the verdict on version {version}"
+            aliases.set_alias(transaction, model.name, CANARY, waiting, by=by, reason=why)
+            return {"moved": f"it is production, and version {waiting} is canary"}
+    aliases.set_alias(transaction, model.name, CANARY, 0, by=by, reason=f"version {version} is production")
+    return {"moved": "it is production"}

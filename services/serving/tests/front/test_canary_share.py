@@ -1,0 +1,112 @@
+"""A canary answers its share of the requests, by a hash of the key that keeps each key on its side."""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.eventlog import tfrecord
+from protos.prediction_log_pb2 import PredictionLog
+from services.serving.front.request_log import RequestLog
+from services.serving.front.request_log_places import open_place
+from services.serving.front.split import Asks, is_canarys
+from services.serving.options.request_log_options import RequestLogOptions
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.replica_state import ReplicaState, Split, decode, encode
+from testing import plain_http
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
+
+_KEYS = [f"user-{number}".encode() for number in range(20_000)]
+_ROW = {"instances": [[1, 2]]}
+
+
+def _of_canary(share: float, *, version: int = 4, by: str = "key") -> set[bytes]:
+    split = Split(version, share, by)
+    asked = (Asks(key, b"tag") if by == "key" else Asks(b"", key) for key in _KEYS)
+    return {key for key, asks in zip(_KEYS, asked, strict=True) if is_canarys(split, "m", asks)}
+
+
+def _is_likely(count: int, share: float) -> bool:
+    """Within four standard deviations of the binomial distribution."""
+    return abs(count - len(_KEYS) * share) <= 4 * math.sqrt(len(_KEYS) * share * (1 - share))
+
+
+@pytest.mark.parametrize("by", ["key", "request"])
+def test_each_stage_has_its_share_of_the_keys_and_keeps_those_of_the_stage_before(by: str) -> None:
+    shares = (1.0, 10.0, 50.0, 100.0)
+    stages = [_of_canary(share, by=by) for share in shares]
+    for share, stage in zip(shares, stages, strict=True):
+        assert _is_likely(len(stage), share / 100)
+    assert all(smaller < larger for smaller, larger in itertools.pairwise(stages))
+    assert stages[-1] == set(_KEYS)
+    first = int.from_bytes(hashlib.blake2b(b"m/4/user-0", digest_size=8).digest(), "big") / 2**64
+    assert [b"user-0" in stage for stage in stages] == [first < share / 100 for share in shares]
+
+
+def test_the_next_canary_has_other_keys_and_a_request_without_a_key_is_productions() -> None:
+    both = _of_canary(10.0) & _of_canary(10.0, version=5)
+    assert _is_likely(len(both), 0.1 * 0.1)
+    assert not is_canarys(Split(4, 100.0, "key"), "m", Asks(b"", b"tag"))
+    assert is_canarys(Split(4, 100.0, "key"), "m", Asks(b" a%20b ,c", b"tag"))
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    with (
+        FakeRunner(server.url, row_sums, targets=("alias/production", "version/3")),
+        FakeRunner(server.url, row_sums, version=4, targets=("alias/canary",)),
+    ):
+        yield server.url
+    server.stop()
+
+
+def _state(share: float) -> ReplicaState:
+    state = replica_state(version(), version(4, aliases=("canary",)), aliases={"production": 3, "canary": 4})
+    state = replace(state, splits={"m": Split(4, share, "key")})
+    return decode(encode(state))
+
+
+def _answered(redis_url: str, share: float, tmp_path: Path) -> tuple[list[str], list[tuple[str, str, bool]]]:
+    """The versions that answered a request with a key, without it, and for the label production; and what was logged:
+    (key, alias, is_shadow)."""
+    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=RequestLogOptions(0.0), buffer_bytes=1 << 20)
+    log.start()
+    with FrontThread(redis_url, _state(share), request_log=log) as front:
+        asked = [(":predict", {"x-prediction-key": "a"}), (":predict", {}), ("/labels/production:predict", {})]
+        answers = [
+            plain_http.post(f"{front.url}/v1/models/m{path}", json=_ROW, headers=headers, timeout=60)
+            for path, headers in asked
+        ]
+        shadow = front.shadow
+        assert shadow is not None
+        wait_until(lambda: any(list(metric.samples) for metric in shadow.collect()), "the shadow has answered")
+    log.stop(timeout_seconds=60.0)
+    (value,) = (path.read_bytes() for path in (tmp_path / "m").glob("*.tfrecord"))
+    records = [PredictionLog.FromString(each) for each in tfrecord.cut(value)[0]]
+    return (
+        [answer.headers["headrace-version"] for answer in answers],
+        [(one.prediction_keys[0], one.alias, one.is_shadow) for one in records],
+    )
+
+
+def test_a_canary_answers_keyed_requests_and_production_is_scored_on_them_too(redis_url: str, tmp_path: Path) -> None:
+    versions, logged = _answered(redis_url, 100.0, tmp_path)
+    assert versions == ["4", "3", "3"]
+    assert logged == [("a", "canary", False), ("a", "production", True)]
+
+
+def test_a_canary_of_share_0_answers_nobody_and_is_scored_on_what_production_answers(
+    redis_url: str, tmp_path: Path
+) -> None:
+    versions, logged = _answered(redis_url, 0.0, tmp_path)
+    assert versions == ["3", "3", "3"]
+    assert logged == [("a", "production", False), ("a", "canary", True)]

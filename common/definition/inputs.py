@@ -20,6 +20,8 @@ from common.schema import Feature, Scalar
 
 INPUTS_PATH = "assets.extra/headrace_inputs.json"
 """Below the SavedModel."""
+WITH_CONTEXT = "serving_with_context"
+"""The signature in which all rows of a request share the inputs whose first size is 1 (`export: context`)."""
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     )
     fields.finish()
     _check_whole_batches(definition)
+    _check_context(definition)
     if estimator and training.bottleneck:
         raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
     check_hooks(training.hooks, module, files)
@@ -256,7 +257,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         and [head.task in ("binary", "regression", "count") for head in heads] != [True]
     ):
         raise InvalidInput(f"{estimator} answers with one number: one head, of task binary, regression or count")
-    check_parts(features, training.optimizer)
+    check_parts(features, (training.optimizer, *training.optimizers.values()))
     if towers:
         check_towers(towers, features, heads)
     if trees and any(head.calibration for head in heads):
@@ -268,6 +269,12 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     _check_every_file_is_used(files, definition, fields)
     _check_signatures_file(files)
     return definition
+
+
+def _check_context(definition: Definition) -> None:
+    has_network = not definition.trees and definition.estimator != TWO_TOWER
+    if definition.export.context and not (has_network and definition.features):
+        raise InvalidInput("export: context is for networks behind features of model.yaml, which make its columns once")
 
 
 def _check_whole_batches(definition: Definition) -> None:

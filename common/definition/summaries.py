@@ -30,6 +30,7 @@ class Summaries:
     projector: rows of each embedding table, the first ones, with what each is in words; 0: none.
     taps: tensors to print, patterns of weights/PATH, gradients/PATH and activations/LAYER; after every `tap_blocks`
         blocks, into a file of at most `tap_bytes` beside the log.
+    compiled: what XLA made of a step (training.jit_compile), as a text.
     """
 
     histograms: int = 0
@@ -41,6 +42,7 @@ class Summaries:
     taps: tuple[str, ...] = ()
     tap_blocks: int = 1
     tap_bytes: int = 1 << 20
+    compiled: bool = False
 
     def check_against_schema(self, schema: Schema) -> None:
         """Raises InvalidInput: a sound that the stream does not have, or that is no list of numbers."""
@@ -68,6 +70,7 @@ def parse_summaries(section: object) -> Summaries:
         taps=fields.texts("taps", (), may_be_empty=True),
         tap_blocks=fields.integer("tap_blocks", 1, maximum=1_000_000),
         tap_bytes=fields.integer("tap_bytes", 1 << 20, minimum=1024, maximum=_MOST_TAP_BYTES),
+        compiled=fields.flag("compiled", False),
     )
     fields.finish()
     if not summaries.taps and (summaries.tap_blocks, summaries.tap_bytes) != (1, 1 << 20):

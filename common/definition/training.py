@@ -101,6 +101,7 @@ class Training:
     summaries: what is kept for TensorBoard.
     prune: zeros in kernels, from the smallest values on.
     quantize_aware: dense and convolutional layers compute with kernels and inputs that are rounded to 8 bits.
+    optimizers: pattern to optimizer: it teaches the variables that the pattern means; the first pattern counts.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     max_steps: a round ends after so many steps; what it has not come to is left out.
     evaluate_every_steps: the held-out examples are measured so often within a round, and at its end.
@@ -128,6 +129,7 @@ class Training:
     optimizer: Optimizer = Optimizer()
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
+    optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
     local_steps: int = 1
@@ -175,6 +177,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
+        optimizers=_optimizers(fields.take("optimizers", {})),
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
         local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
@@ -214,13 +217,23 @@ def _devices(section: object) -> dict[str, str]:
     return found
 
 
-def _check_together(training: Training) -> None:
-    if training.devices and training.shards > 1:
-        raise InvalidInput("training: devices places layers, and shards places parts of a batch; keep one of them")
-    if training.prune and training.optimizer.options.get("use_ema"):
+def _check_several(training: Training) -> None:
+    """Of `optimizers`."""
+    everyone = [training.optimizer, *training.optimizers.values()]
+    if training.optimizers and training.mixed_precision == "float16":
+        raise InvalidInput("training: mixed_precision float16 scales the loss for one optimizer; leave optimizers out")
+    if training.optimizers and any(one.options.get("gradient_accumulation_steps") for one in everyone):
+        raise InvalidInput("training: gradient_accumulation_steps is of one optimizer; leave optimizers out")
+    if training.prune and any(one.options.get("use_ema") for one in everyone):
         raise InvalidInput(
             "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"
         )
+
+
+def _check_together(training: Training) -> None:
+    _check_several(training)
+    if training.devices and training.shards > 1:
+        raise InvalidInput("training: devices places layers, and shards places parts of a batch; keep one of them")
     if training.quantize_aware and (other := _beside_8_bits(training)):
         raise InvalidInput(f"training: quantize_aware rounds what layers take in float32, not with {other}; keep one")
     if training.jit_compile and (training.shards > 1 or training.execution != "graph"):
@@ -258,7 +271,9 @@ def _beside_8_bits(training: Training) -> str:
 
 
 def _check_ways(training: Training) -> None:
-    """Of `execution` and `input`."""
+    """Of `execution`, `input` and `jit_compile`."""
+    if training.summaries.compiled and not training.jit_compile:
+        raise InvalidInput("training: summaries: compiled is of what XLA compiles; say jit_compile: true")
     whole = f"input: {training.input}" if training.input != "memory" else f"execution: {training.execution}"
     if training.shards > 1 and whole in ("input: feed", "input: stream", "execution: session"):
         raise InvalidInput(f"training: {whole} takes a batch in one piece, not with shards; keep one of them")
@@ -299,6 +314,7 @@ def _check_asynchronous(training: Training) -> None:
         f"input: {training.input}": training.input != "memory",
         "check_gradients": training.check_gradients is not None,
         "debug": training.debug,
+        "optimizers": bool(training.optimizers),
         "mixed_precision: float16": training.mixed_precision == "float16",
         "optimizer gradient_accumulation_steps": bool(options.get("gradient_accumulation_steps")),
     }
@@ -360,8 +376,14 @@ def _factors(section: object) -> dict[str, float]:
     return factors
 
 
-def _optimizer(section: object) -> Optimizer:
-    fields = Fields("optimizer", section)
+def _optimizers(section: object) -> dict[str, Optimizer]:
+    if not isinstance(section, Mapping) or not all(isinstance(pattern, str) for pattern in section):
+        raise InvalidInput(f"training: optimizers must be a mapping of pattern to optimizer, got {section!r}")
+    return {pattern: _optimizer(said, place=f"optimizers: {pattern}") for pattern, said in section.items()}
+
+
+def _optimizer(section: object, *, place: str = "optimizer") -> Optimizer:
+    fields = Fields(place, section)
     name = fields.choice("name", tuple(OPTIMIZERS), Optimizer.name)
     options = read_options(fields, OPTIMIZERS[name])
     optimizer = Optimizer(
@@ -372,24 +394,24 @@ def _optimizer(section: object) -> Optimizer:
         clip_average_norm=fields.optional_number("clip_average_norm", None, minimum=1e-12),
     )
     fields.finish()
-    _check_options(optimizer)
+    _check_options(optimizer, place)
     return optimizer
 
 
-def _check_options(optimizer: Optimizer) -> None:
+def _check_options(optimizer: Optimizer, place: str) -> None:
     options = optimizer.options
     for key, value in options.items():
         low, high = _BOUNDS.get(key, (float("-inf"), float("inf")))
         if is_number(value) and not low <= float(str(value)) <= high:
             expected = f"from {low:g} to {high:g}" if high < float("inf") > -low else f"from {low:g}"
             expected = f"at most {high:g}" if low == float("-inf") else expected
-            raise InvalidInput(f"optimizer: {key} must be {expected}, got {value!r}")
+            raise InvalidInput(f"{place}: {key} must be {expected}, got {value!r}")
     own = {"clip_norm": optimizer.clip_norm, "clip_average_norm": optimizer.clip_average_norm}
     clips = [key for key in _CLIPS if key in options or own.get(key) is not None]
     if len(clips) > 1:
-        raise InvalidInput(f"optimizer: {' and '.join(clips)} are given; gradients are clipped in one way, keep one")
+        raise InvalidInput(f"{place}: {' and '.join(clips)} are given; gradients are clipped in one way, keep one")
     idle = sorted(key for key in options if key.startswith("ema_"))
     if idle and not options.get("use_ema"):
-        raise InvalidInput(f"optimizer: {', '.join(idle)} says nothing without use_ema: true")
+        raise InvalidInput(f"{place}: {', '.join(idle)} says nothing without use_ema: true")
     if options.get("nesterov") and optimizer.name == "sgd" and not options.get("momentum"):
-        raise InvalidInput("optimizer: nesterov says nothing without a momentum above 0")
+        raise InvalidInput(f"{place}: nesterov says nothing without a momentum above 0")

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from common.definition.inputs import WITH_CONTEXT
 from protos import queue_pb2, tfserving_pb2
 from services.serving.doors.classify_json import read_examples, write_result
 from services.serving.front.classify import Signatures, examples_of, name_for, request_for, result_of, signature_for
@@ -57,6 +58,11 @@ class Reading:
     sharing: int = 0
     serialized: bytes = b""
 
+    @property
+    def is_once(self) -> bool:
+        """Whether the model transforms their context once."""
+        return bool(self.sharing) and self.request.signature == WITH_CONTEXT
+
     def whole(self) -> queue_pb2.PredictionRequest:
         return queue_pb2.PredictionRequest.FromString(self.serialized) if self.serialized else self.request
 
@@ -72,8 +78,10 @@ def read_document(document: Document, served: Signatures, limits: Limits) -> Rea
     if signature is None:
         name = document.signature_name
         raise invalid(f'Serving signature name: "{name}" not found in signature def{served.meant(name)}')
-    inputs = read_inputs(document, signature, limits)
-    request = queue_pb2.PredictionRequest(signature=document.signature_name)
+    is_default = document.signature_name == DEFAULT_SIGNATURE
+    once = served.signature(WITH_CONTEXT) if is_default and "context" in document.fields else None
+    inputs = read_inputs(document, signature, limits, once=once)
+    request = queue_pb2.PredictionRequest(signature=WITH_CONTEXT if inputs.is_once else document.signature_name)
     for name, array in inputs.arrays.items():
         write_tensor(request.inputs.add(), name, array)
     if inputs.defaulted:
@@ -135,7 +143,9 @@ def read_input(
 
 
 def rows_of(request: queue_pb2.PredictionRequest) -> int:
-    """Size of dimension 0 of the first input; 1 where there is none."""
+    """Size of dimension 0 of the first input, of the largest beside a context; 1 where there is none."""
+    if request.signature == WITH_CONTEXT:
+        return max((tensor.shape[0] for tensor in request.inputs if tensor.shape), default=1)
     return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 1)
 
 

@@ -171,7 +171,7 @@ class RestPredict:
             route = self._route(path, asks)
             reading = read_document(document, route, self._front.limits)
         if reading.sharing:
-            self._front.contexts.add(path.model, reading.sharing)
+            self._front.contexts.add(path.model, reading.sharing, is_once=reading.is_once)
         return route, reading
 
     async def _run_later(
@@ -220,7 +220,7 @@ class RestPredict:
             large = self._large.read(predict_body, body, route, timeout_seconds=timeout_seconds)
         reading = await large
         if reading.sharing:
-            self._front.contexts.add(path.model, reading.sharing)
+            self._front.contexts.add(path.model, reading.sharing, is_once=reading.is_once)
         return route, reading
 
     async def write_any(self, reply: queue_pb2.PredictionReply, write: Write) -> bytes:

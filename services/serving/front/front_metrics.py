@@ -111,8 +111,14 @@ class FrontMetrics(Collector):
         rows = CounterMetricFamily(
             "headrace_serving_context_rows", "Rows that took inputs from their request's context", labels=["model"]
         )
+        once = CounterMetricFamily(
+            "headrace_serving_contexts_transformed_once",
+            "Contexts that the model transforms as one row (`export: context`)",
+            labels=["model"],
+        )
         for counter, counts in (
             (contexts, self._front.contexts.requests),
+            (once, self._front.contexts.once),
             (rows, self._front.contexts.rows),
         ):
             for model, count in tuple(counts.items()):

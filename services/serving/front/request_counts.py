@@ -121,9 +121,12 @@ class ContextCounts:
         """By model."""
         self.rows: Counter[str] = Counter()
         """That shared a context, by model."""
+        self.once: Counter[str] = Counter()
+        """Requests whose context the model transforms once, by model."""
 
-    def add(self, model: str, rows: int) -> None:
+    def add(self, model: str, rows: int, *, is_once: bool = False) -> None:
         self.requests[model] += 1
+        self.once[model] += is_once
         self.rows[model] += rows
 
 

@@ -69,10 +69,14 @@ class Inputs:
     """How many rows of an input hold the schema's default because the document left them out there."""
     sharing: int = 0
     """How many rows share a context, which was read once."""
+    is_once: bool = False
+    """Whether the arrays have the context as one row, for the signature that takes it so."""
 
 
-def read_inputs(document: Document, signature: Signature, limits: Limits = DEFAULT_LIMITS) -> Inputs:
-    """The inputs by name.
+def read_inputs(
+    document: Document, signature: Signature, limits: Limits = DEFAULT_LIMITS, *, once: Signature | None = None
+) -> Inputs:
+    """The inputs by name; `once`: a signature of the same inputs that takes one row of what the others share.
 
     Raises:
         RequestFailed: the document does not fit the signature, or asks for more than the limits allow.
@@ -81,7 +85,7 @@ def read_inputs(document: Document, signature: Signature, limits: Limits = DEFAU
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
     try:
-        found = _read(document, signature, limits)
+        found = _read(document, signature, limits, once)
     except RequestFailed as error:
         lists = [name for name, spec in signature.inputs.items() if -1 in (spec.shape or ())[1:]]
         if not signature.has_schema or " size: " not in error.message or set(lists) <= signature.padding.keys():
@@ -103,7 +107,7 @@ def _with_empty_steps(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array.reshape(array.shape[0], 0, *step) if is_empty else array
 
 
-def _read(document: Document, signature: Signature, limits: Limits) -> Inputs:
+def _read(document: Document, signature: Signature, limits: Limits, once: Signature | None) -> Inputs:
     fields: Mapping[str, Any] = document.fields
     if isinstance(fields.get("instances"), list):
         limits.check_rows(len(fields["instances"]))
@@ -119,7 +123,7 @@ def _read(document: Document, signature: Signature, limits: Limits) -> Inputs:
         shared = parted(fields, signature)
         if shared is None:
             return _read_rows(fields["instances"], fields, signature, strict=document.strict)
-        return _read_shared(shared, fields, signature, strict=document.strict, max_bytes=limits.max_bytes)
+        return _read_shared(shared, fields, signature, once, strict=document.strict, max_bytes=limits.max_bytes)
     if columns:
         if signature.has_schema and "context" in fields:
             raise invalid("'context' is what 'instances' share, and 'inputs' are columns; expecting 'instances'")
@@ -181,7 +185,13 @@ def _without_optional(specs: Mapping[str, TensorSpec], optional: Mapping[str, An
 
 
 def _read_shared(
-    shared: Shared, fields: Mapping[str, Any], signature: Signature, *, strict: bool, max_bytes: int
+    shared: Shared,
+    fields: Mapping[str, Any],
+    signature: Signature,
+    once: Signature | None,
+    *,
+    strict: bool,
+    max_bytes: int,
 ) -> Inputs:
     """The context as one row of its own inputs, the instances as rows of the others."""
     found = _read_rows(shared.instances, fields, shared.instances_signature, strict=strict)
@@ -193,9 +203,11 @@ def _read_shared(
         words = error.message.replace("element: 0", "'context'").replace(" of 'instances' list", "")
         raise RequestFailed(error.code, words) from error
     count = len(shared.instances)
-    arrays = {**found.arrays, **repeated(context.arrays, count, max_bytes=max_bytes)}
+    is_once = once is not None and context.arrays.keys() == {name for name in once.inputs if once.shares(name)}
+    given = context.arrays if is_once else repeated(context.arrays, count, max_bytes=max_bytes)
+    arrays = {**found.arrays, **given}
     ordered = {name: arrays[name] for name in signature.inputs if name in arrays}
-    return dataclasses.replace(found, arrays=ordered, sharing=count)
+    return dataclasses.replace(found, arrays=ordered, sharing=count, is_once=is_once)
 
 
 def _read_rows(instances: Any, fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Inputs:

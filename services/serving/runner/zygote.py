@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from common.process.children import Children, readable, start_zygote
+from common.process.cpu_instructions import UnusedInstructions
 from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
 from common.process.logs import LogFormat, configure_logs
@@ -115,6 +116,7 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     channel = JsonChannel(socket.socket(fileno=channel_fd))
     started = time.monotonic()
     is_first = onednn.VARIABLE not in os.environ
+    unused = UnusedInstructions() if is_first else None
     if is_first:
         os.environ[onednn.VARIABLE] = "0"
     # Here and not above, so that the parent's death is noticed during the seconds that this takes.
@@ -122,6 +124,8 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
         from common.process import scheduling
         from services.serving.runner import process as runner
 
+    if unused:
+        unused.log()
     load_priority = scheduling.best_permitted()
     scheduling.stay_in_background(load_priority)  # a fork copies the page tables of half a gigabyte
 

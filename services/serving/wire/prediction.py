@@ -100,7 +100,8 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
             raise RequestFailed(
                 Code.INVALID_ARGUMENT, f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}'
             )
-        sizes.add(shape[0] if is_fitting else -1)
+        if not signature.shares(key):
+            sizes.add(shape[0] if is_fitting else -1)
         trailing_shapes.append(shape[1:])
     if signature.has_schema and len(sizes) > 1:
         counts = ", ".join(f'"{key}" has {len(inputs[key])}' for key in signature.inputs)
@@ -117,7 +118,7 @@ def _fill_in(signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, i
     Returns:
         How many rows were added, by input.
     """
-    rows = next((len(array) for array in inputs.values() if array.ndim), None)
+    rows = next((len(array) for name, array in inputs.items() if array.ndim and not signature.shares(name)), None)
     if rows is None:
         raise RequestFailed(
             Code.INVALID_ARGUMENT,
@@ -125,7 +126,7 @@ def _fill_in(signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, i
         )
     missing = [name for name in signature.inputs if name not in inputs]
     for name in missing:
-        inputs[name] = default_rows(name, signature, rows)
+        inputs[name] = default_rows(name, signature, 1 if signature.shares(name) else rows)
     return dict.fromkeys(missing, rows)
 
 

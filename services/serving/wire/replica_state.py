@@ -63,6 +63,10 @@ class Signature:
     has_schema: bool = False
     """Whether a schema came with the version: then its inputs have exactly the shapes that the signature says."""
 
+    def shares(self, name: str) -> bool:
+        """Whether all rows of a request have one row of this input (common/definition/inputs.py, WITH_CONTEXT)."""
+        return self.has_schema and (self.inputs[name].shape or ())[:1] == (1,)
+
 
 @dataclass(frozen=True)
 class LoadAttempt:

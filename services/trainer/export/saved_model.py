@@ -4,6 +4,7 @@
     serving_examples    input `examples`: string [n], serialized tf.train.Example; absent optional features get the
                         schema's default
     outputs of both     services/trainer/families/heads.py
+    serving_with_context  `export: context`: as serving_default, of one row of these features for all rows of the others
     others              what the family answers besides (families/port.py: signatures)
     classification      for TensorFlow Serving's classify and regress, as far as the task has them
     regression          (services/trainer/export/signatures.py); input `inputs`: serialized Examples
@@ -100,7 +101,9 @@ def _graph_of(signature: Signature, *, is_module: bool) -> Any:
         lambda given: decoded({name: given[names[name]] for name in names}, signature.inputs)
     )
     function = tf.function(lambda **raw: signature.answer(decode(raw)), autograph=is_module)
-    specs = {names[feature.name]: tensor_spec(feature) for feature in signature.inputs}
+    specs = {
+        names[one.name]: tensor_spec(one, rows=1 if one.name in signature.context else None) for one in signature.inputs
+    }
     return function.get_concrete_function(**{name: tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()})
 
 
@@ -200,9 +203,10 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     for part in _parts(examples):
         raw = parse(part, model.schema.columns).raw
         for name, signature in signatures.items():
-            inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
+            given = signature.given(raw)
+            inputs = {name: values.numpy() for name, values in given.items()}
             with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
-                answered = signature.answer(decoded(raw, signature.inputs))
+                answered = signature.answer(decoded(given, signature.inputs))
                 outputs = {output: value.numpy() for output, value in answered.items()}
             answers.append(_predict_response(outputs))
             if name == RAW_SIGNATURE:
@@ -227,7 +231,7 @@ def requests_of(model: Model, examples: Sequence[bytes], names: Container[str]) 
     for part in _parts(examples):
         raw = parse(part, model.schema.columns).raw
         for name, signature in signatures.items():
-            inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
+            inputs = {name: values.numpy() for name, values in signature.given(raw).items()}
             requests.append(_predict_request(name, inputs))
             if name == RAW_SIGNATURE:
                 requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))

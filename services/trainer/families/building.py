@@ -18,6 +18,7 @@ from services.trainer.families.estimators.network import build_network, needed_f
 from services.trainer.families.heads import built_heads
 from services.trainer.families.keras_module import build_from_module
 from services.trainer.families.model import BuiltModel
+from services.trainer.families.shared_context import SharedContext
 from services.trainer.families.user_module import UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.statistics import Statistics
@@ -86,6 +87,7 @@ def _build_module(definition: Definition, schema: Schema, statistics: Statistics
     return BuiltModel(
         definition, schema, inputs, transform, network, heads, module.loss, module.metrics, seed_state, wiring,
         compiled, module.adapt, module.hooks, cut_at,
+        shared=SharedContext.of(definition.export.context, inputs, transform),
         unknown=untold_state.unknown_to_keras([*module.made, *made], network, compiled.optimizers),
     )  # fmt: skip
 
@@ -119,5 +121,6 @@ def _build_estimator(
     taught = {names[0]: "outputs"} if is_one else {name: name for name in names}
     wiring = wiring_of(network.input, network.output, ("outputs",) if is_one else tuple(sorted(names)), taught)
     return BuiltModel(
-        definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring, batch_tables=tables
-    )
+        definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring,
+        batch_tables=tables, shared=SharedContext.of(definition.export.context, inputs, transform),
+    )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition.inputs import WITH_CONTEXT
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer.families import layer_state, module_inputs, untold_state
@@ -29,6 +30,7 @@ from services.trainer.families.module_checks import check_logits
 from services.trainer.families.placement import Placement
 from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.families.shared_context import SharedContext
 from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction
 from services.trainer.families.wiring import Wiring
 from services.trainer.features.parsing import Raw
@@ -54,6 +56,7 @@ class BuiltModel:
     placement: where layers compute (placement.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     batch_tables: by name, embedding tables of which the network holds the rows of one batch only.
+    shared: features that rows of a request share (shared_context.py).
     unknown: variables of a module's that may not be used (untold_state.py).
     """
 
@@ -73,6 +76,7 @@ class BuiltModel:
     bottleneck: Bottleneck | None = None
     placement: Placement = field(default_factory=Placement)
     batch_tables: Mapping[str, BatchTable] = field(default_factory=dict)
+    shared: SharedContext | None = None
     unknown: untold_state.Made = ()
 
     @property
@@ -130,6 +134,8 @@ class BuiltModel:
 
     def signatures(self) -> dict[str, Signature]:
         found = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self.serve)}
+        if self.shared:
+            found[WITH_CONTEXT] = Signature(self.inputs, self._with_context, self.shared.names)
         if isinstance(self.network, ModelFnNetwork):
             found |= {name: Signature(self.inputs, self._exported(name)) for name in self.network.signature_names}
         return found
@@ -361,7 +367,15 @@ class BuiltModel:
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
-        columns = self._strictly(raw)
+        return self._answered(self._strictly(raw))
+
+    def _with_context(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """As `serve`, of one row of what all rows share."""
+        assert self.shared
+        rows, columns = self.shared.columns(raw)
+        return self._answered(self._given(rows) | columns)
+
+    def _answered(self, columns: Columns) -> dict[str, tf.Tensor]:
         with self.placement.ignored(), self.looked_at(is_answer=True) as results:
             returned = self.network(self._asked.arranged(columns), training=False)
             results.append(returned)

@@ -10,7 +10,7 @@ Trainable.train_block for each block of each pass, Trainable.captured, Trainable
 exports the model, which holds what was learned.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -79,10 +79,17 @@ class Signature:
     Attributes:
         inputs: the raw features that it takes, in order of name.
         answer: decoded features (features/decoding.py) to named outputs; becomes a graph.
+        context: names of inputs of which it takes one row, whatever the others have.
     """
 
     inputs: tuple[Feature, ...]
     answer: Callable[[Raw], dict[str, tf.Tensor]]
+    context: Collection[str] = ()
+
+    def given(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """Its inputs of these rows, not decoded."""
+        names = [feature.name for feature in self.inputs]
+        return {name: raw[name][:1] if name in self.context else raw[name] for name in names}
 
 
 class OwnEvaluation(Protocol):
@@ -248,6 +255,10 @@ class Trainable(Protocol):
     @property
     def ways(self) -> Mapping[str, Any]:
         """How steps are run and fed, where that is not the default, and what checked gradients have shown."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """Of files of the version, by name."""
 
     @property
     def paths(self) -> Sequence[str]:

@@ -43,9 +43,9 @@ class Parsed:
     refused: list[tuple[int, str]]
 
 
-def tensor_spec(feature: Feature) -> tf.TensorSpec:
-    """Of a batch of the raw feature, any number of rows; named like the feature."""
-    return tf.TensorSpec([None, *feature.raw_shape], DTYPES[feature.dtype], name=feature.name)
+def tensor_spec(feature: Feature, *, rows: int | None = None) -> tf.TensorSpec:
+    """Of a batch of the raw feature, any number of rows unless it is given; named like the feature."""
+    return tf.TensorSpec([rows, *feature.raw_shape], DTYPES[feature.dtype], name=feature.name)
 
 
 def parse_spec(features: Sequence[Feature]) -> dict[str, object]:

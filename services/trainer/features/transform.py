@@ -7,7 +7,7 @@ the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,20 +73,29 @@ class Transform:
         made._take(self._specs, list(needed), self.fitted, self._schema)
         return made
 
+    def apart(self, context: Collection[str]) -> tuple["Transform", "Transform"]:
+        """What makes the columns of these raw features alone, and what makes the others."""
+        alone = [name for name in self._names if self._raw_below(name) <= set(context)]
+        return self.part(alone), self.part([name for name in self._names if name not in alone])
+
     def _take(
         self, specs: Mapping[str, FeatureSpec], names: Sequence[str], fitted: FittedValues, schema: Schema
     ) -> None:
-        self._specs, self._schema, self.fitted = specs, schema, fitted
+        self._specs, self._names, self._schema, self.fitted = specs, names, schema, fitted
         self._weighted = {weights_name(name): specs[name] for name in names if is_weighted(specs[name])}
         self.outputs = sorted({ids_of(specs, name) for name in names} | self._weighted.keys())
-        below = {raw for name in names for raw in raw_names_of(specs, ids_of(specs, name))}
-        self.raw_names = sorted(below | {raw for spec in self._weighted.values() if (raw := weights_of(spec))})
+        self.raw_names = sorted(set().union(*map(self._raw_below, names)))
         vocabularies = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
         self._given_words = {
             spec.name: word_arrays(known_words(spec, {}), len(spec.words))
             for spec in vocabularies
             if isinstance(spec, Vocabulary) and spec.words
         }
+
+    def _raw_below(self, name: str) -> set[str]:
+        """The raw features that a network's feature is made of."""
+        weights = weights_of(self._specs[name])
+        return raw_names_of(self._specs, ids_of(self._specs, name)) | ({weights} if weights else set())
 
     def __call__(self, raw: Raw) -> Transformed:
         """Applies every rule but refuses nothing itself."""

@@ -33,6 +33,7 @@ class Boosting:
     rows_left = 0
     norm_names: tuple[str, ...] = ()
     ways: Mapping[str, Any] = MappingProxyType({})
+    texts: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, model: TreesModel, *, seed: int) -> None:
         self.model = model

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from services.trainer.learn.gradients import merged
+from services.trainer.learn.several_optimizers import SeveralOptimizers
 
 ALL = "all"
 
@@ -33,7 +34,10 @@ class Norms:
         return tf.fill([len(self.names)], float("nan"))
 
     def around(
-        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any], variables: Sequence[keras.Variable]
+        self,
+        optimizer: keras.optimizers.Optimizer | SeveralOptimizers,
+        gradients: Sequence[Any],
+        variables: Sequence[keras.Variable],
     ) -> tf.Tensor:
         """Has the optimizer apply the gradients; float32 [names], NaN where the step is not one that is measured."""
 
@@ -57,7 +61,7 @@ class Norms:
     def _measured(
         self,
         step: tf.Tensor,
-        optimizer: keras.optimizers.Optimizer,
+        optimizer: keras.optimizers.Optimizer | SeveralOptimizers,
         apply: Callable[[], None],
         gradients: Sequence[Any],
         variables: Sequence[keras.Variable],

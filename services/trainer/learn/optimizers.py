@@ -13,14 +13,17 @@ from common.definition.training import Training
 from services.trainer.keras_internals import clip_by, own_variables, taught_by
 
 
-def make_optimizer(training: Training) -> keras.optimizers.Optimizer:
-    """Not yet built. Its `iterations` is the global step; float16 is trained under Keras's own scaling of the loss."""
+def make_optimizer(training: Training, *, name: str = "") -> keras.optimizers.Optimizer:
+    """Not yet built. Its `iterations` is the global step; float16 is trained under Keras's own scaling of the loss.
+
+    `name`: in place of that of its kind.
+    """
     spec = training.optimizer
     kind: Callable[..., keras.optimizers.Optimizer] = getattr(keras.optimizers, OPTIMIZERS[spec.name].keras_name)
     options: dict[str, Any] = dict(spec.options)
     if spec.clip_norm is not None:
         options["global_clipnorm"] = spec.clip_norm
-    optimizer = kind(learning_rate=_Schedule(spec.learning_rate), name=spec.name, **options)
+    optimizer = kind(learning_rate=_Schedule(spec.learning_rate), name=name or spec.name, **options)
     if spec.clip_average_norm is not None:
         limit = spec.clip_average_norm
         clip_by(optimizer, lambda gradients: [clipped_by_average(one, limit) for one in gradients])

@@ -30,6 +30,8 @@ from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.norms import Norms
 from services.trainer.learn.pruning import kernels_of, prune
 from services.trainer.learn.session import SessionRun
+from services.trainer.learn.several_optimizers import SeveralOptimizers
+from services.trainer.learn.xla import Compilations
 from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.local_steps import BatchOf, LocalSteps
@@ -79,11 +81,13 @@ class Steps:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
             hooks.refuse_gradients("mixed_precision: float16 scales them; take bfloat16")
         self._kernels = self._pruned_kernels()
+        self._applied: keras.optimizers.Optimizer | SeveralOptimizers = self._optimizer
         self._local: LocalSteps | None = None  # a train_step of the user's own is traced before there are any
         traced = self._give_optimizer()
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)
-        self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
+        self._whole_gradients: Any = self._by_xla() if self._asked.jit_compile else self._differentiated
+        self._xla = Compilations()
         self._compiled = self._by(self._train_batches, *self._specs(), traced=traced)
         iterator = tf.data.IteratorSpec(self._specs()[:3])
         streamed = self._by(self._train_streamed, iterator, tf.TensorSpec([], tf.int32))
@@ -105,6 +109,8 @@ class Steps:
         if self._served:
             losses, fault = self._served.attempt(examples, order, bounds)
             return losses, Fault(*fault) if fault else None
+        if self._asked.jit_compile:
+            self._xla.add([self._asked.batch_size] if self._asked.fixed_batch else np.diff(bounds).tolist())
         try:
             losses = self._steps(examples, order, bounds)
         except DefinitionFailedError as error:
@@ -169,11 +175,27 @@ class Steps:
     def begin_again(self) -> None:
         """Counts what is handed over from here on."""
         self._feeding.begin()
+        self._xla.begin()
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """Of files of the version, by name."""
+        return self._xla.texts
+
+    def note_compiled(self, examples: TrainingSet) -> None:
+        """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""
+        count = tf.constant(min(self._asked.batch_size, examples.count))
+        cut = self._padded if self._asked.fixed_batch else _cut
+        batch = cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
+        with blame_definition(self._about):
+            self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))
 
     def told(self) -> dict[str, Any]:
         """How the steps are run and fed, for the version's record; empty for one compiled graph and whole blocks."""
         how = self._asked.execution
-        return ({} if how == "graph" else {"execution": how}) | self._feeding.told()
+        compiled = {"xla": self._xla.told()} if self._asked.jit_compile else {}
+        taught = {"optimizers": self._applied.told()} if isinstance(self._applied, SeveralOptimizers) else {}
+        return ({} if how == "graph" else {"execution": how}) | self._feeding.told() | compiled | taught
 
     def _give_optimizer(self) -> Any:
         """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it
@@ -183,7 +205,10 @@ class Steps:
             merge_before_apply(optimizer)
             scale_rates(optimizer, factors)
         if not self._by_user.has_train_step:
-            self._optimizer.build(self._variables)
+            if self._asked.optimizers:
+                self._applied = SeveralOptimizers(self._optimizers, self._variables, self._asked)
+            else:
+                self._optimizer.build(self._variables)
             return None
         if not self._by_user.optimizers:
             self._model.network.compile(optimizer=self._optimizer)
@@ -306,7 +331,7 @@ class Steps:
         taught = [variable for _, variable in moved]
         with tf.control_dependencies([loss]):
             given = self._hooks.on_gradients([gradient for gradient, _ in moved], taught)
-            norms = self._norms.around(self._optimizer, given, taught)
+            norms = self._norms.around(self._applied, given, taught)
             self._prune()
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
             return loss, added, norms  # it leaves such gradients out and scales down by itself
@@ -368,7 +393,7 @@ class Steps:
                 f"on_gradients and after_step belong to steps that all shards take together"
             )
         exchange, running = self._exchange_of(team), running_of(self._model)
-        variables = [*self._variables, *running, *self._optimizer.variables]
+        variables = [*self._variables, *running, *(slot for one in self._optimizers for slot in one.variables)]
         return LocalSteps(exchange, variables, self._asked.local_steps)
 
     def _sharded_by(self, team: Team) -> ShardedGradients | None:

@@ -8,7 +8,7 @@ A batch whose loss or gradient is not finite, or in which a layer raises, is und
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,8 +30,9 @@ from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
-from services.trainer.learn.optimizers import inner_of, make_optimizer, slots_by_path
+from services.trainer.learn.optimizers import inner_of, slots_by_path
 from services.trainer.learn.origin import Origin
+from services.trainer.learn.several_optimizers import make_optimizers
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.team import ALONE, Team
@@ -56,7 +57,12 @@ class Training:
                 f"{model.definition.module}: training.check_gradients is given, and the module's own train_step "
                 f"computes the gradients"
             )
-        self._optimizers = model.compiled_by_user.optimizers or (make_optimizer(asked),)
+        by_user = model.compiled_by_user
+        if asked.optimizers and (by_user.optimizers or by_user.has_train_step):
+            raise DefinitionFailedError(
+                f"{model.definition.module}: training.optimizers is given, and the module brings its own optimizer"
+            )
+        self._optimizers = by_user.optimizers or make_optimizers(asked)
         self._hooks = RunningHooks(model.hooks, model.network, is_chief=team.is_chief)
         self._hooks.begin(self._optimizers[0])
         self._steps = Steps(model, self._optimizers, self._hooks, team)
@@ -139,6 +145,10 @@ class Training:
     def ways(self) -> dict[str, Any]:
         found = {"gradients": self._checked, "workers_compared": self._compared}
         return self._steps.told() | {name: told for name, told in found.items() if told}
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        return self._steps.texts
 
     def _compare(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> dict[str, Any]:
         """Seconds a step of all processes, and of the chief alone while the others wait; nothing has changed then."""
@@ -302,6 +312,8 @@ class Training:
         if asked is not None and not self._checked:
             with blame_definition(self.model.definition.module or "the estimator"):
                 self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
+        if self.model.definition.training.summaries.compiled and not self.texts:
+            self._steps.note_compiled(examples)
         order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
         if self._team.is_compared and self._compared is None:
             self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])

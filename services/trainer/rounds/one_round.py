@@ -231,7 +231,7 @@ class RoundWork:
             set_aside=dict(training.set_aside),
             warm_start=self._begun.changes,
             seen=self._observer.seen if self._observer else [],
-            taps=self._observer.taps.text() if self._observer else "",
+            texts={**training.texts, **(self._observer.taps.files() if self._observer else {})},
             evaluations=self._pace.evaluations,
             norms=self._curve.norms(training.norm_names),
             course=self._pace.course()

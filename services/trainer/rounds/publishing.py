@@ -45,7 +45,7 @@ from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS, version_dir
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
-from services.trainer.summaries import drawings, graphs, profile, projector, taps
+from services.trainer.summaries import drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Trained:
         steps: the round's, as many as there are `losses` (float32), `added` in each, and `learning_rates`.
         last_pass: its mean losses (curve.py).
         seen: weights and gradients on the way, by step.
-        taps: lines of the tensors that were to be printed; "" where none was.
+        texts: of files of the version, by name.
         warm_start: what was new or dropped, where the definition had changed.
         evaluations: (step, metrics) on the way.
         norms: (step, {name: norm}) of the steps that were measured.
@@ -86,7 +86,7 @@ class Trained:
     set_aside: SetAside
     warm_start: dict[str, Any]
     seen: list[tuple[int, Summary]]
-    taps: str
+    texts: Mapping[str, str]
     evaluations: Sequence[tuple[int, Mapping[str, float]]]
     norms: Sequence[tuple[int, Mapping[str, float]]]
     course: Mapping[str, Any]
@@ -146,8 +146,8 @@ def write_files(
             trial=assignment.round.round_id,
         ),
     )
-    if trained.taps:
-        (output / taps.FILE_NAME).write_text(trained.taps)
+    for name, text in trained.texts.items():
+        (output / name).write_text(text)
     asked = trained.definition.training.summaries
     if asked.projector:
         projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)

@@ -30,6 +30,7 @@ from typing import Any, TextIO
 
 from common.errors import HeadraceError, Unavailable
 from common.process.children import Children, readable
+from common.process.cpu_instructions import UnusedInstructions
 from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
@@ -63,8 +64,9 @@ def main() -> int:
     configure_logs("trainer", log_format="json" if log_format == "json" else "text", level=level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # control decides; a terminal or a container signals everybody
-    began = time.monotonic()
+    began, unused = time.monotonic(), UnusedInstructions()
     run_round = resolve(round_function)
+    unused.log()
     for library in ("tensorflow", "absl"):  # they tell of every export
         logging.getLogger(library).setLevel(logging.ERROR)
     gc.collect()

@@ -44,8 +44,9 @@ class Taps:
     def is_empty(self) -> bool:
         return not self._lines
 
-    def text(self) -> str:
-        return "".join(self._lines)
+    def files(self) -> dict[str, str]:
+        """Texts by name of the version's file."""
+        return {FILE_NAME: "".join(self._lines)} if self._lines else {}
 
     def _add(self, told: Mapping[str, Any]) -> None:
         logger.info("a tensor", extra={"of_model": self._model, **told})

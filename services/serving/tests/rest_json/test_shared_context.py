@@ -1,5 +1,6 @@
 """`context` beside `instances`: as if every row held it, read once, and counted."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from common.definition.inputs import WITH_CONTEXT
 from common.schema import PADDING
 from protos import queue_pb2
 from services.serving.front.front_metrics import FrontMetrics
@@ -94,6 +96,38 @@ def test_what_does_not_fit_is_refused(signature: Signature, context: Any, rows: 
         read(signature, rows, context=context)
     assert caught.value.code == 3
     assert sentence in caught.value.message.replace("\n", "").replace("    ", "").replace(": 1}", ":1}")
+
+
+@pytest.mark.covers("perf-shared-context")
+def test_a_version_that_takes_one_row_of_the_context_gets_one(redis_server: RedisServer) -> None:
+    given: list[dict[str, tuple[int, ...]]] = []
+
+    def scored(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        given.append({name: array.shape for name, array in inputs.items()})
+        return {"score": (inputs["place"].sum(axis=1) + inputs["item"]).astype("<f4")}
+
+    default = dataclasses.replace(_PLAIN, has_schema=True)
+    context = {"user": TensorSpec("DT_STRING", (1,)), "place": TensorSpec("DT_FLOAT", (1, 2))}
+    once = dataclasses.replace(default, inputs={**default.inputs, **context})
+    served = version(signatures={"serving_default": default, WITH_CONTEXT: once})
+    rows = [{"item": number} for number in range(5)]
+    with FrontThread(redis_server.url, replica_state(served)) as front, FakeRunner(redis_server.url, scored):
+        answers = [
+            plain_http.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
+            for body in (
+                {"instances": rows, "context": _USER},
+                {"instances": [*rows[:4], {"item": 4, "user": "bob"}], "context": _USER},
+                {"instances": [_USER | row for row in rows]},
+            )
+        ]
+        registry = CollectorRegistry()
+        registry.register(FrontMetrics(front.front))
+        told = front.call(lambda: generate_latest(registry).decode())
+    assert answers == [{"predictions": [4.0, 5.0, 6.0, 7.0, 8.0]}] * 3
+    whole = {"user": (5,), "place": (5, 2), "item": (5,)}
+    assert given == [{"user": (1,), "place": (1, 2), "item": (5,)}, whole, whole]
+    assert 'headrace_serving_contexts_total{model="m"} 2.0' in told
+    assert 'headrace_serving_contexts_transformed_once_total{model="m"} 1.0' in told
 
 
 def test_columns_share_nothing() -> None:

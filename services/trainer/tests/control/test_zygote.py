@@ -1,6 +1,7 @@
 """Rounds run in forked children that cannot outlive the trainer, and what happens to them is heard."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -60,6 +61,20 @@ def test_a_message_survives_the_way_back(message: Message) -> None:
 def test_what_is_no_message_is_refused(line: bytes) -> None:
     with pytest.raises(InvalidInput, match="not a message"):
         decode_message(line)
+
+
+@pytest.mark.covers("perf-bench-gpu")
+def test_the_start_log_names_the_instructions_that_tensorflow_leaves_unused(capfd: pytest.CaptureFixture[str]) -> None:
+    zygote = ZygoteClient(FAKE, nice=0, scheduling="batch", log_format="json", log_level="INFO")
+    try:
+        wait_until(lambda: zygote.wait_until_ready(0.1), "the zygote is ready")
+    finally:
+        zygote.stop()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"unused"' in line]
+    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    assert len(lines) == 1
+    assert {name.lower() for name in lines[0]["unused"].split()} <= {*flags}
+    assert "avx2" not in flags or "AVX2" in lines[0]["unused"].split(), "the wheels of TensorFlow 2.21 use AVX"
 
 
 def test_a_child_reports_and_ends(zygote: ZygoteClient, assignment: RoundAssignment) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_model_fn import built
@@ -38,6 +39,35 @@ def test_the_losses_are_those_of_the_plain_step(tmp_path: Path) -> None:
         graph = training._steps._whole_gradients
         assert getattr(graph, "_jit_compile", None) is (True if jit_compile else None)
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+@pytest.mark.covers("perf-xla")
+@pytest.mark.parametrize("fixed_batch", [False, True])
+def test_a_number_of_rows_is_compiled_once_and_what_was_made_of_it_is_shown(fixed_batch: bool, tmp_path: Path) -> None:
+    plain = PLAIN.replace("hidden = keras.layers.BatchNormalization()(hidden)", "")
+    model, examples = built(plain, tmp_path, jit_compile=True, fixed_batch=fixed_batch, summaries={"compiled": True})
+    training, few = Training(model, seed=5), part(examples, 11)
+    for index, block in enumerate((few, examples, few)):
+        training.train_block(block, pass_index=0, block_index=index)
+    text = training.texts["compiled.hlo"]
+    fusions = sum(" fusion(" in line for line in text.splitlines())
+    sizes = [8] if fixed_batch else [5, 6, 8]
+    assert training.ways["xla"] == {"batch_sizes": sizes, "compilations": len(sizes), "fusions": fusions}
+    assert fusions >= 1
+    assert "f32[8,4]" in text, "the hidden layer, of a batch"
+    training.begin_again(5)
+    assert not training.texts
+    training.train_block(examples, pass_index=0, block_index=0)
+    assert training.ways["xla"]["batch_sizes"] == [8]
+    assert training.ways["xla"]["compilations"] == 0, "the process has it"
+
+
+def part(examples: TrainingSet, count: int) -> TrainingSet:
+    columns, labels, weights = (
+        {name: values[:count] for name, values in one.items()}
+        for one in (examples.columns, examples.labels, examples.weights)
+    )
+    return TrainingSet(columns, labels, weights, count)
 
 
 WITH_TEXT = (

@@ -12,6 +12,7 @@ from common.definition.keras_names import OPTIMIZERS, SCHEDULES, Option, Value
 from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.definition.model import parse_definition
 from common.definition.training import Training as Asked
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
 from services.trainer.learn.optimizers import make_optimizer, rate_at
 from services.trainer.learn.training import Training
@@ -75,6 +76,36 @@ def test_steps_equal_those_of_keras_and_a_restored_optimizer_goes_on_with_equal_
         each.train_block(examples(*DATA), pass_index=0, block_index=1)
     digests = [checkpoint.weights_digest(checkpoint.capture(t.variables)) for t in (training, resumed)]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.covers("opt-builtin")
+def test_an_optimizer_for_the_linear_part_and_another_for_the_rest_take_the_steps_of_keras() -> None:
+    sections: dict[str, Any] = {"optimizers": {"wide": {"name": "ftrl", "learning_rate": 0.2}}}
+    training = Training(line_model(batch_size=1, training=sections, name="adam", learning_rate=0.1), seed=1)
+    slope, bias = keras.Variable([[0.0]]), keras.Variable([0.0])
+    own = (keras.optimizers.Ftrl(0.2), slope), (keras.optimizers.Adam(0.1), bias)
+    for index, (x, y) in enumerate(zip(*DATA, strict=True)):
+        error = float(slope[0, 0]) * x + float(bias[0]) - y
+        for (optimizer, variable), gradient in zip(own, ([[2.0 * error * x]], [2.0 * error]), strict=True):
+            optimizer.apply([tf.constant(gradient)], [variable])
+        training.train_block(examples([x], [y]), pass_index=0, block_index=index)
+    found = settings(training)
+    np.testing.assert_allclose(found["model/wide/x_weights"], slope, rtol=1e-5)
+    np.testing.assert_allclose(found["model/prediction/bias"], bias, rtol=1e-5)
+    assert training.ways["optimizers"] == {"adam": ["prediction/bias"], "ftrl_1": ["wide/x_weights"]}
+
+    resumed = Training(line_model(batch_size=1, training=sections, name="adam", learning_rate=0.1), seed=1)
+    report = checkpoint.restore(resumed.variables, checkpoint.capture(training.variables))
+    assert (report.new, report.dropped, resumed.step) == ((), (), 5)
+    for each in (training, resumed):
+        each.train_block(examples(*DATA), pass_index=1, block_index=0)
+    digests = [checkpoint.weights_digest(checkpoint.capture(one.variables)) for one in (training, resumed)]
+    assert digests[0] == digests[1]
+
+    for patterns, sentence in ((["deep"], "deep teaches none of"), (["*"], "optimizer then teaches none of")):
+        sections = {"optimizers": {key: {"name": "ftrl"} for key in patterns}}
+        with pytest.raises(DefinitionFailedError, match=sentence):
+            Training(line_model(training=sections), seed=1)
 
 
 @pytest.mark.covers("opt-clip")

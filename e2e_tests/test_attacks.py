@@ -33,6 +33,7 @@ from headrace.local.launcher import Launcher
 from headrace.places import access_file, token_file
 from protos import ingest_pb2, registry_pb2, tfserving_pb2
 from testing.issuer import AUDIENCE, Issuer, issuer
+from testing.rows import each_row
 
 pytestmark = [pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
 
@@ -242,7 +243,7 @@ _OVER_HTTP = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", _OVER_HTTP.values(), ids=_OVER_HTTP.keys())
+@each_row("row", _OVER_HTTP.values())
 def test_over_http(world: World, row: Any) -> None:
     service, method, path, who, headers, body, statuses = row
     status, text, answered = world.ask(service, method, path, {**world.bearer(who), **headers}, body)
@@ -299,7 +300,7 @@ _OVER_GRPC = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", _OVER_GRPC.values(), ids=_OVER_GRPC.keys())
+@each_row("row", _OVER_GRPC.values())
 def test_over_grpc(world: World, row: Any) -> None:
     service, method, message, who, expected = row
     assert world.call(service, method, message, world.metadata(who)) is expected
@@ -342,7 +343,7 @@ def _wire(world: World, service: str) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
 
 
-@pytest.mark.parametrize("service", ["registry", "ingest", "trainer", "serving"])
+@each_row("service", ["registry", "ingest", "trainer", "serving"])
 def test_a_token_is_not_taken_over_a_plain_wire_or_by_old_tls(world: World, service: str) -> None:
     with _wire(world, service) as plain:
         plain.sendall(f"GET /metrics HTTP/1.0\r\nAuthorization: Bearer {world.tokens['viewer']}\r\n\r\n".encode())

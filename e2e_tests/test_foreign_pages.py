@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from e2e_tests.driver import Platform
+from testing.rows import each_row
 
 pytestmark = pytest.mark.timeout(300, method="signal")
 
@@ -97,7 +98,7 @@ def test_a_page_of_the_doors_own_is_answered(platform: Platform) -> None:
             assert asked(url, method, path, page)[0] not in (403, 421)
 
 
-@pytest.mark.parametrize("service", ["registry", "ingest", "serving-0"])
+@each_row("service", ["registry", "ingest", "serving-0"])
 def test_a_browser_gets_nothing_from_a_grpc_port(platform: Platform, service: str) -> None:
     """It speaks HTTP/2 over TLS only; these ports take neither TLS nor HTTP/1.1."""
     url = f"http://127.0.0.1:{platform.grpc_port(service)}"

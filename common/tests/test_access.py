@@ -11,6 +11,7 @@ from common.access.access_file import read_access
 from common.access.principal import ANONYMOUS, Principal, act_as, author_of, check_roles
 from common.access.tokens import digest_of, new_token
 from common.errors import InvalidInput, Unauthenticated
+from testing.rows import each_row
 
 _TOKEN = "hr_utS7rfAcnK_ofmXVD1DL0xOZRsqqZL5lOnok0wbAsqQ"  # of no platform
 _DIGEST = digest_of(_TOKEN)
@@ -31,13 +32,13 @@ def test_a_token_is_256_random_bits() -> None:
     assert {len(token.removeprefix("hr_")) for token in tokens} == {43}
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+@each_row("scheme", ["Bearer", "bearer", "BEARER"])
 def test_a_token_stands_for_its_principal(tmp_path: Path, scheme: str) -> None:
     access = _access(tmp_path / "access.yaml", _content())
     assert access.principal_of(f"{scheme} {_TOKEN}") == Principal("ada", frozenset({"operator"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     ["", "Bearer", "Bearer ", f"Basic {_TOKEN}", _TOKEN, f"Bearer {_TOKEN}x", f"Bearer {_DIGEST}", f"Bearer  {_TOKEN}",
      f"Bearer {_TOKEN.upper()}", f"Bearer {_TOKEN}, Bearer {_TOKEN}", "Bearer \udcff\u00e9"],
@@ -49,7 +50,7 @@ def test_nothing_else_stands_for_anybody(tmp_path: Path, header: str) -> None:
             access.principal_of(header)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "reason"),
     [
         ("principals: [{name: ada, roles: [], token_sha256: [x]}]", "roles"),
@@ -136,7 +137,7 @@ def test_without_a_file_everybody_may_do_everything() -> None:
     assert ANONYMOUS.may("predict", "a/b")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("role", "kind", "name", "may"),
     [
         ("predict:a*", "predict", "a", True), ("predict:a*", "predict", "ab.c", True),
@@ -156,7 +157,7 @@ def test_roles_are_for_names_and_their_patterns(role: str, kind: str, name: str 
     assert (principal.may(kind, name), principal.may(kind, name)) == (may, may)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("principal", "said", "by"),
     [
         (ANONYMOUS, "bob", "bob"), (ANONYMOUS, "", ""), (Principal("ada", frozenset({"operator"})), "bob", "ada"),

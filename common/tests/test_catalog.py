@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidInput
 from common.registry.catalog import OffsetRange, ranges_as_json, ranges_from_json
+from testing.rows import each_row
 
 RANGES = st.lists(st.builds(OffsetRange, st.integers(0, 99), st.integers(0, 2**62), st.integers(0, 2**62)))
 
@@ -17,7 +18,7 @@ def test_ranges_survive_json(ranges: list[OffsetRange]) -> None:
     assert ranges_from_json(json.loads(json.dumps(ranges_as_json(ranges)))) == tuple(sorted(ranges))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         None,

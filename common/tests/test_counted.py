@@ -5,9 +5,8 @@ import gc
 import re
 from pathlib import Path
 
-import pytest
-
 from common.counted import counted
+from testing.rows import each_row
 
 _ROOT = Path(__file__).parents[2]
 _NOUNS = re.compile(
@@ -17,7 +16,7 @@ _NOUNS = re.compile(
 _PLURAL_WHATEVER_THE_COUNT = re.compile(r"\b(of|the|first|last|than|to|from|most|least|after|under|over)\s*$")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("count", "noun", "said"),
     [(1, "event", "1 event"), (0, "event", "0 events"), (2000, "class", "2,000 classes"), (2, "query", "2 queries"),
      (3, "batch", "3 batches"), (1, "batch", "1 batch")],

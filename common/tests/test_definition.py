@@ -12,6 +12,7 @@ from common.definition.model import parse_definition
 from common.definition.triggers import Triggers
 from common.errors import InvalidInput
 from common.schema import Schema
+from testing.rows import each_row
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -49,7 +50,7 @@ SCHEMA = Schema.from_mapping(
 )
 
 
-@pytest.mark.parametrize("name", ["flights", "digits"])
+@each_row("name", ["flights", "digits"])
 def test_the_examples_are_valid_and_fit_their_streams(name: str) -> None:
     folder = EXAMPLES / name
     paths = [path for path in folder.iterdir() if path.name in ("model.yaml", "model.py")]
@@ -117,7 +118,7 @@ def test_a_label_may_be_a_word_of_the_schemas_vocabulary() -> None:
     parse_definition(files(label="kind", parameters={"classes": 3})).check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "reason"),
     [
         (b"name: [", "not YAML"),

@@ -23,6 +23,7 @@ from common.process.health import Health
 from common.process.rpc import STATUS_OF, errors_from_status, open_channel, start_server
 from common.process.web import HTTP_STATUS_OF, create_app
 from protos import ingest_pb2, ingest_pb2_grpc
+from testing.rows import each_row
 
 _KINDS: list[type[HeadraceError]] = [
     InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss, Unauthenticated, PermissionDenied,
@@ -79,7 +80,7 @@ def test_every_error_has_a_code_of_its_own_at_both_doors() -> None:
     assert len(set(HTTP_STATUS_OF.values())) == len(set(STATUS_OF.values())) == len(_KINDS)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@each_row("kind", _KINDS)
 def test_an_error_comes_out_of_grpc_as_it_went_in(kind: type[HeadraceError]) -> None:
     with pytest.raises(HeadraceError) as caught:
         _call(kind("a sentence"))
@@ -105,7 +106,7 @@ def test_grpc_statuses_are_those_of_the_table() -> None:
     assert STATUS_OF[Overloaded] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@each_row("kind", _KINDS)
 def test_an_error_raised_in_a_route_is_a_body_with_its_kind_and_sentence(kind: type[HeadraceError]) -> None:
     answer = _get(_app_that_raises(kind("a sentence")), "/fail")
     assert answer.status_code == HTTP_STATUS_OF[kind]

@@ -13,6 +13,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import VersionDraft
 from common.registry.wire import draft_from_wire, draft_to_wire
 from protos import registry_pb2 as pb
+from testing.rows import each_row
 
 _NUMBERS = st.none() | st.floats(0, 1)
 
@@ -60,7 +61,7 @@ def test_a_module_is_gated_on_a_metric_of_its_own_when_it_says_the_direction() -
         parse_definition(_definition("{metric: coverage, direction: higher}", module=False))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rule",
     [
         {"metric": "auc", "max_regresion": 0.1},

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import httpx
-import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -14,6 +13,7 @@ from common.access.guard import Guard, fields_of, rule
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
 from protos import tfserving_pb2
+from testing.rows import each_row
 from testing.walking import access_in, bearer, write_access
 
 
@@ -44,7 +44,7 @@ def _get(app: FastAPI, path: str, name: str, method: str = "GET", **headers: str
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("path", ["/forgotten", "/mounted/x"])
+@each_row("path", ["/forgotten", "/mounted/x"])
 def test_a_route_without_a_rule_is_nobodys(tmp_path: Path, path: str) -> None:
     app = _app(access_in(tmp_path))
     assert _get(app, path, "").status_code == 401
@@ -52,7 +52,7 @@ def test_a_route_without_a_rule_is_nobodys(tmp_path: Path, path: str) -> None:
     assert (answer.status_code, answer.json()["error"]["kind"]) == (403, "PermissionDenied")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "path", "status"),
     [
         ("predictor", "/ruled/none", 200), ("predictor", "/ruled/other", 403), ("predictor", "/ruled/none%2Fx", 404),

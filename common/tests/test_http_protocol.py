@@ -24,6 +24,7 @@ from common.process.http_door import Door, HttpBounds, HttpTimes, host_names
 from common.process.http_protocol import BoundedHttpProtocol, protocol_of
 from common.process.lifecycle import raise_open_files_limit
 from common.process.web import WebServer, bind, bounds_of
+from testing.rows import each_row
 
 _QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, gives_way=0.05, linger=0.1, look=0.05)
 _TIMEOUT_SECONDS = 60.0
@@ -104,7 +105,7 @@ def status(answer: bytes) -> int:
 LAST = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.parametrize("pieces", [1, 7])
+@each_row("pieces", [1, 7])
 def test_an_upgrade_is_not_offered_and_the_body_of_its_request_is_its_body(port: int, pieces: int) -> None:
     wish = b"POST /a HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 26\r\n\r\n"
     text = wish + b"GET /smuggled HTTP/1.1\r\n\r\n" + LAST
@@ -115,7 +116,7 @@ def test_an_upgrade_is_not_offered_and_the_body_of_its_request_is_its_body(port:
     assert answer.count(b"HTTP/1.1 200 OK") == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_bytes", "expected"),
     [
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", 431),
@@ -179,7 +180,7 @@ def test_any_host_may_be_allowed_by_name_only() -> None:
             host_names(text)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@each_row("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_pages_of_others_may_not_change_anything(port: int, method: str) -> None:
     def asked(origin: str, method: str = method) -> int:
         head = f"{method} / HTTP/1.1\r\nHost: localhost:8701\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
@@ -199,7 +200,7 @@ def test_pages_of_others_may_not_change_anything(port: int, method: str) -> None
         assert status(ask(port, head.encode())) == 403
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("beginning", "expected"),
     [
         (b"GET / HTTP/1.1\r\nHost: local", b"HTTP/1.1 408"),
@@ -358,7 +359,7 @@ def test_a_trailer_takes_no_more_room_than_a_head(port: int) -> None:
     assert ask(port, chunked, extended, b"0\r\n\r\n").endswith(b"POST / " + b"x" * 100)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "sentence"),
     [
         (b"Content-Type: a/b\r\nContent-Type: a/b", b"two content-type headers"),
@@ -385,11 +386,7 @@ def test_gzip_members_are_read_as_one_stream_in_linear_time() -> None:
         inflate(empty * (MAX_MEMBERS + 1), max_bytes=10)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"no gzip", gzip.compress(b"x" * 99)[:-1], gzip.compress(b"x") + b"rest", zlib.compress(b"x")],
-    ids=["other bytes", "cut short", "something behind it", "deflate"],
-)
+@each_row("body", [b"no gzip", gzip.compress(b"x" * 99)[:-1], gzip.compress(b"x") + b"rest", zlib.compress(b"x")])
 def test_what_is_no_gzip_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput, match="gzip"):
         inflate(body, max_bytes=1000)

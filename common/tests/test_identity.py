@@ -13,6 +13,7 @@ from common.definition.model import Definition, parse_definition
 from common.errors import Conflict, InvalidInput
 from common.schema import Schema
 from common.tests.test_definition import files
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -129,7 +130,7 @@ def test_wider_layers_and_tables_are_carried() -> None:
     assert parts["vector_table/table"][0] == 5
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parameters", "needs"),
     [
         ({"hidden_units": [4, 2]}, ("hidden_1", "deep")),
@@ -223,7 +224,7 @@ def test_a_module_says_what_moves_and_which_features_came() -> None:
     assert "feature more of the stream is new" in compare(module, module, SCHEMA, wider).lines()[1]
 
 
-@pytest.mark.parametrize(("content", "reason"), [(b"[]", "names no layer"), (b"deep", "must be a list of texts")])
+@each_row(("content", "reason"), [(b"[]", "names no layer"), (b"deep", "must be a list of texts")])
 def test_a_restart_names_layers(content: bytes, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         model(restart=content)

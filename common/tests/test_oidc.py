@@ -18,6 +18,7 @@ from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
 from testing.issuer import AUDIENCE, Issuer, issuer
+from testing.rows import each_row
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def _stranger() -> Any:
     return other.keys["x"]
 
 
-@pytest.mark.parametrize("make", _WRONG.values(), ids=_WRONG.keys())
+@each_row("make", _WRONG.values())
 def test_no_other_token_counts(tmp_path: Path, made: Issuer, make: Any) -> None:
     access = _access(tmp_path, made)
     for _ in range(2):
@@ -170,7 +171,7 @@ def test_made_up_tokens_hold_few_threads_while_the_issuer_is_slow(tmp_path: Path
     assert [one.result().name for one in asked if one not in refused] == ["ada"] * 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     "oidc",
     [
         {"issuer": "http://id.example.org", "audience": "a"}, {"issuer": "ftp://127.0.0.1", "audience": "a"},

@@ -4,11 +4,12 @@ import pytest
 
 from common.definition.python_files import check_python
 from common.errors import InvalidInput
+from testing.rows import each_row
 
 _BUILD = "def build_model(schema, parameters):\n    return 1\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "reason"),
     [
         ("x = 1\ndef build_model(:\n", "model.py, line 2 is not Python"),
@@ -28,7 +29,7 @@ def test_a_module_is_refused(code: str, reason: str) -> None:
         check_python({"model.py": code.encode(), "blocks.py": b"", "notes.txt": b"def ("}, "model.py")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "code",
     [
         _BUILD,

@@ -15,6 +15,7 @@ import yaml
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
+from testing.rows import each_row
 
 _FILE = Path(__file__).with_name("refusals.yaml")
 _NAMES = re.compile(
@@ -42,7 +43,7 @@ def sentence_of(group: dict[str, Any], given: Any) -> str:
     "api-device", "eco-tfma", "loss-pointwise", "loss-sigmoid", "loss-softmax", "met-classification", "mode-multi-head",
     "opt-builtin", "opt-clip", "opt-ema", "rec-image", "rec-raw-tensor",
 )  # fmt: skip
-@pytest.mark.parametrize("name", yaml.safe_load(_FILE.read_text()))
+@each_row("name", yaml.safe_load(_FILE.read_text()))
 def test_what_may_not_be_said_is_refused_in_these_words(name: str) -> None:
     group = yaml.safe_load(_FILE.read_text())[name]
     assert sentence_of(group, {}) == "", "the group itself is valid"

@@ -5,9 +5,10 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from testing.rows import each_row
 
 _ROOT = Path(__file__).parents[2]
 _IMAGES = ("ingest", "registry", "trainer", "serving", "trainer-gpu", "serving-gpu")
@@ -41,7 +42,7 @@ def _asked(extra: str) -> Iterator[Requirement]:
             yield from _asked(inner)
 
 
-@pytest.mark.parametrize("name", _IMAGES)
+@each_row("name", _IMAGES)
 def test_an_image_installs_what_is_asked_for_in_the_versions_of_the_constraints(name: str) -> None:
     service, on_gpu = name.removesuffix("-gpu"), name.endswith("-gpu")
     locked, constraints = _locked(name), _constraints(on_gpu=on_gpu)
@@ -55,7 +56,7 @@ def test_an_image_installs_what_is_asked_for_in_the_versions_of_the_constraints(
     assert others <= _OPEN, "packages without a version in constraints.txt"
 
 
-@pytest.mark.parametrize("name", [*_IMAGES, "sbom"])
+@each_row("name", [*_IMAGES, "sbom"])
 def test_each_package_has_hashes_and_is_named_once(name: str) -> None:
     entries = re.split(r"\n(?=\S)", (_ROOT / "requirements" / f"{name}.txt").read_text().strip())
     packages = [entry for entry in entries if not entry.startswith("#")]

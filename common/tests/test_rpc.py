@@ -22,9 +22,10 @@ from common.process.rpc import MAX_CONNECTIONS, WAIT_BOUNDS, ErrorInterceptor, d
 from common.process.rpc_connections import connections
 from common.registry.wire import json_map
 from protos import registry_pb2_grpc
+from testing.rows import each_row
 
 
-@pytest.mark.parametrize("message", ["x" * 3_900, "%" * 3_900, "\N{GRINNING FACE}" * 3_900, "\ud800" * 3_900])
+@each_row("message", ["x" * 3_900, "%" * 3_900, "\N{GRINNING FACE}" * 3_900, "\ud800" * 3_900])
 def test_a_long_message_arrives_with_its_own_code(message: str) -> None:
     def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
         raise InvalidInput(message)

@@ -6,6 +6,7 @@ import pytest
 
 from common.saved_model.operations import faults_of
 from protos import saved_model_pb2
+from testing.rows import each_row
 
 Graph = saved_model_pb2.MetaGraphDef
 _TABLE, _RESTORE = "InitializeTableFromTextFileV2", "RestoreV2"
@@ -105,7 +106,7 @@ def test_a_version_that_would_read_what_is_not_its_own_is_refused(found: Graph, 
     assert words in "; ".join(faults_of(found, has_own_operations=False))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "found",
     [
         graph(("table", _TABLE, ("handle", "words")), ("y", "Identity", ("x",)), call="y:0", load="table"),

@@ -7,6 +7,7 @@ import pytest
 from common.errors import Conflict, InvalidInput
 from common.schema import Feature, Schema, check_name
 from common.schema_changes import check_compatible
+from testing.rows import each_row
 
 FULL: dict[str, Any] = {
     "features": [
@@ -66,7 +67,7 @@ def test_an_optional_feature_may_be_added() -> None:
 
 
 @pytest.mark.covers("rec-schema")
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "reason"),
     [
         ({"features": FULL["features"][1:]}, "distance was dropped"),
@@ -131,15 +132,13 @@ def test_a_schema_may_not_lose_words_or_ask_for_more() -> None:
         check_compatible(_words(), _words("a"))
 
 
-@pytest.mark.parametrize(
-    ("name", "called"), [("price/EUR", "price_EUR"), ("sepal length (cm)", "sepal_length_cm"), ("2nd", "_2nd")]
-)
+@each_row(("name", "called"), [("price/EUR", "price_EUR"), ("sepal length (cm)", "sepal_length_cm"), ("2nd", "_2nd")])
 def test_a_column_name_that_is_none_gets_a_proposal(name: str, called: str) -> None:
     with pytest.raises(InvalidInput, match=f"call it {called}, and rename the column"):
         check_name("feature", name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a" * 129, 3, None])
+@each_row("name", ["", "a b", "-a", "a/b", "a" * 129, 3, None])
 def test_what_is_no_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidInput, match="is not a name"):
         check_name("stream", name)

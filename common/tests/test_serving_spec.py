@@ -8,6 +8,7 @@ from common.definition.model import parse_definition
 from common.definition.serving import parse_serving
 from common.errors import InvalidInput
 from common.tests.test_definition import files
+from testing.rows import each_row
 
 
 def test_only_what_was_said_is_kept_for_the_replica() -> None:
@@ -27,7 +28,7 @@ def test_a_definition_carries_its_serving_section() -> None:
     assert parse_definition(files()).serving.to_mapping() == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("section", "reason"),
     [
         ({"colour": 1}, r"serving has unknown keys \['colour'\]; known: \['batching', 'engine', 'slo_ms'\]"),

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from common.errors import InvalidInput
 from common.process.health import Health
 from common.process.settings import ServiceSettings
+from testing.rows import each_row
 
 
 class _Settings(ServiceSettings):
@@ -37,7 +38,7 @@ def test_a_misspelt_variable_stops_the_start_and_the_known_ones_are_named(monkey
     )
 
 
-@pytest.mark.parametrize("value", ["high", "-1"])
+@each_row("value", ["high", "-1"])
 def test_a_value_of_the_wrong_type_or_range_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TESTSERVICE_PORT", value)
     with pytest.raises(InvalidInput, match="invalid setting: TESTSERVICE_PORT"):
@@ -57,12 +58,12 @@ def test_settings_do_not_change_afterwards() -> None:
         setattr(settings, "port", 1)  # noqa: B010  # the type checker would not let it pass
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+@each_row("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_on_this_machine_alone_nobody_is_asked_for_credentials(host: str) -> None:
     assert not _Settings.from_environment().open_access(host).is_on
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "registry", ""])
+@each_row("host", ["0.0.0.0", "::", "10.0.0.7", "registry", ""])
 def test_where_other_machines_come_credentials_are_asked_for_or_the_start_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str
 ) -> None:
@@ -83,7 +84,7 @@ def test_a_service_may_have_an_access_file_of_its_own(monkeypatch: pytest.Monkey
     assert _Settings.from_environment().access_file == tmp_path / "own.yaml"
 
 
-@pytest.mark.parametrize("value", ["true", "1", "maybe"])
+@each_row("value", ["true", "1", "maybe"])
 def test_anonymous_is_allowed_by_one_word_only(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("ALLOW_ANONYMOUS", value)
     with pytest.raises(InvalidInput, match="ALLOW_ANONYMOUS"):
@@ -97,7 +98,7 @@ def test_identity_and_its_opposite_exclude_each_other(monkeypatch: pytest.Monkey
         _Settings.from_environment().open_access("127.0.0.1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "message"),
     [
         ({"TLS_CERTIFICATE_FILE": "a.pem"}, "belong together"), ({"TLS_KEY_FILE": "a.pem"}, "belong together"),

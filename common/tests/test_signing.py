@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from common.errors import Conflict, DataLoss, InvalidInput
 from common.registry.signing import Signer, TrustedKeys, make_keys, read_signer, read_trusted, verify
 from common.registry.statements import Statement, read_envelope
+from testing.rows import each_row
 
 FILES = {"checkpoint/state": "a" * 64, "saved_model/saved_model.pb": "b" * 64}
 STATEMENT = Statement("m", 3, FILES, {"round_id": "m-000003"})
@@ -64,7 +65,7 @@ def test_an_envelope_is_dsse_around_an_in_toto_statement(pair: Pair) -> None:
     key.verify(base64.b64decode(document["signatures"][0]["sig"]), signed)  # type: ignore[union-attr,call-arg]  # it is an Ed25519 key
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changed", "words"),
     [
         ({"version": 4}, "is of m@3, not of m@4"),
@@ -98,7 +99,7 @@ def flip_a_bit_of_the_signature(document: dict[str, Any]) -> None:
     document["signatures"][0]["sig"] = base64.b64encode(signature).decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "error", "words"),
     [
         (rename_in_payload, DataLoss, "it was altered"),

@@ -15,6 +15,7 @@ from common.statistics.distances import compare, sentences
 from common.statistics.examples import as_row, of_examples
 from common.statistics.sketches import FieldStatistics, of_arrays, to_document
 from protos.example_pb2 import Example
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -114,7 +115,7 @@ def test_drift_is_told_by_size_and_chance_alone_is_none() -> None:
 
 
 @pytest.mark.covers("eco-tfdv")
-@pytest.mark.parametrize(
+@each_row(
     ("examples", "bounds", "drift"),
     [(8, {}, "none"), (800, {}, "large"), (800, {"word": 0.3}, "some"), (800, {"word": None}, "large")],
 )

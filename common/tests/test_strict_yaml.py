@@ -4,11 +4,12 @@ import pytest
 
 from common.errors import InvalidInput
 from common.strict_yaml import MAX_BYTES, MAX_VALUES, read_yaml
+from testing.rows import each_row
 
 _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 20))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "reason"),
     [
         (_LAUGHS, r"f: line 2 has the alias \*a0; aliases are refused"),
@@ -61,9 +62,6 @@ def test_text_that_is_not_utf_8_is_refused() -> None:
         read_yaml("a: 1".encode("utf-16"), "f")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1e-3", 1e-3), ("-2E+4", -2e4), ("1.5e3", 1.5e3), ('"1e-3"', "1e-3"), ("1e", "1e")],
-)
+@each_row(("text", "value"), [("1e-3", 1e-3), ("-2E+4", -2e4), ("1.5e3", 1.5e3), ('"1e-3"', "1e-3"), ("1e", "1e")])
 def test_a_number_may_have_an_exponent_and_no_point(text: str, value: object) -> None:
     assert read_yaml(f"a: {text}".encode(), "model.yaml") == {"a": value}

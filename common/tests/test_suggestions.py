@@ -3,6 +3,7 @@
 import pytest
 
 from common.suggestions import near, there_is_no
+from testing.rows import each_row
 
 
 def test_a_few_names_are_all_listed() -> None:
@@ -26,7 +27,7 @@ def test_no_name_is_said_as_none() -> None:
 
 
 @pytest.mark.covers("fmt-surgery")
-@pytest.mark.parametrize("word", ["hiden_0/Relu", "hiden_0", "network_2/hidden_0_1"])
+@each_row("word", ["hiden_0/Relu", "hiden_0", "network_2/hidden_0_1"])
 def test_a_path_is_near_by_any_of_its_parts(word: str) -> None:
     meant = "StatefulPartitionedCall/network_1/hidden_0_1/Relu:0"
     assert near(word, ["code:0", "pair:0", "x:0", meant, "StatefulPartitionedCall/words/Less:0"])[0] == meant

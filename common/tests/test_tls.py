@@ -23,6 +23,7 @@ from common.process.http_door import HttpBounds, HttpTimes
 from common.process.rpc import RenewedChannel, open_channel, start_server
 from common.process.tls import Tls, TlsFiles
 from common.process.web import COMMON_RULES, WebServer, bind, create_app
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _PEOPLE = """
@@ -220,7 +221,7 @@ def people(tmp_path: Path) -> Access:
     return Access(path)
 
 
-@pytest.mark.parametrize(("holder", "expected"), [("shop", "shop"), ("ada", "ada"), ("bob", None)])
+@each_row(("holder", "expected"), [("shop", "shop"), ("ada", "ada"), ("bob", None)])
 def test_a_clients_certificate_stands_for_a_principal(
     tmp_path: Path, people: Access, holder: str, expected: str | None
 ) -> None:
@@ -249,7 +250,7 @@ def test_required_certificates_are_asked_for_by_both_doors(tmp_path: Path) -> No
         assert doors.check_over_grpc(own) == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("names", [(), ("CN=bob",), ("CN=shop", "DNS:ada")])
+@each_row("names", [(), ("CN=bob",), ("CN=shop", "DNS:ada")])
 def test_names_of_nobody_and_of_two_principals_stand_for_nobody(people: Access, names: Sequence[str]) -> None:
     with pytest.raises(Unauthenticated):
         people.principal_of(tuple(names))

@@ -12,6 +12,7 @@ from common.access.first_start import ROLES, make, token_path
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 from common.whole_files import write_whole
+from testing.rows import each_row
 
 
 def _run(folder: Path) -> str:
@@ -78,7 +79,7 @@ def test_a_token_that_was_replaced_in_its_file_is_shown_without_a_restart(tmp_pa
     assert shown.authorization() == "Bearer second"
 
 
-@pytest.mark.parametrize("content", [b"", b"two words", b"\xff", b"a\nb"])
+@each_row("content", [b"", b"two words", b"\xff", b"a\nb"])
 def test_a_file_without_a_token_stops_the_start(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(InvalidInput, match="token file"):

@@ -15,6 +15,7 @@ from common.process import tracing
 from common.process.health import Health
 from common.process.tracing import OFF, REQUEST_ID, Tracing, link_of, open_tracing, traceparent_of
 from common.process.web import create_app
+from testing.rows import each_row
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -35,7 +36,7 @@ def test_nothing_is_traced_unless_a_share_is_asked_for(monkeypatch: pytest.Monke
     assert open_tracing("test", 1.0) is OFF
 
 
-@pytest.mark.parametrize("parent", [NOT_SAMPLED, "", "00-xyz", f"00-{TRACE}-{SPAN}", f"{SAMPLED}-more"])
+@each_row("parent", [NOT_SAMPLED, "", "00-xyz", f"00-{TRACE}-{SPAN}", f"{SAMPLED}-more"])
 def test_what_is_not_asked_for_or_no_traceparent_is_not_traced(asked_only: Tracing, parent: str) -> None:
     assert asked_only.start("work", parent) is None
 

@@ -15,6 +15,7 @@ from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
 from common.process.health import Health
 from common.process.web import BoundedBodies, WebServer, bind, create_app
 from testing import plain_http
+from testing.rows import each_row
 
 _LIMIT_BYTES = 1_000
 
@@ -104,7 +105,7 @@ def test_a_method_that_the_path_does_not_take_is_named(http: httpx.Client) -> No
     assert answer.headers["allow"] == "POST"
 
 
-@pytest.mark.parametrize("path", ["/items", "/healthz", "/readyz", "/metrics"])
+@each_row("path", ["/items", "/healthz", "/readyz", "/metrics"])
 def test_a_query_parameter_that_nobody_reads_is_refused(http: httpx.Client, path: str) -> None:
     status, kind, message = _refused(http.get(path, params={"limt": 3}))
     assert (status, kind) == (400, "InvalidInput")
@@ -144,7 +145,7 @@ def test_a_body_that_is_not_called_json_is_refused_by_its_content_type(http: htt
     assert http.post("/items", content=b'{"a": 1}', headers=named).json() == {"a": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "message"),
     [
         (b'{"a": x}', "invalid request: the body is not JSON: Expecting value at character 6"),

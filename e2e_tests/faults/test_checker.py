@@ -28,6 +28,7 @@ from e2e_tests.faults.history import (
     VersionSeen,
     read_history,
 )
+from testing.rows import each_row
 
 pytestmark = pytest.mark.local_only
 
@@ -221,7 +222,7 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "name", "words", "plant"), PLANTED, ids=[name for _, name, _, _ in PLANTED])
+@each_row(("rule", "name", "words", "plant"), PLANTED)
 def test_what_is_planted_is_found(rule: int, name: str, words: str, plant: Change) -> None:
     found = [violation for violation in judge(plant(sound())) if violation.rule == rule]
     assert any(words in violation.text for violation in found), found

@@ -21,6 +21,7 @@ from e2e_tests.kubernetes.chart import (
     rendered_path,
 )
 from e2e_tests.kubernetes.chart import values_path as path_of
+from testing.rows import each_row
 
 pytestmark = pytest.mark.local_only
 _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -69,18 +70,18 @@ def _value_at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_the_rendered_files_are_those_of_this_chart(example: str) -> None:
     first_line = rendered_path(example).read_text().partition("\n")[0]
     assert first_line == f"# sha256 {digest_of_sources(example)}", "run python -m e2e_tests.kubernetes.chart"
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_the_schema_takes_the_examples(example: str) -> None:
     jsonschema.validate(_values(example), _SCHEMA, cls=jsonschema.Draft7Validator)
 
 
-@pytest.mark.parametrize("path", _places(_DEFAULTS), ids=".".join)
+@each_row("path", _places(_DEFAULTS))
 def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) -> None:
     values, found = _values("try"), _value_at(_DEFAULTS, path)
     another = "text" if isinstance(found, dict | list | bool | int) else {}
@@ -89,7 +90,7 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         assert _is_refused(_changed(values, (*path, "unknown"), {}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value"),
     [
         (("ingest", "replicas"), 0),
@@ -111,7 +112,6 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("keda", "enabled"), True),
         (("replicaCount",), 3),
     ],
-    ids=str,
 )
 def test_the_schema_refuses_wrong_values(path: tuple[str, ...], value: object) -> None:
     assert _is_refused(_changed(_values("try"), path, value))
@@ -130,7 +130,7 @@ def test_the_schema_refuses_settings_that_the_chart_makes() -> None:
         assert _is_refused(_changed(_values("try"), (service, "settings"), {"HTTP_PORT": "1"}))
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_every_pod_runs_without_privileges_on_a_root_that_cannot_be_written(example: str) -> None:
     for name, pod in pods(manifests(example)):
         spec = pod["spec"]
@@ -149,7 +149,7 @@ def test_every_pod_runs_without_privileges_on_a_root_that_cannot_be_written(exam
             assert "memory" in container["resources"]["limits"], name
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_every_container_is_probed_at_its_own_port(example: str) -> None:
     for name, pod in pods(manifests(example)):
         for container in pod["spec"]["containers"]:
@@ -167,7 +167,7 @@ def test_every_container_is_probed_at_its_own_port(example: str) -> None:
     }
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_replicas_are_replaced_one_by_one_and_drained(example: str) -> None:
     objects = manifests(example)
     for item in objects:
@@ -182,7 +182,7 @@ def test_replicas_are_replaced_one_by_one_and_drained(example: str) -> None:
             assert _selects(budgets[name]["selector"]["matchLabels"], pod)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_whom_a_pod_is_told_of_it_may_reach_and_nobody_else(example: str) -> None:
     objects = manifests(example)
     services = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "Service"}
@@ -207,7 +207,7 @@ def test_whom_a_pod_is_told_of_it_may_reach_and_nobody_else(example: str) -> Non
         assert _opens(policies[target]["ingress"], "from", templates[asker], port)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@each_row("example", EXAMPLES)
 def test_the_services_know_their_settings_and_hold_no_secret_in_one(example: str) -> None:
     for name, pod in pods(manifests(example)):
         service = name.removeprefix("demo-headrace-")

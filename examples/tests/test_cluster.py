@@ -6,9 +6,10 @@ import yaml
 from common.definition.model import parse_definition
 from examples.cluster.__main__ import EXAMPLES, modes
 from services.trainer.settings import TrainerSettings
+from testing.rows import each_row
 
 
-@pytest.mark.parametrize("name", modes())
+@each_row("name", modes())
 def test_a_mode_is_taken_as_it_stands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mode = modes()[name]
     files = {

@@ -28,6 +28,7 @@ from examples.demo.watcher import Load, Seen
 from headrace.cli import EXIT_STATUS_OF
 from headrace.client.answers import build
 from headrace.tests.answering_server import ROUND, VERSION, Server, answering_server
+from testing.rows import each_row
 
 REPORT_KEYS = {
     "events_accepted", "events_trained", "events_held_out", "versions", "freshness", "foresight", "predictions",
@@ -110,7 +111,7 @@ def test_everything_is_covered_when_the_newest_judged_version_reaches_the_end(se
     assert not Seen().covers({0: 0})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("accepted", "answers", "broken"),
     [
         (301, _answers(), "301 events were accepted, but 300 trained on or held out"),
@@ -151,7 +152,7 @@ def test_answers_count_as_during_a_reload_from_its_begin_until_a_second_after(se
     assert reload_latencies(answers, list(seen.loads.values())) == [20.0, 30.0]
 
 
-@pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)])
+@each_row(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)])
 def test_percentiles_are_those_of_nearest_rank(share: float, value: float) -> None:
     assert percentile([float(number) for number in range(1, 101)], share) == value
     assert percentile([], share) is None

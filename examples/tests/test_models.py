@@ -67,8 +67,7 @@ def test_three_networks_learn_small_digits(tmp_path: Path, network: str) -> None
 
 @pytest.mark.covers("ex-classic")
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("logistic_regression", 0.9), ("support_vector_machine", 0.9), ("nearest_neighbour", 0.93)],
+    ("name", "least"), [("logistic_regression", 0.9), ("support_vector_machine", 0.9), ("nearest_neighbour", 0.93)]
 )
 def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, name: str, least: float) -> None:
     example = Example(name, tmp_path)

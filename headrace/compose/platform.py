@@ -42,6 +42,8 @@ _PORT_VARIABLES: Mapping[str, int] = {
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = "30"
 """How long a container may take to stop: the longest grace period that docker-compose.yml gives to one of ours."""
+_FORGET_SECONDS = "1"
+"""The same where its data goes, too."""
 _PROBE_SECONDS = 2.0
 _LOG_SECONDS = 10.0
 _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
@@ -228,7 +230,9 @@ class ComposeLauncher:
         """
         keep_data = not self._is_temporary if keep_data is None else keep_data
         with self._without_leftovers():
-            self.compose("down", "--timeout", _STOP_SECONDS, *([] if keep_data else ["--volumes"]))
+            self.compose(
+                "down", *(("--timeout", _STOP_SECONDS) if keep_data else ("--timeout", _FORGET_SECONDS, "--volumes"))
+            )
 
     def close(self) -> None:
         """Stops what this launcher has started, if it is still there."""

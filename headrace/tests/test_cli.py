@@ -19,6 +19,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.places import HTTP_PORT_OF
 from headrace.tests.answering_server import ROUND, VERSION, Server
+from testing.rows import each_row
 
 MODEL = {
     "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
@@ -41,7 +42,7 @@ def run(platform_dir: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("kind", [*EXIT_STATUS_OF])
+@each_row("kind", [*EXIT_STATUS_OF])
 def test_each_error_is_one_sentence_and_has_an_exit_status_of_its_own(
     run: Run, server: Server, kind: type[HeadraceError]
 ) -> None:
@@ -72,7 +73,7 @@ def test_wrong_usage_is_status_2_and_another_platform_is_refused(run: Run) -> No
     assert (result.exit_code, "this release knows local" in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["nothing"], "No such command 'nothing'."),
@@ -104,7 +105,7 @@ def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
     assert "platform.json cannot be read: Not a directory" in result.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["apply", "/nowhere"], "there is no folder /nowhere"),
@@ -154,7 +155,7 @@ def test_versions_are_the_newest_and_say_that_there_are_older(run: Run, server: 
     assert server.requests[-1].path == "/v1/models/m/versions?limit=1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("offsets", "listed", "clean"),
     [("3-4", [2, 3], 1), ("0:8-20", [2, 3], 1), ("2-3,1:5-6", [1, 2, 3], 0), ("9-20", [], 3), ("1:3-9", [], 3)],
 )
@@ -181,7 +182,7 @@ def test_versions_that_events_went_into(run: Run, server: Server, offsets: str, 
     assert f"production, version 3, learned the events at {offsets}; {free} without them" in told
 
 
-@pytest.mark.parametrize("offsets", ["7", "9-9", "9-3", "0:1:2-3", "1-2,", "a-b"])
+@each_row("offsets", ["7", "9-9", "9-3", "0:1:2-3", "1-2,", "a-b"])
 def test_offsets_that_are_no_range_are_refused(run: Run, offsets: str) -> None:
     assert (
         "--learned takes offsets from the first to behind the last" in run("versions", "m", "--learned", offsets).stderr
@@ -437,7 +438,7 @@ def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
     assert titles[1] == "Begin here"
 
 
-@pytest.mark.parametrize(("old", "new"), [("deadletters", "dead-letters"), ("restore", "unarchive")])
+@each_row(("old", "new"), [("deadletters", "dead-letters"), ("restore", "unarchive")])
 def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str) -> None:
     found = CliRunner().invoke(app, [old, "x"], env={"COLUMNS": "80", "NO_COLOR": "1"})
     assert found.exit_code == 2

@@ -18,6 +18,7 @@ from common.registry.catalog import Decision, RoundState
 from headrace import Addresses, Client
 from headrace.client.connection import Door
 from headrace.tests.answering_server import ROUND, VERSION, Server
+from testing.rows import each_row
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_what_a_terminal_would_obey_is_not_shown(server: Server) -> None:
     assert caught.value.message == harmless
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind"),
     [(400, InvalidInput), (404, NotFound), (409, Conflict), (429, Overloaded), (503, Unavailable), (500, DataLoss)],
 )
@@ -54,7 +55,7 @@ def test_each_of_the_six_errors_comes_back_as_itself(
         client.train("m")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind"),
     [(400, InvalidInput), (404, NotFound), (429, Overloaded), (504, Unavailable), (500, Unavailable)],
 )
@@ -285,7 +286,7 @@ def test_status_tells_what_a_service_lacks(server: Server, client: Client) -> No
     assert statuses[0].conditions == {"event_log": "starting"}
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8701", "ftp://127.0.0.1:8701", "http://host", "http://h:1/path"])
+@each_row("address", ["127.0.0.1:8701", "ftp://127.0.0.1:8701", "http://host", "http://h:1/path"])
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match="must read http://host:port"):
         Client(Addresses(registry=address))

@@ -13,6 +13,7 @@ from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.cli import app
 from headrace.compose.docker_cli import memory_bytes
 from headrace.compose.platform import ComposeLauncher, state_of
+from testing.rows import each_row
 
 _ENGINE = """#!/bin/sh
 # Answers from the files of a folder, and notes what it is asked.
@@ -93,7 +94,7 @@ def test_replicas_are_numbered_from_0_in_order_and_clients_ask_the_proxy(engine:
     assert "label=com.docker.compose.project=p" in engine.asked[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "phase", "note"),
     [
         ({}, "ready", ""),
@@ -186,6 +187,14 @@ def test_starting_needs_the_compose_file_and_a_project_that_does_not_run(engine:
 def test_what_is_not_there_cannot_be_stopped(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         ComposeLauncher(tmp_path, project="q").down()
+
+
+def test_containers_whose_data_goes_are_not_waited_for(engine: Engine, tmp_path: Path) -> None:
+    engine.holds(container("registry"), PROXY)
+    ComposeLauncher(tmp_path, project="q").down()
+    ComposeLauncher(tmp_path, project="q", is_temporary=True).down()
+    stops = [asked for asked in engine.asked if " down " in asked]
+    assert [asked.partition(" down ")[2] for asked in stops] == ["--timeout 30", "--timeout 1 --volumes"]
 
 
 def test_the_client_is_shown_the_operators_token_that_the_first_start_has_made(

@@ -18,6 +18,7 @@ from headrace.local.processes import LocalPlatform
 from headrace.places import Addresses, access_file, tls_dir, token_file
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import Run, run
+from testing.rows import each_row
 
 __all__ = ["run"]
 
@@ -65,7 +66,7 @@ def test_what_is_kept_is_for_its_doors_and_its_owner_alone(home: Path) -> None:
         token_for("127.0.0.1:8700")
 
 
-@pytest.mark.parametrize("text", ["", " \n", "two words", "line\nline", "\u00fc"])
+@each_row("text", ["", " \n", "two words", "line\nline", "\u00fc"])
 def test_what_no_header_carries_is_no_token(home: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (home / "token").write_text(text)
     monkeypatch.setenv("HEADRACE_TOKEN_FILE", str(home / "token"))

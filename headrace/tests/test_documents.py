@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer.main
 import yaml
 
@@ -17,6 +16,7 @@ from common.definition.model import parse_definition
 from common.schema import Schema
 from docs.generate import prose
 from headrace.cli import app
+from testing.rows import each_row
 
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
@@ -117,9 +117,7 @@ def test_contributing_names_what_its_files_have() -> None:
     assert wrong == [], "an import is not the place"
 
 
-@pytest.mark.parametrize(
-    "block", list(_YAML.finditer((_DOCS / "guide/how-do-i.md").read_text())), ids=lambda b: b["text"]
-)
+@each_row("block", list(_YAML.finditer((_DOCS / "guide/how-do-i.md").read_text())))
 def test_yaml_of_the_short_answers_is_taken(block: re.Match[str]) -> None:
     document = yaml.safe_load(block["text"])
     if block["title"] == "stream.yaml":

@@ -23,6 +23,7 @@ from headrace.files.batches import batches as batches_of
 from headrace.files.sources import SourceRequest, open_source, source_of
 from headrace.files.tables import rows_of
 from headrace.files.upload_state import UploadState
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -54,7 +55,7 @@ def test_csv_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "fault"),
     [
         ("", "is empty; a CSV file begins with a line of column names"),
@@ -79,7 +80,7 @@ def test_a_fault_in_a_csv_file_is_named_with_its_line(tmp_path: Path, text: str,
         _events(path, "csv")
 
 
-@pytest.mark.parametrize("header", [",".join(f"c{number}" for number in range(50_000)), "c" * 200_000])
+@each_row("header", [",".join(f"c{number}" for number in range(50_000)), "c" * 200_000])
 def test_a_header_without_end_is_read_or_refused_in_a_sentence(tmp_path: Path, header: str) -> None:
     (tmp_path / "wide.csv").write_text(f"{header}\n{'1,' * 49_999}1\n")
     if "," in header:
@@ -95,7 +96,7 @@ def test_a_line_of_csv_without_end_is_refused_with_its_number(tmp_path: Path) ->
         list(rows_of(tmp_path / "long.csv"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "name"),
     [("plain_1", "plain_1"), ("sepal length (cm)", "sepal_length_cm"), ("a/b", "a_b"), ("1st", "_1st"),
      ("", "column_3"), ("Unnamed: 0", "column_1"), ("größe", "groe"), ("日", "column_3")],
@@ -112,7 +113,7 @@ def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
     assert (batch.count, batch.byte_count) == (2, path.stat().st_size)
 
 
-@pytest.mark.parametrize("line", [b'{"late": true, "late": 0}', b'{"x y": 1, "x_y": 2}', b'{"x": {"y": 1}, "x.y": 2}'])
+@each_row("line", [b'{"late": true, "late": 0}', b'{"x y": 1, "x_y": 2}', b'{"x": {"y": 1}, "x.y": 2}'])
 def test_a_line_that_says_a_thing_twice_goes_as_it_is_for_ingest_to_refuse(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "events.ndjson"
     path.write_bytes(line + b"\n")
@@ -128,7 +129,7 @@ def test_an_array_that_says_a_thing_twice_is_refused(tmp_path: Path) -> None:
         _events(tmp_path / "a.json", "ndjson")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "fault"),
     [
         ({"carrier": ["AA", b"Zo\xeb"]}, r"row 2: carrier holds bytes that are not UTF-8"),
@@ -149,7 +150,7 @@ def test_a_value_of_parquet_that_would_be_another_one_is_refused_or_set_aside(
     assert fault.split(": ")[1].encode() in batch.body
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "fault"),
     [
         ("delay\n1e999\n", "expected a finite number"),
@@ -171,7 +172,7 @@ def test_values_of_pandas_that_are_nothing_are_none_and_exact_numbers_stay_exact
         fitted(SCHEMA.features[1], 1j)
 
 
-@pytest.mark.parametrize("value", [b"[" * 1000 + b"]" * 1000, b'{"a": ' * 1000 + b"1" + b"}" * 1000])
+@each_row("value", [b"[" * 1000 + b"]" * 1000, b'{"a": ' * 1000 + b"1" + b"}" * 1000])
 def test_a_line_that_is_nested_too_deeply_goes_as_it_is(tmp_path: Path, value: bytes) -> None:
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"carrier": ' + value + b"}\n")
@@ -206,7 +207,7 @@ def test_tfrecord_frames_go_as_they_are(tmp_path: Path) -> None:
     assert batch.content_type == "application/x-tfrecord"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "fault"),
     [
         (frame([b"one", b"two"])[:-3], "record 1 at byte 19 is cut off"),
@@ -278,7 +279,7 @@ def test_bytes_are_base64_in_text_files_and_steps_are_nested(tmp_path: Path) -> 
 
 
 @pytest.mark.covers("pipe-etl", "pipe-custom-source")
-@pytest.mark.parametrize("kind", ["ndjson", "tfrecord"])
+@each_row("kind", ["ndjson", "tfrecord"])
 def test_files_read_at_once_give_the_batches_of_one_reader(tmp_path: Path, kind: str) -> None:
     for number in range(5):
         lines = [b'{"late": %d}' % (100 * number + line) for line in range(40 * (5 - number))]
@@ -302,7 +303,7 @@ def test_a_fault_comes_where_its_batch_would_have_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("fs-remote")
-@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson", "tfrecord"])
+@each_row("kind", ["csv", "parquet", "ndjson", "tfrecord"])
 def test_a_file_elsewhere_is_read_as_one_of_this_machine_is(tmp_path: Path, kind: str) -> None:
     from pyarrow import Table, parquet
 
@@ -338,7 +339,7 @@ def _folder(root: Path) -> set[tuple[str, bytes]]:
 
 
 @pytest.mark.covers("mode-bottleneck")
-@pytest.mark.parametrize(("kind", "feature"), [("images", "photo"), ("texts", "text")])
+@each_row(("kind", "feature"), [("images", "photo"), ("texts", "text")])
 def test_a_folder_of_classes_gives_an_event_for_each_file_with_the_classes_mixed(
     tmp_path: Path, kind: str, feature: str
 ) -> None:

@@ -25,6 +25,7 @@ from headrace.files.batches import SourceFile
 from headrace.files.samples import write_sample
 from headrace.files.sources import Position, SourceRequest, open_source
 from headrace.local.check import check_events
+from testing.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 STREAM = """
@@ -144,7 +145,7 @@ def test_a_source_goes_on_where_it_was_left_and_is_named_in_its_faults(folder: P
             open_source(name, SourceRequest(place, schema))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gives", "fault"),
     [
         (lambda: "x,1", r"Odd\), /.*: next\(\) gave str, expected a mapping of names and values, or a line as bytes"),

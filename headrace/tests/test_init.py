@@ -23,6 +23,7 @@ from headrace.cli import EXIT_STATUS_OF, app
 from headrace.files.batches import SourceFile, batches
 from headrace.files.row_files import Wanted, read_rows
 from headrace.files.sources import source_of
+from testing.rows import each_row
 
 MESSY = (
     'id,when,"Full name",Zip/Code,"height (cm)",Member?,visits,city,note,grade\n'
@@ -99,7 +100,7 @@ def sentence(number: int, count: int = 6) -> str:
     return " ".join(WORDS[(number * (place + 3) + place) % len(WORDS)] + str(number % 7) for place in range(count))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("texts", "spec"),
     [
         ([sentence(number) for number in range(80)], {"type": "text", "max_words": 10_000}),
@@ -111,8 +112,6 @@ def sentence(number: int, count: int = 6) -> str:
         ([f"{number:08x}-{number * 7919 % 65536:04x}-4a2b" for number in range(80)], None),
         ([f"Doe{number}, Jane" for number in range(80)], None),
     ],
-    ids=["sentences", "sentences that come again", "without spaces", "classes of several words", "many classes", "ids",
-         "names"],
 )  # fmt: skip
 def test_texts_are_told_from_classes_names_and_ids(
     tmp_path: Path, texts: list[str], spec: dict[str, Any] | None
@@ -148,7 +147,7 @@ def test_a_message_and_a_label_are_enough(tmp_path: Path) -> None:
     assert definition.features["message_vector"].of == "message_words"
 
 
-@pytest.mark.parametrize(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
+@each_row(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
 def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tuple[float, float]) -> None:
     """Of more different values than are counted one by one, too."""
     path = tmp_path / "d.csv"
@@ -160,7 +159,7 @@ def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tu
     assert (head.mean, head.deviation) == pytest.approx(said, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("label", "values", "task", "expected"),
     [
         ("target", ["0", "1", "2"], "multiclass", {"dtype": "int64", "min": 0, "max": 2}),
@@ -216,7 +215,7 @@ def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
     assert found[0][1][0] == {"sepal_length_cm": 5.1, "ok": 1, "n": 1, "at": 1767225600, "target": "a"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "expected"),
     [
         ("euro.csv", 'n,price,off,y\n1,"€1,234.50",5 %,0\n2,€7,12%,1\n3,-€9.25,0 %,1\n',
@@ -264,7 +263,7 @@ def test_lists_keep_their_shape(tmp_path: Path) -> None:
     assert len(events(path, schema)) == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "options", "sentence"),
     [
         ("", (), "is empty; a CSV file begins with a line of column names"),
@@ -292,7 +291,7 @@ def test_what_cannot_be_guessed_is_a_sentence(
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "content"),
     [
         ("d.csv", "x,y\n1.5,0\n2,1\n".encode("utf-16")),
@@ -303,7 +302,6 @@ def test_what_cannot_be_guessed_is_a_sentence(
         ("d.json", b'[\n {"x": 1.5,\n "y": 0}, {"x": 2, "y": 1}]'),
         ("d.ndjson", b'\xef\xbb\xbf{"x": 1.5, "y": 0}\n{"x": 2, "y": 1}\n'),
     ],
-    ids=["utf-16", "gz", "bz2", "xz", "array", "array of lines", "mark"],
 )
 def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: str, content: bytes) -> None:
     path, folder = tmp_path / name, tmp_path / "d"
@@ -315,7 +313,7 @@ def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: 
     assert [row["x"] for row in found.rows] == [1.5, 2]
 
 
-@pytest.mark.parametrize("name", ["d.xlsx", "d.zip", "d.csv.zst", "d.arff", "d.feather", "d.txt"])
+@each_row("name", ["d.xlsx", "d.zip", "d.csv.zst", "d.arff", "d.feather", "d.txt"])
 def test_a_file_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     result = init(tmp_path / name, "--into", tmp_path / "d")

@@ -15,6 +15,7 @@ from common.definition.gate import read_gate
 from headrace.cli import app
 from headrace.places import Addresses
 from headrace.tests.answering_server import ROUND, VERSION, Server
+from testing.rows import each_row
 
 MODEL: dict[str, Any] = {
     "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
@@ -53,7 +54,7 @@ def run(server: Server, platform_dir: Path) -> Run:
     return Run(server, platform_dir)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "path", "sentence"),
     [
         (("pause", "m"), "/v1/models/m:pause", "m is paused; `headrace resume m` plans rounds again"),
@@ -130,7 +131,7 @@ def test_rounds_without_a_model_are_those_of_all(run: Run) -> None:
     assert "waitsforatrainer" in "".join(shown.split()), "a narrow table wraps it"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("progress", "words"),
     [
         ({"activity": "starved", "cpu_seconds": 7.1, "wall_seconds": 300.2, "starved_seconds": 290.0},
@@ -195,7 +196,7 @@ def test_the_account_shows_every_part_and_its_reasons(run: Run) -> None:
     assert json.loads(run("account", "m", "--json", answers=(account,)).stdout) == account
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "sent"),
     [
         (("--from", "7"), {"0": 7}),

@@ -13,13 +13,14 @@ from common.storage import place_of
 from headrace.commands.push import checked, saved_model_of
 from headrace.files.definition_folder import DefinitionFolder, read_folder
 from headrace.files.own_files import own_files
+from testing.rows import each_row
 
 
 def link(target: str) -> Callable[[Path], None]:
     return lambda path: path.symlink_to(target)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "words"),
     [
         (link("/etc/passwd"), "x in .* is a link to /etc/passwd, outside"),
@@ -69,7 +70,7 @@ def test_weights_that_a_definition_names_by_url_become_part_of_it(tmp_path: Path
         named(weights)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "content", "words"),
     [
         ("../../x.json", b"x", "'../../x.json', which leads out of it"),
@@ -94,7 +95,7 @@ def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("named", ["../secret.json", "{absolute}", "./../definition/../secret.json"])
+@each_row("named", ["../secret.json", "{absolute}", "./../definition/../secret.json"])
 def test_a_source_names_files_of_its_own_folder_alone(tmp_path: Path, named: str) -> None:
     folder, secret = tmp_path / "definition", tmp_path / "secret.json"
     folder.mkdir()

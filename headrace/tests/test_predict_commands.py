@@ -30,6 +30,7 @@ from headrace.commands.predict import Asking
 from headrace.files.row_files import Wanted, read_rows, values_of_frame
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
+from testing.rows import each_row
 
 Run = Callable[..., Result]
 _FLOATS = {"x": "DT_FLOAT"}
@@ -53,7 +54,7 @@ def answer_of(result: Result) -> Any:
 
 
 @pytest.mark.covers("srv-inputs")
-@pytest.mark.parametrize("how", [["--url", "http"], ["--url", "grpc"], ["--url", "http", "--async"]])
+@each_row("how", [["--url", "http"], ["--url", "grpc"], ["--url", "http", "--async"]])
 def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
     answer = answer_of(run("predict", "m", "[[1, 2], [3, 4]]", *how))
     assert answer["predictions"] == [3.0, 7.0]
@@ -64,7 +65,7 @@ def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
 
 
 @pytest.mark.covers("perf-shared-context")
-@pytest.mark.parametrize("how", [["http"], ["http", "--output", "n"], ["grpc", "--output", "n"]])
+@each_row("how", [["http"], ["http", "--output", "n"], ["grpc", "--output", "n"]])
 def test_rows_that_share_a_context_are_asked_by_each_way(run: Run, how: list[str]) -> None:
     body = '{"context": {"x": 1.5, "s": "a"}, "instances": [{"n": 1}, {"n": 2}]}'
     answer = answer_of(run("predict", "m", body, "--signature", "mixed", "--url", *how))
@@ -198,7 +199,7 @@ def test_surplus_columns_are_left_out_and_what_is_optional_may_be_missing(tmp_pa
     assert read_rows(tmp_path / "a.parquet", Wanted(types, schema)).rows == read.rows[:1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("task", "predictions", "labels", "expected"),
     [
         ("binary", [0.9, 0.2, 0.6, 0.4], [1, 0, 0, None], {"accuracy": 2 / 3, "auc": 1.0, "log_loss": 0.41494}),
@@ -218,7 +219,7 @@ def test_classes_are_measured_by_their_probabilities() -> None:
     assert metrics_of("multiclass", outputs, [0, 1]) == pytest.approx({"accuracy": 0.5, "log_loss": 0.78032}, abs=1e-4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "content", "message"),
     [
         ("a.txt", "", "a.txt is not read as it is: where it is CSV, name it .csv"),
@@ -252,7 +253,7 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
     assert message in refused.value.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "kind", "message"),
     [
         (["predict", "m", "{", "--url", "http"], InvalidInput, "not JSON"),

@@ -13,6 +13,7 @@ import headrace
 from headrace import InvalidInput, NotFound, Overloaded, PredictionClient, Unavailable
 from headrace.client.tensor_values import as_input
 from headrace.tests.answering_server import Server
+from testing.rows import each_row
 
 _MIXED = {"x": np.array([1.5, 2.5], np.float32), "n": [1, 2], "s": ["a", b"\xfe"]}
 
@@ -37,7 +38,7 @@ def test_arrays_in_arrays_out_with_the_version(client: PredictionClient) -> None
     assert answer.rows() == [3.0, 7.0]
 
 
-@pytest.mark.parametrize("given", [[[1, 2]], np.array([[1, 2]]), np.array([[1.0, 2.0]]), {"x": [[1, 2]]}])
+@each_row("given", [[[1, 2]], np.array([[1, 2]]), np.array([[1.0, 2.0]]), {"x": [[1, 2]]}])
 def test_a_signature_with_one_input_takes_it_bare_and_of_any_fitting_type(
     client: PredictionClient, given: object
 ) -> None:
@@ -107,7 +108,7 @@ def test_every_fault_is_one_of_the_six_errors(client: PredictionClient) -> None:
         client.predict("m", rows=[{"x": 1}, {"y": 1}])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "type_name"),
     [(np.array([1e300]), "DT_FLOAT"), ([1e300], "DT_FLOAT"), ([300], "DT_UINT8"), ([-1], "DT_UINT32")],
 )
@@ -191,7 +192,7 @@ def test_the_platforms_client_has_it_by_either_door(front_ports: dict[str, int])
             assert client.predictions is client.predictions
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8501", "grpcs://h", "grpc://h", "ftp://h:1", "http://h:1/v1"])
+@each_row("url", ["127.0.0.1:8501", "grpcs://h", "grpc://h", "ftp://h:1", "http://h:1/v1"])
 def test_an_address_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="must read"):
         PredictionClient(url)

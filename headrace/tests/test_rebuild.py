@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from typer.testing import Result
 
 from common.errors import Unavailable
@@ -12,6 +11,7 @@ from headrace.cli import EXIT_STATUS_OF
 from headrace.commands.session import who
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from testing.rows import each_row
 
 Run = Callable[..., Result]
 WAITING = {"rebuild_id": "i", "model": "m", "version": 2, "state": "waiting", "reason": "", "equal": None}
@@ -77,7 +77,7 @@ def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run
     assert document["missing"] == ["the parent, version 1, is archived"]
 
 
-@pytest.mark.parametrize("name", ["m", "m@", "@2", "m@0", "m@x"])
+@each_row("name", ["m", "m@", "@2", "m@0", "m@x"])
 def test_a_name_without_a_version_is_refused(run: Run, name: str) -> None:  # noqa: F811
     result = run("rebuild", name)
     assert result.exit_code == 3

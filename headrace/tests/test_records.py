@@ -19,6 +19,7 @@ from common.storage import place_of
 from headrace.cli import app
 from headrace.files.shards import records_of
 from protos.example_pb2 import Example, SequenceExample
+from testing.rows import each_row
 
 HEADER_BYTES = 12
 
@@ -125,7 +126,7 @@ def test_a_record_whose_length_looks_like_gzip_is_none_and_steps_are_lists(tmp_p
 
 
 @pytest.mark.covers("rec-tfrecord")
-@pytest.mark.parametrize(
+@each_row(
     ("place", "words"),
     [(0, "length whose checksum is wrong"), (HEADER_BYTES + 3, "data whose checksum is wrong"), (None, "is cut short")],
 )
@@ -144,7 +145,7 @@ def test_a_damaged_record_is_named_by_number_and_place(tmp_path: Path, place: in
     assert len(result.stdout.splitlines()) == 1, "the record before it was printed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "words"),
     [
         (gzip.compress(frame([example(0)]) * 50)[:-30], "cannot be unpacked"),
@@ -153,7 +154,6 @@ def test_a_damaged_record_is_named_by_number_and_place(tmp_path: Path, place: in
         (struct.pack("<QI", 1 << 30, masked_crc32c(struct.pack("<Q", 1 << 30))), "is cut short"),
         (frame([b"\x0a\x7f"]), "is no tf.train.Example"),
     ],
-    ids=["gzip cut short", "gzip damaged", "length 2^63", "length of 1 GB", "no Example"],
 )
 def test_hostile_files_are_told_in_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.tfrecord"

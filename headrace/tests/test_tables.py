@@ -17,6 +17,7 @@ from headrace.commands.look import _format_facts
 from headrace.commands.models import metric_of
 from headrace.commands.platform import _cells
 from headrace.commands.session import print_table
+from testing.rows import each_row
 
 _COLUMNS = {"version": "right", "trained": "right", "verdict": "left", "age": "right", "live as": "left"}
 _ROWS = [
@@ -51,7 +52,7 @@ def test_the_state_of_a_process_is_a_word(capsys: pytest.CaptureFixture[str]) ->
         assert {"ingest", "ready", "1", "2", "3"} <= set(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("width", [100, 70, 60, 55, 50, 45, 40, 36, 30])
+@each_row("width", [100, 70, 60, 55, 50, 45, 40, 36, 30])
 def test_no_heading_and_no_word_is_left_out_however_narrow_it_is(
     capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
@@ -66,9 +67,7 @@ def test_a_terminal_that_is_too_narrow_for_a_table_shows_a_list(capsys: pytest.C
     assert lines[4:7] == ["verdict  promote", "age      30 min 10 s", "live as  production"]
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.7, "0.7000"), (999.25, "999.2500"), (445878.523, "445878.5"), (None, "-")]
-)
+@each_row(("value", "shown"), [(0.7, "0.7000"), (999.25, "999.2500"), (445878.523, "445878.5"), (None, "-")])
 def test_metrics_of_any_size_keep_a_versions_row_narrow(value: float | None, shown: str) -> None:
     metrics = {"candidate": {} if value is None else {"rmse": value}}
     assert metric_of(metrics, "candidate", "rmse") == shown
@@ -116,7 +115,7 @@ def test_a_line_goes_on_below_itself_on_a_terminal_and_is_whole_in_a_pipe() -> N
     assert [line for line in narrow if line.startswith("    64")], "what goes on is indented"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "shown"),
     [
         ({"rows": 1000, "held_out": True}, "differs from the SavedModel by up to 0.25 on 1,000 held-out events"),

@@ -13,6 +13,7 @@ from headrace import Addresses, Client
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.tests.test_load_model import registry  # noqa: F401  # a fixture
 from testing.registry_server import RegistryServer
+from testing.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _SCRIPT = """
@@ -75,7 +76,7 @@ def test_what_the_converter_cannot_rewrite_refuses_all_scripts_and_writes_none(t
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "sentence"),
     [(["a.txt"], "takes Python files"), (["gone.py"], "takes Python files"), (["a.py", "b/a.py"], "two of the scripts"),
      (["odd.py"], "is not UTF-8")],

@@ -21,6 +21,7 @@ from common.eventlog.base import EventLog, Record
 from common.eventlog.open import open_event_log
 from common.eventlog.tests.conftest import LogUnderTest
 from common.eventlog.tests.records import examples_of, read_all, record
+from testing.rows import each_row
 
 _DEADLINE_SECONDS = 240.0
 
@@ -301,7 +302,7 @@ def _assert_tfrecord_files(partition: Path, expected: list[bytes]) -> None:
     assert output.splitlines() == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "reason"),
     [
         ("segments:relative/dir", "absolute folder"),

@@ -2,13 +2,7 @@
 
 from pathlib import Path
 
-from common.eventlog.dead_letters import (
-    MAX_PAYLOAD_BYTES,
-    append_letters,
-    dead_letter,
-    newest_letters,
-    read_letters,
-)
+from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter, newest_letters, read_letters
 from common.eventlog.open import open_event_log
 from protos.example_pb2 import DeadLetter
 

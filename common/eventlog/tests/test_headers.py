@@ -5,6 +5,7 @@ import pytest
 from common.errors import DataLoss
 from common.eventlog.base import RecordHeaders, RequestMark
 from common.eventlog.headers import as_pairs, from_pairs
+from testing.rows import each_row
 
 GOOD = RecordHeaders(3, 7, 1.5, b"c" * 16, (RequestMark(b"k" * 16, b"b" * 8, 7),))
 
@@ -13,7 +14,7 @@ def test_headers_are_read_as_they_were_written() -> None:
     assert from_pairs(as_pairs(GOOD), place="here") == GOOD
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         ("example_count", None), ("example_count", b"-1"), ("example_count", b"9" * 5_000), ("example_count", b"1e3"),

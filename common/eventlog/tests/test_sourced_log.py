@@ -12,12 +12,13 @@ from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.tfrecord import frame
 from common.schema import Schema
 from protos.example_pb2 import DeadLetter
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32"}]})
 RECORD = NewRecord(frame([b"event"]), RecordHeaders(1, 1, 0.0, b"0" * 16))
 
 
-@pytest.mark.parametrize("is_attached", [True, False])
+@each_row("is_attached", [True, False])
 def test_events_and_dead_letters_lie_under_the_name_that_the_stream_has_in_the_log(
     tmp_path: Path, is_attached: bool
 ) -> None:

@@ -21,6 +21,7 @@ from common.eventlog.topic_records import RecordMapper
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from protos.example_pb2 import Example, SequenceExample
+from testing.rows import each_row
 
 FEATURES: Mapping[str, Any] = {
     "features": [
@@ -105,7 +106,7 @@ def test_aliases_are_found_flat_and_in_objects_and_never_beside_the_name() -> No
     assert RecordMapper(of_examples, of_examples.source).example(given) == plain
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "reason"),
     [
         (None, "the record has no value"),
@@ -162,7 +163,7 @@ def test_avro_records_in_records_in_records_do_not_end_the_process() -> None:
         reader.example(avro() + b"\x02" * 200_000 + b"\x00")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "items",
     [
         "null",
@@ -188,7 +189,7 @@ def test_an_avro_decimal_that_would_take_minutes_is_no_event() -> None:
         reader.example(avro() + b"\x82\x04" + bytes(257))
 
 
-@pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000])
+@each_row("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000])
 def test_a_registry_of_schemas_that_answers_nonsense_is_one_that_does_not_answer(answer: bytes) -> None:
     class Answers(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -293,7 +294,7 @@ def test_examples_are_taken_with_the_features_that_the_schema_names() -> None:
     assert mapper(format="example", fields={"codes": "items"}).example(sequence.SerializeToString()) == expected()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kafka", "fault"),
     [
         ({"format": "xml"}, "format 'xml' is not json, avro, protobuf, example"),

@@ -13,6 +13,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.validation import Validator
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping({
     "features": [
@@ -30,11 +31,7 @@ PLAIN = {"distance_km": 2.5, "user_id": "u", "rain": 1, "share": 0.0, "tags": ["
 AS_SENT = {"distance-km": 2.5, "user.id": "u", "rain": "Yes", "share": False, "#tags": ["a"], "too late": "NO"}
 
 
-@pytest.mark.parametrize(
-    "event",
-    [AS_SENT, AS_SENT | {"user": {"id": "u"}}, PLAIN | {"rain": True, "late": " f "}],
-    ids=["aliases", "an object taken apart", "truth values"],
-)
+@each_row("event", [AS_SENT, AS_SENT | {"user": {"id": "u"}}, PLAIN | {"rain": True, "late": " f "}])
 def test_an_event_is_taken_as_it_is_called_and_said(event: dict[str, Any]) -> None:
     given = {name: value for name, value in event.items() if name != "user.id" or "user" not in event}
     assert CODEC.encode(given) == CODEC.encode(PLAIN)
@@ -55,7 +52,7 @@ def test_an_example_is_taken_as_it_is_called_and_said() -> None:
     assert CODEC.check(sequence.SerializeToString()) == CODEC.encode(PLAIN)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "sentence"),
     [
         ({"distance-km": 3.5}, "distance_km is there twice, as 'distance_km' and 'distance-km'; send one of them"),

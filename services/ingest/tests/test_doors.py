@@ -28,6 +28,7 @@ from services.ingest.doors.grpc_api import REFUSED_METADATA_KEY, SERVICE_NAME, I
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
+from testing.rows import each_row
 
 _TIMEOUT_SECONDS = 60.0
 _URL = "/v1/streams/flights/events"
@@ -94,7 +95,7 @@ _BROKEN_LENGTH = bytearray(_framed(event(0), event(1)))
 _BROKEN_LENGTH[0] ^= 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "headers", "sentence"),
     [
         (b"", JSON, "the body is not JSON"),

@@ -14,6 +14,7 @@ from common.examples.values import to_float32
 from common.schema import PADDING, Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -124,7 +125,7 @@ def test_varints_are_those_of_protobuf(number: int) -> None:
     assert example.SerializeToString().endswith(varint(number))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "sentence"),
     [
         ({"distance": True}, "distance is true, expected a number"),
@@ -159,9 +160,7 @@ def test_a_bad_value_is_refused_by_name_with_what_was_expected(changes: dict[str
     assert sentence in _refusal_of(**changes)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value", "shown"), [("string", "\uffff", r"'\uffff'"), ("int64", -(2**63), "-9223372036854775808")]
-)
+@each_row(("dtype", "value", "shown"), [("string", "\uffff", r"'\uffff'"), ("int64", -(2**63), "-9223372036854775808")])
 def test_what_fills_up_lists_of_any_length_is_in_none(dtype: str, value: str | int, shown: str) -> None:
     schema = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [None]}]})
     one = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [1]}]})
@@ -182,7 +181,7 @@ def test_all_faults_of_an_event_are_named_at_once() -> None:
     assert caught.value.message == "month is 0, expected at least 1; late is missing; 'x', 'y' are not in the schema"
 
 
-@pytest.mark.parametrize("event", [3, None, "a", [1]])
+@each_row("event", [3, None, "a", [1]])
 def test_what_is_no_object_is_no_event(event: object) -> None:
     with pytest.raises(InvalidInput, match="expected an object of features"):
         CODEC.encode(event)
@@ -205,7 +204,7 @@ def test_an_example_may_hold_any_bytes_where_no_vocabulary_says_otherwise() -> N
         CODEC.check(example.SerializeToString())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "values", "sentence"),
     [
         ("int64_list", [1], "distance holds a list of int64, expected float32"),

@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -256,7 +256,7 @@ def test_lockstep_works_across_its_blocks() -> None:
     assert _passed(SCALAR_CODEC, examples) == [True] * 3500 + [False] + [True]
 
 
-@pytest.mark.parametrize("key", ["id", "place"])
+@each_row("key", ["id", "place"])
 def test_lockstep_finds_the_keys_that_the_codec_finds(key: str) -> None:
     codec = ExampleCodec(Schema.from_mapping(SCALARS.to_mapping() | {"key": key}))
     event = {name: value for name, value in _GOOD.items() if name not in ("counts", "tags")}

@@ -277,8 +277,7 @@ def test_a_request_taken_in_part_is_completed_under_the_schema_it_came_with(worl
         with pytest.raises(Unavailable):
             await intake.append(request)
         world.registry.register(
-            "flights",
-            with_changes(SCHEMA, {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}),
+            "flights", with_changes(SCHEMA, {"name": "wind", "dtype": "float32", "required": False, "default": 0.0})
         )
         answer = await world.intake().append(request)
         assert answer.accepted == 7

@@ -19,6 +19,7 @@ from protos.example_pb2 import Example, FeatureLists, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker
 from testing.pictures import png
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -77,7 +78,7 @@ def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
     assert found["words"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "sentence"),
     [
         ("blob", "text", 'blob is \'text\', expected bytes as {"b64": "..."}'),
@@ -114,7 +115,7 @@ def test_what_is_small_here_and_huge_in_a_batch_is_refused() -> None:
         lists.encode({"rows": [[1] * 9000] + [[]] * 9000})
 
 
-@pytest.mark.parametrize(("sides", "frames"), [((0x2000, 0x2001), 1), ((1024, 1024), 65)])
+@each_row(("sides", "frames"), [((0x2000, 0x2001), 1), ((1024, 1024), 65)])
 def test_the_frames_of_a_gif_count_whatever_size_its_header_says(sides: tuple[int, int], frames: int) -> None:
     """1 x 1 in the header, and frames of more than the 64 MiB of pixels that an image may have."""
     frame = b"\x21\xf9\x04\0\0\0\0\0" + b"\x2c" + struct.pack("<4HB", 0, 0, *sides, 0x80) + bytes(6)
@@ -137,7 +138,7 @@ def _bmp(bits: int, *, form: int = 0, header: int = 40, table: bytes = b"") -> b
 GRAYS = b"".join(bytes([gray, gray, gray, 0]) for gray in range(256))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("image", "fault"),
     [
         (_bmp(24), ""),
@@ -205,7 +206,7 @@ def _sequence(event: dict[str, Any], **lists: list[list[float]]) -> SequenceExam
     return made
 
 
-@pytest.mark.parametrize("steps", [[], [[1.0, 2.0]], [[1.0, 2.0], [0.0, -1.0], [3.0, 4.0]]])
+@each_row("steps", [[], [[1.0, 2.0]], [[1.0, 2.0], [0.0, -1.0], [3.0, 4.0]]])
 @pytest.mark.covers("rec-sequence")
 def test_a_sequence_example_is_the_same_event_as_nested_lists(steps: list[list[float]]) -> None:
     sequence = _sequence(GOOD, steps=steps)
@@ -295,7 +296,7 @@ def test_the_lockstep_passes_tensors_of_integers_without_a_closer_look() -> None
 
 
 @pytest.mark.covers("feat-weighted")
-@pytest.mark.parametrize(
+@each_row(
     ("event", "sentence"),
     [
         ({"counts": [0.5]}, "counts holds 1 weight, ids 0 values; expected one weight for each"),

@@ -20,6 +20,7 @@ from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
 from services.ingest.tests.conftest import SCHEMA, World
+from testing.rows import each_row
 
 LATE: dict[str, Any] = SCHEMA | {"late_labels": {"key": "id", "wait_seconds": 60}}
 LABELS = Schema.from_mapping(LATE).of_late_labels("later")
@@ -74,7 +75,7 @@ def test_an_idempotency_key_takes_labels_once_and_is_not_that_of_events(later: W
     assert len(_labels_in_log(later)) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "body", "status", "sentence"),
     [
         (_URL, {"labels": [{"late": 1}]}, 400, "id is missing"),
@@ -135,7 +136,7 @@ def test_grpc_takes_labels_all_or_none(later: World) -> None:
     assert _labels_in_log(later) == [{"id": 7, "late": 1}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "sentence"),
     [
         ({"late_labels": {"key": "id"}}, "late_labels must be {key: FEATURE, wait_seconds: N}"),

@@ -18,6 +18,7 @@ from common.process.rpc_aio import open_aio_channel
 from services.ingest.tests.conftest import SCHEMA, event, with_changes
 from services.ingest.tests.processes import Process, get, register
 from testing.processes import free_ports
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 
@@ -102,7 +103,7 @@ def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Proces
     assert ingest.stop() == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "sentence"),
     [
         ({"event_log": "files:/tmp"}, "has an unknown scheme"),

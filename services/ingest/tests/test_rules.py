@@ -15,6 +15,7 @@ from protos import ingest_pb2_grpc
 from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.doors.rules import RULES
+from testing.rows import each_row
 from testing.walking import TOKENS, access_in, asked_of_all, http_actions, rpc_actions
 
 _NOTHING = cast(Any, None)
@@ -33,7 +34,7 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(tmp_path: Pa
     assert actions == {action for action in RULES if not action.startswith("grpc.")}
 
 
-@pytest.mark.parametrize("name", ["", "nobody"])
+@each_row("name", ["", "nobody"])
 def test_without_credentials_only_probes_are_answered(tmp_path: Path, name: str) -> None:
     answers = asked_of_all(_app(tmp_path), name)
     assert {action for action, status in answers.items() if status != 401} == {"GET /healthz", "GET /readyz"}

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import httpx
-import pytest
 
 from common.process.health import Health
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.tests.conftest import World
+from testing.rows import each_row
 from testing.wrong_values import JSON_VALUES, wrong
 
 SCHEMA: dict[str, Any] = {
@@ -39,8 +39,8 @@ EVENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("on_invalid", ["reject", "deadletter"])
-@pytest.mark.parametrize("form", ["json", "ndjson"])
+@each_row("on_invalid", ["reject", "deadletter"])
+@each_row("form", ["json", "ndjson"])
 def test_a_body_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(world: World, on_invalid: str, form: str) -> None:
     world.registry.register("every", SCHEMA)
     app = create_ingest_app(world.intake(), Health())

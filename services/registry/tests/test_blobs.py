@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from services.registry.store.blobs import CHUNK_BYTES, Blobs
+from testing.rows import each_row
 
 CONTENT = b"0123456789" * 100
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -41,7 +42,7 @@ def test_a_file_can_be_read_back_once_it_is_complete(blobs: Blobs, tmp_path: Pat
     assert not _part(tmp_path).exists()
 
 
-@pytest.mark.parametrize(("digest", "bases"), [("x" * 5000, []), ("../" + DIGEST, [DIGEST])])
+@each_row(("digest", "bases"), [("x" * 5000, []), ("../" + DIGEST, [DIGEST])])
 def test_a_patch_of_what_is_no_digest_is_refused(blobs: Blobs, digest: str, bases: list[str]) -> None:
     with pytest.raises(InvalidInput):
         blobs.patch_of(digest, bases)

@@ -25,6 +25,7 @@ from protos import registry_pb2_grpc
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
 from testing.registry_server import RegistryServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 Connect = Callable[[], RegistryClient]
@@ -83,7 +84,7 @@ def test_a_download_keeps_to_its_pace(connect: Connect, tmp_path: Path) -> None:
     assert max(waited) == pytest.approx(2_000_000 / 1e9)
 
 
-@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 100_001])
+@each_row("size", [0, 1, 32 * 1024, 100_001])
 def test_a_file_is_written_in_pieces_and_whole(size: int) -> None:
     class Reluctant(io.BytesIO):
         """Takes no more than 1,000 bytes at a time, as a file may."""
@@ -132,7 +133,7 @@ def test_an_upload_begins_anew_when_what_was_left_of_the_last_one_is_not_of_the_
     assert _blob(registry, file.digest).read_bytes() == (tmp_path / "from" / "a").read_bytes()
 
 
-@pytest.mark.parametrize("path", ["../escaped", "/tmp/escaped", "a/../../escaped", ""])
+@each_row("path", ["../escaped", "/tmp/escaped", "a/../../escaped", ""])
 def test_nothing_is_written_outside_the_folder(connect: Connect, tmp_path: Path, path: str) -> None:
     (file,) = _folder(tmp_path / "from", a=b"1")
     client = connect()

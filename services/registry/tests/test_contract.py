@@ -16,6 +16,7 @@ from common.saved_model.operations import faults_of
 from protos import saved_model_pb2
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, definition, draft, lease, new_catalog, next_plan
+from testing.rows import each_row
 from testing.saved_models import saved_model
 
 X, Y = {"x": ("DT_FLOAT", (-1,))}, {"y": ("DT_FLOAT", (-1,))}
@@ -69,7 +70,7 @@ LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in 
 
 
 @pytest.mark.covers("fmt-savedmodel", "fmt-op-list")
-@pytest.mark.parametrize(
+@each_row(
     ("files", "words"),
     [
         ({"model.keras": b"k"}, "there is no saved_model.pb; the files are: model.keras"),

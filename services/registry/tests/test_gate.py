@@ -13,6 +13,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import Decision, Verdict, VersionMetrics
 from services.registry.store.told import check_told
 from services.registry.versions.gate import judge
+from testing.rows import each_row
 
 VALUES = st.floats(-1e6, 1e6)
 MARGINS = st.floats(0, 1e3)
@@ -140,7 +141,7 @@ def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change
         check_told(evaluation={"window": {**evaluation["window"], "examples": "many"}})
 
 
-@pytest.mark.parametrize("metric", ["log_loss", "rmse", "mae"])
+@each_row("metric", ["log_loss", "rmse", "mae"])
 def test_less_of_an_error_is_better(metric: str) -> None:
     rule = {"metric": metric, "max_regression": 0.0}
     assert _judge(rule, 0.1, 0.2).decision is Decision.PROMOTE
@@ -211,7 +212,7 @@ def test_a_rule_of_every_value_names_the_value_that_breaks_it() -> None:
     assert "carrier is AA" in verdict.reasons[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("of", "sentence"),
     [
         ({"slice": {"carrier": "ZZ"}}, "auc where carrier is ZZ: no held-out example is of this slice"),
@@ -230,7 +231,7 @@ def test_a_slice_without_examples_is_not_enough_evidence(of: Mapping[str, Any], 
     assert _judge_rules(rule).decision is Decision.REJECT
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("difference", "outcome", "decision"),
     [
         ([-0.004, 0.01], "passed", Decision.PROMOTE),
@@ -253,7 +254,7 @@ def test_with_confidence_the_whole_interval_decides(
     assert verdict.outcomes[0].get("difference_interval") == difference
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bounds", "outcome"),
     [
         ({"min_value": 0.69}, "passed"),

@@ -18,6 +18,7 @@ from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
 from testing import plain_http
 from testing.registry_server import RegistryServer
+from testing.rows import each_row
 
 
 @pytest.fixture
@@ -153,11 +154,7 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
         "model.yaml is not base64",
     ),
     "unknown key": (lambda http: _put_model(http, "m2", definition("m2"), owner="x"), 400, "owner"),
-    "nobody": (
-        lambda http: http.put("/v1/models/m/aliases/a", json={"version": 1, "by": ""}),
-        400,
-        "by must name who",
-    ),
+    "nobody": (lambda http: http.put("/v1/models/m/aliases/a", json={"version": 1, "by": ""}), 400, "by must name who"),
     "version beyond all numbers": (lambda http: http.get(f"/v1/models/m/versions/{10**22}"), 400, "version"),
     "schema version beyond all numbers": (
         lambda http: http.get("/v1/streams/s", params={"schema_version": 10**22}),
@@ -194,7 +191,7 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
 }
 
 
-@pytest.mark.parametrize(("call", "status", "message"), REFUSED.values(), ids=REFUSED.keys())
+@each_row(("call", "status", "message"), REFUSED.values())
 def test_what_is_wrong_is_said_in_a_sentence(
     http: httpx.Client, call: Callable[[httpx.Client], httpx.Response], status: int, message: str
 ) -> None:

@@ -12,6 +12,7 @@ from common.registry.catalog import Lease, RoundState
 from services.registry.catalog import Catalog
 from services.registry.rounds.leases import lease_number
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, secret_of, store
+from testing.rows import each_row
 
 TTL_SECONDS = 10.0
 
@@ -215,7 +216,7 @@ def test_a_resume_point_names_files_that_are_there(catalog: Catalog, planned: st
         catalog.put_resume_point(planned, held.token, state={}, files=[type(entry)("a", 6, entry.digest)])
 
 
-@pytest.mark.parametrize("ttl_seconds", [0.0, -1.0, 1e9, float("nan")])
+@each_row("ttl_seconds", [0.0, -1.0, 1e9, float("nan")])
 def test_a_lease_needs_a_sensible_time_and_holder(catalog: Catalog, planned: str, ttl_seconds: float) -> None:
     with pytest.raises(InvalidInput, match="ttl_seconds"):
         catalog.lease_round("a", ttl_seconds=ttl_seconds)

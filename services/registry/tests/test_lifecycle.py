@@ -25,6 +25,7 @@ from services.registry.tests.building import (
     next_plan,
     publish,
 )
+from testing.rows import each_row
 
 WITH_CANARY = replace(GATE, canary=True)
 
@@ -245,7 +246,7 @@ def deep(units: int, restart: bytes = b"") -> dict[str, bytes]:
     return files | ({"restart.yaml": restart} if restart else {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parameters", "features", "words"),
     [
         ({"hidden_units": [65_536] * 4}, {"x": {"type": "numeric"}}, "would have 12,885,295,105 parameters (51.5 GB"),

@@ -14,6 +14,7 @@ from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
 from services.registry.tests.building import SCHEMA, definition, publish
 from services.registry.tests.seeing import seen
+from testing.rows import each_row
 
 _LATE = {
     **SCHEMA,
@@ -141,7 +142,7 @@ def test_the_pages_show_what_is_live_beside_what_was_held_out_and_why_production
     assert "Against version" not in browser.get("/models/w/versions/2").text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "sentence"),
     [
         ("rollout: {}", "rollout needs judge"),

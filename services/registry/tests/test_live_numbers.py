@@ -14,6 +14,7 @@ from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import make_environment
 from services.registry.tests.building import Clock, lease, next_plan, publish
+from testing.rows import each_row
 
 _VOID = {"br", "img", "input", "link", "meta", "path", "line"}
 _SENTENCES = {"p", "h1", "h2", "h3", "a", "code", "pre", "summary", "title"}
@@ -93,7 +94,8 @@ class Ingest(Neighbours):
         return {"end": {"0": 41}, "deadletters": {"start": {"0": 1}, "end": {"0": 4}}}
 
 
-def busy(catalog: Catalog, clock: Clock) -> None:
+@pytest.fixture
+def busy(catalog: Catalog, clock: Clock) -> Catalog:
     """Everything that a page can count is there: versions, a round under way, replicas, rates, a rebuild."""
     publish(catalog)
     publish(catalog)
@@ -121,15 +123,15 @@ def busy(catalog: Catalog, clock: Clock) -> None:
     piece = {"partition": 0, "from_offset": 3, "to_offset": 5, "examples": 2, "reason": "too old"}
     counted = {"head_version": 2, "waiting": 777, "judged_before": 3, "left_out": [piece], "waiting_for": "7 of 10"}
     catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    return catalog
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.template)
-def test_every_live_number_has_a_sentence(catalog: Catalog, clock: Clock, page: Page) -> None:
-    busy(catalog, clock)
+@each_row("page", PAGES)
+def test_every_live_number_has_a_sentence(busy: Catalog, page: Page) -> None:
     path = page.path.replace(":path", "").format(**NAMES)
     place = Place(path, NAMES, {}, "", "", "", "")
     found = LiveNumbers()
-    context = page.make(Reading(catalog, Ingest()), place)
+    context = page.make(Reading(busy, Ingest()), place)
     found.feed(make_environment().get_template(page.template).render({**context, "place": place}))
     assert bool(found.numbers) == (page.template not in _STILL)
     assert found.unexplained == []

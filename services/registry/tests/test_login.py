@@ -20,6 +20,7 @@ from services.registry.pages.login import LOGIN_COOKIE
 from services.registry.tests.building import Clock, new_catalog, publish
 from services.registry.tests.seeing import Seen, seen
 from testing import plain_http
+from testing.rows import each_row
 from testing.walking import TOKENS, bearer, write_access
 
 _ROLES = {
@@ -86,7 +87,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_gets
     assert browser.get("/v1/models").status_code == 200
 
 
-@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
+@each_row("after", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
 def test_logging_in_leads_to_no_other_site(browser: httpx.Client, after: str) -> None:
     page = seen(browser.get("/login", headers=_PAGE))
     fields = {"token": _token_of(page), "access_token": TOKENS["viewer"], "next": after}

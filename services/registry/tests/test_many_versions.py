@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from sqlalchemy import event
 
 from services.registry.catalog import Catalog
 from services.registry.tests.building import publish
+from testing.rows import each_row
 
 QUESTIONS: dict[str, Callable[[Catalog], object]] = {
     "overview": lambda catalog: catalog.overview(),
@@ -23,7 +23,7 @@ _WHOLE = re.compile(r"SCAN (versions|rounds|alias_history|lineage)(?!.*rounds_by
 _SORTED = "TEMP B-TREE FOR ORDER BY"
 
 
-@pytest.mark.parametrize("asked", QUESTIONS)
+@each_row("asked", QUESTIONS)
 def test_a_question_that_is_asked_often_reads_no_table_whole(catalog: Catalog, asked: str) -> None:
     """By SQLite's own plans, which do not depend on how many rows there are."""
     publish(catalog)

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 
 from common.definition.gate import Gate, Rule
 from common.eventlog.tfrecord import frame
@@ -20,17 +19,9 @@ from services.registry.catalog import Catalog
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Reading
 from services.registry.pages.trying import WARMUP_PATH, Offer, offered
-from services.registry.tests.building import (
-    SCHEMA,
-    Clock,
-    draft,
-    lease,
-    multiply,
-    next_plan,
-    publish,
-    store,
-)
+from services.registry.tests.building import SCHEMA, Clock, draft, lease, multiply, next_plan, publish, store
 from services.registry.tests.seeing import Seen, seen
+from testing.rows import each_row
 from testing.saved_models import saved_model
 
 CARRIERS = ["AA", "DL", "UA"]
@@ -218,7 +209,7 @@ def test_a_version_without_warm_up_is_tried_with_the_newest_event_or_values_of_i
     assert offered(Reading(catalog, Ingest()), whole).request == {"inputs": {"k": 0}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "warmup",
     [
         b"no record",
@@ -233,8 +224,7 @@ def test_a_version_without_warm_up_is_tried_with_the_newest_event_or_values_of_i
 def test_whatever_a_pushed_version_calls_its_warm_up_its_page_is_there(
     browser: httpx.Client, catalog: Catalog, warmup: bytes
 ) -> None:
-    pushed(catalog, saved_model(), warmup)
-    answer = browser.get("/models/m/versions/1")
+    answer = browser.get(f"/models/m/versions/{pushed(catalog, saved_model(), warmup).version}")
     assert answer.status_code == 200
     assert "Made-up values of the right kind" in answer.text
 

@@ -20,6 +20,7 @@ from services.registry.tests.building import Clock, leadership_of, new_catalog
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
+from testing.rows import each_row
 from testing.s3_server import s3_bucket
 from testing.waiting import wait_until
 
@@ -130,7 +131,7 @@ def test_while_one_leads_another_waits_and_says_so(postgres: PostgresServer) -> 
     again.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "named"),
     [
         ("postgresql://me:secret@host/db", "REGISTRY_DATABASE_PASSWORD_FILE"),

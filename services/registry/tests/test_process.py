@@ -26,6 +26,7 @@ from protos import registry_pb2_grpc
 from services.registry.tests.building import SCHEMA, secret_of
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
 from testing.registry_server import RegistryServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 Connect = Callable[[], RegistryClient]
@@ -270,7 +271,7 @@ def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
     assert "another registry runs on" in done.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "match"),
     [
         ("REGISTRY_DATADIR", "/tmp", "unknown setting REGISTRY_DATADIR"),
@@ -284,7 +285,7 @@ def test_a_setting_that_cannot_be_meant_stops_the_start(tmp_path: Path, name: st
     assert match in done.stderr
 
 
-@pytest.mark.parametrize("content", [b"this is no database, and long enough to be told from one" * 100, None])
+@each_row("content", [b"this is no database, and long enough to be told from one" * 100, None])
 def test_a_catalog_that_cannot_be_read_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
     if content is None:
         (tmp_path / "catalog.sqlite").mkdir()

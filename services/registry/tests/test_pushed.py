@@ -12,6 +12,7 @@ from common.registry.catalog import PUSHED, Decision, Version, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, new_catalog, publish, store
 from services.registry.versions.pushed import Measured
+from testing.rows import each_row
 from testing.saved_models import saved_model
 
 
@@ -95,7 +96,7 @@ def test_other_signatures_than_productions_are_told(catalog: Catalog) -> None:
     assert "input x (float32 [n]) is gone" in pushed.verdict.reasons[1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "path", "words"),
     [
         (b"no graph", "saved_model/saved_model.pb", "is not a SavedModel"),

@@ -15,6 +15,7 @@ from common.registry.catalog import OffsetRange, RoundPlan, RoundState, ranges_a
 from services.registry.catalog import Catalog
 from services.registry.rounds.ranges import check_contiguous, end_position
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, publish
+from testing.rows import each_row
 
 SKIP = Gate(metric="auc", min_value=0.9, on_reject="skip")
 
@@ -47,7 +48,7 @@ def test_no_round_is_planned_while_one_is_open(catalog: Catalog) -> None:
         catalog.plan_round(replace(plan, sequence=2))
 
 
-@pytest.mark.parametrize("sequence", [0, 2, -1])
+@each_row("sequence", [0, 2, -1])
 def test_a_sequence_that_is_not_due_is_refused(catalog: Catalog, sequence: int) -> None:
     with pytest.raises(Conflict, match="next round of m is number 1"):
         catalog.plan_round(replace(next_plan(catalog), sequence=sequence))

@@ -18,6 +18,7 @@ from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.tests.building import SCHEMA
+from testing.rows import each_row
 from testing.walking import access_in, asked_of_all, bearer, call, http_actions, rpc_actions
 
 _OPEN = {action for action, rule in RULES.items() if rule.is_open}
@@ -52,7 +53,7 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(app: ASGIApp
     assert all(action.startswith(_OPEN_PATHS) for action in _OPEN)
 
 
-@pytest.mark.parametrize("name", ["", "nobody"])
+@each_row("name", ["", "nobody"])
 def test_without_credentials_no_route_is_answered_but_those_of_probes(app: ASGIApp, name: str) -> None:
     answers = asked_of_all(app, name)
     assert {action for action, status in answers.items() if status != 401} == _OPEN & answers.keys()

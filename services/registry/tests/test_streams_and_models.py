@@ -9,6 +9,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from services.registry.catalog import Catalog
 from services.registry.definitions.models import definition_digest
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan
+from testing.rows import each_row
 
 
 def _with_feature(**feature: object) -> str:
@@ -36,7 +37,7 @@ def test_an_incompatible_schema_is_refused_with_the_reason(catalog: Catalog) -> 
     assert catalog.get_stream("s").schema_version == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"features": [], "labels": [], "more": 1}'])
+@each_row("text", ["", "[]", "{", '{"features": [], "labels": [], "more": 1}'])
 def test_what_is_no_schema_is_refused(catalog: Catalog, text: str) -> None:
     with pytest.raises(InvalidInput):
         catalog.register_stream("t", text)

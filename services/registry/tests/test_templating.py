@@ -1,11 +1,10 @@
 """How the pages write numbers: short, with a unit, and never a power of ten where a person expects digits."""
 
-import pytest
-
 from services.registry.pages.templating import change, count, duration, number, size
+from testing.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "written"),
     [
         (0, "0"), (0.5, "0.5"), (99.7, "100"), (123.4, "123"), (9_999, "9,999"), (9_999.6, "10 k"), (999_499, "999 k"),
@@ -17,7 +16,7 @@ def test_a_count_is_short(value: object, written: str) -> None:
     assert count(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seconds", "written"),
     [(0.0004, "0.4 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (72, "72 s"), (-5, "-5 s"), (-86_400 * 3, "-3 d")],
 )

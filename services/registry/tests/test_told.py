@@ -9,6 +9,7 @@ from common.errors import InvalidInput
 from services.registry.catalog import Catalog
 from services.registry.pages import statistics
 from services.registry.tests.building import lease, next_plan, publish
+from testing.rows import each_row
 
 STATISTICS = b'{"fields": {"x": {"kind": "number", "examples": 2, "missing": 0, "values": 2, "quantiles": [0, 1]}}}'
 SLICE = {"by": ["a"], "where": {"a": "1"}, "count": 3, "metrics": {"candidate": {"auc": None}}}
@@ -52,9 +53,7 @@ def test_warnings_progress_and_failures_of_another_form_are_refused(catalog: Cat
             catalog.fail_round(held.round.round_id, held.token, reason="x", failure=failure)
 
 
-@pytest.mark.parametrize(
-    "content", [b"[" * 100_000, b"1", b'{"fields": 3}', STATISTICS.replace(b"[0, 1]", b'["x", 1]')]
-)
+@each_row("content", [b"[" * 100_000, b"1", b'{"fields": 3}', STATISTICS.replace(b"[0, 1]", b'["x", 1]')])
 def test_statistics_of_another_form_are_none(catalog: Catalog, content: bytes) -> None:
     good = publish(catalog, contents={"statistics/round.json": STATISTICS})
     assert statistics.of_version(catalog, good) is not None

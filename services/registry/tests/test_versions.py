@@ -7,14 +7,7 @@ from dataclasses import replace
 import pytest
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
-from common.registry.catalog import (
-    Decision,
-    FileEntry,
-    RoundState,
-    Version,
-    VersionDraft,
-    VersionStatus,
-)
+from common.registry.catalog import Decision, FileEntry, RoundState, Version, VersionDraft, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.tests.building import GATE, Clock, draft, lease, next_plan, publish
 

@@ -18,6 +18,7 @@ from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, lease, new_catalog, next_plan, publish
 from services.registry.webhooks.hooks import EVENTS, Webhook, read_webhooks
 from services.registry.webhooks.sender import SIGNATURE, PlacesInFiles, Webhooks
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 SECRET = "a secret of the test"
@@ -128,7 +129,7 @@ def test_what_nobody_takes_is_given_up_openly_and_the_next_is_told(
     stopped(stop, catalog)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "said"),
     [
         ({"url": "ftp://x"}, "url"), ({"secret": "short"}, "16 characters"), ({"events": ["lunch"]}, "lunch"),

@@ -13,6 +13,7 @@ import yaml
 from services.registry.catalog import Catalog
 from services.registry.tests.building import SCHEMA, definition, publish, store
 from services.registry.webhooks.hooks import read_webhooks
+from testing.rows import each_row
 from testing.saved_models import saved_model
 from testing.wrong_values import JSON_VALUES, YAML_VALUES, refusal_of, wrong
 
@@ -84,7 +85,7 @@ def _refusals(browser: httpx.Client, route: str, bodies: Iterable[tuple[str, obj
     return statuses
 
 
-@pytest.mark.parametrize("route", BODIES)
+@each_row("route", BODIES)
 def test_a_body_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(browser: httpx.Client, route: str) -> None:
     assert 400 in _refusals(browser, route, wrong(BODIES[route], JSON_VALUES))
 

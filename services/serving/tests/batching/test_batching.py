@@ -20,6 +20,7 @@ from services.serving.tests.support.recording_model import (
 )
 from services.serving.wire.codes import Code
 from services.serving.wire.work import waits_of
+from testing.rows import each_row
 
 
 @pytest.mark.covers("srv-batch-inter")
@@ -140,7 +141,7 @@ def test_the_work_of_a_signature_is_counted_per_batch() -> None:
     assert sum(work["waits"]) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "reason"),
     [
         ({"max_batch_size": 0}, "max_batch_size must be at least 1, got 0"),

@@ -1,12 +1,12 @@
 """Where a rule that a version's graph holds is broken, the answer names input, row and value, as for bounds."""
 
 import numpy as np
-import pytest
 
 from services.serving.tests.support.queue_asker import request
 from services.serving.tests.support.recording_model import RecordingModel, answers_of
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
+from testing.rows import each_row
 
 
 def _escaped(text: str) -> str:
@@ -33,7 +33,7 @@ class RuledModel(RecordingModel):
 _RANGE = 'input "x": the value is not from 0 to 28'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rule", "values", "sentence"),
     [
         (_RANGE, [[77.0]], 'input "x", row 0: the value 77.0 is not from 0 to 28'),

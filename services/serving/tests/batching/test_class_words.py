@@ -17,6 +17,7 @@ from services.serving.tests.support.recording_model import SECOND, replies_to, t
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 _WORDS = {"class_id": ["early", "on time", "späť"], "rain/probability": ["dry", "wet"], "other/class_id": ["a", "b"]}
 _NUMBERS = TensorSpec("DT_INT64", (-1,))
@@ -89,7 +90,7 @@ def test_an_output_that_there_is_not_is_refused_as_before(contract: InputContrac
     assert (reply.error_code, model.asked) == (Code.INVALID_ARGUMENT, [])
 
 
-@pytest.mark.parametrize("words", [[], {"class_id": "ab"}, {"class_id": ["a"]}, {"class_id": ["a", 1]}])
+@each_row("words", [[], {"class_id": "ab"}, {"class_id": ["a"]}, {"class_id": ["a", 1]}])
 def test_words_of_another_form_are_refused(tmp_path: Path, words: object) -> None:
     path = tmp_path / INPUTS_PATH
     path.parent.mkdir(parents=True)

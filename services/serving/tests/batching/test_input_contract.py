@@ -20,6 +20,7 @@ from services.serving.tests.support.recording_model import SECOND, replies_to, t
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "distance", "dtype": "float32", "min": 0.1, "max": 5000},
@@ -104,13 +105,13 @@ def test_a_value_out_of_bounds_is_refused_alone_and_the_rest_of_its_batch_answer
     assert batcher.report()["requests"] == 4
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 5001.0])
+@each_row("value", [np.nan, np.inf, 5001.0])
 def test_no_number_outside_of_the_bounds_gets_in(tmp_path: Path, value: float) -> None:
     (reply,), model, _ = answers(contract_of(tmp_path), one(value))
     assert (reply.error_code, model.calls) == (Code.INVALID_ARGUMENT, [])
 
 
-@pytest.mark.parametrize(("value", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+@each_row(("value", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
 def test_a_number_that_is_not_finite_is_refused_also_where_there_are_no_bounds(
     tmp_path: Path, value: float, shown: str
 ) -> None:
@@ -154,7 +155,7 @@ def test_what_fills_lists_up_is_refused_between_values_and_never_read_as_nothing
     assert spaces[0].error_code == 0, "a version of before took the empty word for nothing, wherever it stood"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "values"),
     [("DT_STRING", '["a", "\uffff"]'), ("DT_STRING", '[{"b64": "77+/"}]'), ("DT_INT64", "[1, -9223372036854775808]")],
 )
@@ -200,8 +201,8 @@ def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
     assert found.defaulted == {"pixels": 2, "tags": 1}
 
 
-@pytest.mark.parametrize("body", [b'{"instances":[{"c":[]},{"c":[]}]}', b'{"inputs":{"c":[[],[]]}}'])
-@pytest.mark.parametrize(("shape", "expected"), [((-1, -1, 3), (2, 0, 3)), ((-1, -1), (2, 0))])
+@each_row("body", [b'{"instances":[{"c":[]},{"c":[]}]}', b'{"inputs":{"c":[[],[]]}}'])
+@each_row(("shape", "expected"), [((-1, -1, 3), (2, 0, 3)), ((-1, -1), (2, 0))])
 def test_lists_without_a_step_have_the_shape_of_their_steps(
     body: bytes, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
@@ -209,7 +210,7 @@ def test_lists_without_a_step_have_the_shape_of_their_steps(
     assert read_inputs(Document(body), lists).arrays["c"].shape == expected
 
 
-@pytest.mark.parametrize("body", [b'{"instances":[{"c":[1,0]},{"c":[7]}]}', b'{"inputs":{"c":[[1,0],[7]]}}'])
+@each_row("body", [b'{"instances":[{"c":[1,0]},{"c":[7]}]}', b'{"inputs":{"c":[[1,0],[7]]}}'])
 def test_lists_that_nobody_may_fill_up_are_refused_with_what_to_do(body: bytes) -> None:
     lists = Signature("", {"c": TensorSpec("DT_INT64", (-1, -1))}, {}, has_schema=True)
     with pytest.raises(RequestFailed, match=r"size: .* send each length alone, or give the module an input c\.mask"):

@@ -22,6 +22,7 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, default_rows
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.pictures import png
+from testing.rows import each_row
 
 END = -(2**63)
 PNG = png(np.zeros((3, 3), np.uint8))
@@ -89,7 +90,7 @@ def answers(contract: InputContract, *inputs: dict[str, np.ndarray]) -> list[que
     return replies_to(asked, found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changed", "sentence"),
     [
         ({"grid": bytes(3)}, 'input "grid", row 0 holds 3 bytes, expected 4: uint8 [2, 2]'),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from services.serving.batching.merge import Batcher
 from services.serving.engines.warm_up import dependent_signatures
@@ -12,6 +11,7 @@ from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.tests.support.recording_model import SECOND, replies_to, requests_of, rows, taken, values_of
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 _ROWS = {"x": TensorSpec("DT_FLOAT", (-1, 1))}
 _DRAWS = np.random.default_rng(5)
@@ -39,13 +39,13 @@ def share(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(x) / np.exp(x).sum())
 
 
-@pytest.mark.parametrize("function", [running_sum, share, lambda x: x - x.mean(), lambda x: x[::-1]])
+@each_row("function", [running_sum, share, lambda x: x - x.mean(), lambda x: x[::-1]])
 def test_rows_that_depend_on_each_other_are_found(function: Callable[[np.ndarray], np.ndarray], tmp_path: Path) -> None:
     found = dependent_signatures(Function(function), tmp_path, ModelOptions())
     assert found == {"serving_default": "y"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "function",
     [
         lambda x: x * 2,
@@ -53,7 +53,6 @@ def test_rows_that_depend_on_each_other_are_found(function: Callable[[np.ndarray
         lambda x: _DRAWS.standard_normal(x.shape),
         lambda x: x.sum(axis=0),
     ],
-    ids=["independent", "rounded otherwise", "drawn", "without rows"],
 )
 def test_others_are_not(function: Callable[[np.ndarray], np.ndarray], tmp_path: Path) -> None:
     assert dependent_signatures(Function(function), tmp_path, ModelOptions()) == {}

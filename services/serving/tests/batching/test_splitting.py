@@ -20,6 +20,7 @@ from services.serving.tests.support.recording_model import (
 )
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays
+from testing.rows import each_row
 
 SPLIT: dict[str, Any] = {"enable_large_batch_splitting": True}
 
@@ -81,7 +82,7 @@ def test_of_which_a_call_takes_16384_rows() -> None:
     assert batcher.report()["requests"] == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "named", [{"allowed_batch_sizes": (4,)}, {"max_execution_batch_size": 4, "max_batch_size": 8}, {"slo_ms": 50.0}]
 )
 def test_unless_sizes_or_an_objective_are_named(named: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
     assert [len(call) for call in model.calls] == [4, 3, 2]
 
 
-@pytest.mark.parametrize("count", [2, 6])
+@each_row("count", [2, 6])
 def test_parts_that_cannot_be_put_together_are_run_again_as_they_came(count: int) -> None:
     model = AsWideAsItsBatch()
     replies, _ = answers_of(model, requests_of(rows(1, 1, 1), rows(*[2] * count)), max_batch_size=4, **SPLIT)

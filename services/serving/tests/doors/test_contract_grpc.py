@@ -14,6 +14,7 @@ import pytest
 from protos import tfserving_pb2 as tfs
 from services.serving.tests.support.contract_cases import CALLS, example
 from services.serving.tests.support.contract_server import ContractServer
+from testing.rows import each_row
 
 _SERVICE = "/tensorflow.serving.PredictionService/"
 _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
@@ -31,7 +32,7 @@ def stock(contract: ContractServer, warm_python: None) -> list[Any]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("index", range(len(CALLS)), ids=lambda index: f"{index}-{CALLS[index][0]}")
+@each_row("index", range(len(CALLS)))
 def test_the_stock_stubs_get_what_tensorflow_gives(contract: ContractServer, stock: list[Any], index: int) -> None:
     expected = contract.expected(index)
     assert stock[index].keys() == expected.keys()
@@ -172,7 +173,7 @@ _FAULTS: list[tuple[str, Any, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "request_", "code", "words"), _FAULTS, ids=[f"{f[0]}-{f[3][:50]}" for f in _FAULTS])
+@each_row(("method", "request_", "code", "words"), _FAULTS)
 def test_faults_have_their_code_and_words(
     channel: grpc.Channel, method: str, request_: Any, code: str, words: str
 ) -> None:
@@ -184,7 +185,7 @@ def test_faults_have_their_code_and_words(
     assert details.startswith(words) if is_open else details == words
 
 
-@pytest.mark.parametrize(("inputs", "quotient"), [({"x": X}, [0.5, 1.0]), ({"x": X, "y": Y}, [0.25, 0.25])])
+@each_row(("inputs", "quotient"), [({"x": X}, [0.5, 1.0]), ({"x": X, "y": Y}, [0.25, 0.25])])
 def test_a_default_of_the_signature_is_fed_where_its_input_is_left_out(
     channel: grpc.Channel, inputs: dict[str, tfs.TensorProto], quotient: list[float]
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_filter_leaves_only_the_outputs_it_names(channel: grpc.Channel) -> Non
 _HALF = np.array(1.5, np.float16).view("u2").item()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signature", "given", "field", "values"),
     [
         ("echo_float32", tensor(1, 2, shape=[4]), "float_val", [1, 2, 2, 2]),

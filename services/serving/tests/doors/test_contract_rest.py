@@ -11,6 +11,7 @@ import pytest
 from services.serving.tests.support.contract_cases import CALLS, DTYPES, SINGLE_INPUT, base64_of
 from services.serving.tests.support.contract_faults import FAULTS, KEYED, ROW, body
 from services.serving.tests.support.contract_server import ContractServer
+from testing.rows import each_row
 
 _NUMBERED = list(enumerate(CALLS))
 
@@ -45,8 +46,8 @@ def same(answer: Any, expected: Any, name: str) -> bool:
 
 
 @pytest.mark.covers("srv-rest")
-@pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
-@pytest.mark.parametrize("form", ["named", "plain", "base64"])
+@each_row(("index", "call"), _NUMBERED)
+@each_row("form", ["named", "plain", "base64"])
 def test_columns_give_what_tensorflow_gives(
     contract: ContractServer, index: int, call: tuple[str, Any], form: str
 ) -> None:
@@ -68,8 +69,8 @@ def test_columns_give_what_tensorflow_gives(
 
 
 @pytest.mark.covers("srv-rest")
-@pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
-@pytest.mark.parametrize("names", [True, False])
+@each_row(("index", "call"), _NUMBERED)
+@each_row("names", [True, False])
 def test_rows_give_what_tensorflow_gives_row_by_row(
     contract: ContractServer, index: int, call: tuple[str, Any], names: bool
 ) -> None:
@@ -129,8 +130,8 @@ def is_taken(dtype: str, value: Any) -> bool:
     return isinstance(value, int) and low <= value <= high
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("dtype", [*DTYPES, "string"])
+@each_row("kind", _KINDS)
+@each_row("dtype", [*DTYPES, "string"])
 def test_each_type_takes_its_json_values_and_no_others(contract: ContractServer, dtype: str, kind: str) -> None:
     value = _KINDS[kind]
     column = contract.post("m:predict", body(f"echo_{dtype}", inputs=[value]))
@@ -152,7 +153,7 @@ def test_each_type_takes_its_json_values_and_no_others(contract: ContractServer,
     assert named.json() == {"error": KEYED.format(0, "x") + f"INVALID_ARGUMENT: {inner}"}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64", "complex128", "uint16"])
+@each_row("dtype", ["float16", "bfloat16", "complex64", "complex128", "uint16"])
 def test_types_without_json_are_501_in_columns_and_400_in_rows(contract: ContractServer, dtype: str) -> None:
     words = f"Conversion of JSON Value: 1 to type: {'half' if dtype == 'float16' else dtype}"
     assert contract.fault("m:predict", body(f"echo_{dtype}", inputs=[1])) == (501, words)
@@ -160,14 +161,14 @@ def test_types_without_json_are_501_in_columns_and_400_in_rows(contract: Contrac
     assert contract.fault("m:predict", body(f"echo_{dtype}", instances=[1])) == rows
 
 
-@pytest.mark.parametrize(("path", "content", "status", "message"), FAULTS)
+@each_row(("path", "content", "status", "message"), FAULTS)
 def test_faults_have_their_status_and_words(
     contract: ContractServer, path: str, content: str, status: int, message: str
 ) -> None:
     assert contract.fault(path, content) == (status, message)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "expected"),
     [
         ('{"inputs": [NaN, 1, Infinity]}', "[NaN, 1.0, Infinity]"),
@@ -191,8 +192,8 @@ def test_the_parser_is_lenient_and_floats_read_back_as_the_same(
 
 
 @pytest.mark.covers("srv-classify-regress")
-@pytest.mark.parametrize("signature", ["classify", "classify_scores", "classify_classes"])
-@pytest.mark.parametrize("context", [False, True])
+@each_row("signature", ["classify", "classify_scores", "classify_classes"])
+@each_row("context", [False, True])
 def test_classify_lists_labels_with_scores(contract: ContractServer, signature: str, context: bool) -> None:
     examples: list[dict[str, Any]] = [{"x": 0.5, "s": "a"}, {"x": [1.0], "s": [{"b64": "Yg=="}], "k": True}]
     fields = {"context": {"k": 3}} if context else {}
@@ -212,7 +213,7 @@ def test_without_a_name_the_signatures_are_meant_that_trained_versions_have(cont
     assert answer == {"results": [1.0, 0.2]}
 
 
-@pytest.mark.parametrize(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
+@each_row(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
 def test_regress_lists_values(contract: ContractServer, signature: str, expected: list[float]) -> None:
     response = contract.post("m/versions/7:regress", body(signature, examples=[{"x": 0.5}, {"x": 0.1, "k": 2}]))
     assert response.json() == {"results": expected}
@@ -223,7 +224,7 @@ def test_whole_numbers_fail_on_a_float_feature_by_the_models_own_error(contract:
     assert (status, "Data types don't match" in message) == (400, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signature", "inputs", "status", "words"),
     [
         ("checked", {"x": [1, -1]}, 400, "must not be negative"),
@@ -237,12 +238,12 @@ def test_errors_of_the_graph_keep_their_code(
     assert (found, words in message) == (status, True)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [([[1, 2]], [3.0]), ([1, 2], 3.0), ([[[1, 2]]], [[3.0]])])
+@each_row(("inputs", "outputs"), [([[1, 2]], [3.0]), ([1, 2], 3.0), ([[[1, 2]]], [[3.0]])])
 def test_the_shape_of_the_signature_is_not_compared(contract: ContractServer, inputs: Any, outputs: Any) -> None:
     assert contract.post("m:predict", {"inputs": inputs}).json() == {"outputs": outputs}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "status"),
     [
         ("POST", "/V1/Models/m:predict", 200), ("POST", "/v1/models/m/VERSIONS/007:predict", 200),
@@ -265,7 +266,7 @@ def test_routes(contract: ContractServer, method: str, path: str, status: int) -
         assert response.json() == {"error": words}
 
 
-@pytest.mark.parametrize(("origin", "status"), [("http://a", 200), ("https://a", 200), ("a", 400), (None, 400)])
+@each_row(("origin", "status"), [("http://a", 200), ("https://a", 200), ("a", 400), (None, 400)])
 def test_options_are_answered_with_an_empty_body(contract: ContractServer, origin: str | None, status: int) -> None:
     response = contract.request("OPTIONS", "/v1/models/m:predict", headers={"Origin": origin} if origin else {})
     assert (response.status_code, response.content) == (status, b"")

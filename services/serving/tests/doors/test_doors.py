@@ -18,6 +18,7 @@ from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _METRICS = "/monitoring/prometheus/metrics"
@@ -232,7 +233,7 @@ def test_rest_may_stay_without_tls(redis_beside: RedisServer, certificates: Cert
         server.kill()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ('server_cert: "x"', "has no server_key"), ('server_key: "x" server_cert: "y"', "cannot be used"),

@@ -17,6 +17,7 @@ from services.serving.tests.front.test_front_process import Serving
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
@@ -89,7 +90,7 @@ def test_log_lines_and_records_name_the_request(
     assert prediction_log_pb2.PredictionLog.FromString(record).request_id == "order-17"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "message"),
     [
         ({"SERVING_REQUEST_LOG_SAMPLING": "0.5"}, "SERVING_REQUEST_LOG does not say where"),

@@ -20,6 +20,7 @@ from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_s
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import TensorSpec
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _TIMEOUT_SECONDS = 60.0
@@ -174,7 +175,7 @@ def test_a_reload_of_the_configuration_is_refused_with_the_reason(channel: grpc.
     assert "takes its models from a registry" in str(caught.value.details())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ([], "GetModelMetadataRequest must specify at least one metadata_field"),

@@ -14,6 +14,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 _TIMEOUT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
@@ -178,7 +179,6 @@ def test_a_gzip_body_is_inflated_and_a_broken_one_is_empty(wire: Wire) -> None:
         post([], "Content-Encoding: gzip", body=gzip.compress(b" " * (_MAX_BODY_BYTES + 1))),
         chunked(b" " * 5000),
     ],
-    ids=["plain", "inflated", "chunked"],
 )  # fmt: skip
 def test_a_body_over_the_limit_is_refused(wire: Wire, request_bytes: bytes) -> None:
     wire.send(request_bytes)
@@ -264,8 +264,8 @@ def test_a_deadline_header_that_is_no_number_is_refused(wire: Wire) -> None:
     assert (status, "X-Request-Timeout-Ms".lower() in json.loads(body)["error"]) == (400, True)
 
 
-@pytest.mark.parametrize("milliseconds", ["²", "1²", "٣", "1_000", "+1", "1.5", "-1", "0x10", "9" * 10])
-@pytest.mark.parametrize("way", [(), ("Accept: */*", "Expect: nothing")], ids=["fast", "ordinary"])
+@each_row("milliseconds", ["²", "1²", "٣", "1_000", "+1", "1.5", "-1", "0x10", "9" * 10])
+@each_row("way", [(), ("Accept: */*", "Expect: nothing")])
 def test_a_deadline_header_of_digits_that_are_no_decimal_ones_is_refused(
     wire: Wire, milliseconds: str, way: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,7 +275,7 @@ def test_a_deadline_header_of_digits_that_are_no_decimal_ones_is_refused(
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b'{"instances": ' + b"[" * 4000,
@@ -284,9 +284,8 @@ def test_a_deadline_header_of_digits_that_are_no_decimal_ones_is_refused(
         b'{"x": "a:b", "instances": ' + b'{"a":' * 600 + b"1" + b"}" * 601,
         b'{"x": "a:b", "x": 1, "instances": ' + b'[{"a":' * 450 + b"1" + b"}]" * 450 + b"}",
     ],
-    ids=["lists", "after a number of RapidJSON's", "after a number of Python's", "objects", "both"],
 )
-@pytest.mark.parametrize("way", [(), ("Expect: nothing",)], ids=["fast", "ordinary"])
+@each_row("way", [(), ("Expect: nothing",)])
 def test_a_body_nested_without_end_is_the_clients_fault_and_nothing_to_log(
     wire: Wire, body: bytes, way: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -345,7 +344,7 @@ def test_metadata_shows_signatures_with_default_values_written_out(front: FrontT
     assert get(front, "/v1/models/m/versions/7/metadata")[0] == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path"),
     [
         ("GET", "/v1/models/m:predict"), ("POST", "/v1/models/m"), ("POST", "/v1/models/m:PREDICT"),

@@ -19,6 +19,7 @@ from services.serving.wire.limits import Limits
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _TIMEOUT_SECONDS = 60.0
@@ -92,7 +93,7 @@ def test_others_are_answered_while_a_large_body_is_read(front: FrontThread) -> N
         assert waiting.result().json() == {"predictions": [0.75] * 50_000}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "message"),
     [
         (rows(b'{"x":1}', 400_001), "the body has 400002 objects, expected at most 400000; send fewer rows at once"),
@@ -101,7 +102,7 @@ def test_others_are_answered_while_a_large_body_is_read(front: FrontThread) -> N
         (rows(b"1", 100_001), "the request has 100,001 rows, expected at most 100,000; send fewer at once"),
     ],
 )
-@pytest.mark.parametrize("verb", ["predict", "predictAsync"])
+@each_row("verb", ["predict", "predictAsync"])
 def test_more_values_than_a_request_may_have_are_refused(
     front: FrontThread, body: bytes, message: str, verb: str
 ) -> None:
@@ -146,9 +147,7 @@ def test_large_grpc_messages_are_answered_whatever_the_order_of_their_fields(fro
         assert np.array_equal(np.array(response.outputs["y"].float_val, np.float32), expected)
 
 
-@pytest.mark.parametrize(
-    "message", [b"\x0a\xff\xff\xff\xff\x7f" + b"x" * 300_000, b"\x80" * 300_000, b"\x1a\x00" * 200_000]
-)
+@each_row("message", [b"\x0a\xff\xff\xff\xff\x7f" + b"x" * 300_000, b"\x80" * 300_000, b"\x1a\x00" * 200_000])
 def test_a_large_message_that_is_no_request_is_refused(front: FrontThread, message: bytes) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         call(front, "Predict", message)

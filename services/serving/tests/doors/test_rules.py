@@ -24,6 +24,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.walking import TOKENS, access_in, asked_of_all, bearer, call, http_actions, rpc_actions, write_access
 
 _NOTHING = cast(Any, None)
@@ -83,7 +84,7 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(tmp_path: Pa
     assert actions == {action for action in _RULES if not action.startswith("grpc.")}
 
 
-@pytest.mark.parametrize("name", ["", "nobody"])
+@each_row("name", ["", "nobody"])
 def test_without_credentials_only_probes_are_answered(tmp_path: Path, name: str) -> None:
     answers = asked_of_all(_app(tmp_path), name)
     assert {action for action, status in answers.items() if status != 401} == _PROBES
@@ -95,7 +96,7 @@ def test_a_sender_asks_nothing_of_serving(tmp_path: Path) -> None:
     assert {action for action, status in answers.items() if status != 403} == (anybody | _PROBES) & answers.keys()
 
 
-@pytest.mark.parametrize("more", [{}, _UNUSUAL], ids=["short way", "ordinary way"])
+@each_row("more", [{}, _UNUSUAL])
 def test_predictions_are_for_who_may_predict(front: FrontThread, more: Mapping[str, str]) -> None:
     expected = {
         "predictor": 200,
@@ -129,7 +130,7 @@ def test_a_misspelt_name_is_not_answered_with_one_that_is_not_for_the_caller(fro
     assert "did you mean" not in answer.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "/v1/models/m%2F..%2Fsecret:predict", "/v1/models/m/../secret:predict", "/v1/models/%6D%2e:predict",

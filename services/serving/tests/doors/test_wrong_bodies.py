@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
@@ -15,6 +14,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.wrong_values import JSON_VALUES, wrong
 
 SIGNATURE = Signature(
@@ -41,7 +41,7 @@ def _sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest
     return {"y": inputs["x"].reshape(max(1, inputs["k"].size), -1).sum(axis=1)}
 
 
-@pytest.mark.parametrize("name", BODIES)
+@each_row("name", BODIES)
 def test_a_prediction_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(
     redis_server: RedisServer, name: str
 ) -> None:

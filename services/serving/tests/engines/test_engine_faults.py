@@ -14,6 +14,7 @@ from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GuardedCall
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 Found = dict[str, dict[str, str]]
 TENSORFLOW = "session, single-threaded executor"
@@ -35,7 +36,7 @@ def found(saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("case", "words"),
     [
         ("other values", "onnxruntime: output y differs by 0.5"),
@@ -111,7 +112,7 @@ def test_after_a_crash_a_version_runs_on_tensorflow_alone(found: Found) -> None:
     assert found["cautious"]["kind"] == "session, default executor"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expected", "got", "problem"),
     [
         ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], ""),
@@ -141,7 +142,7 @@ def test_whole_numbers_and_strings_must_be_the_same() -> None:
         assert problem == "output y has other values"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("x", "ids", "passes"),
     [
         (np.ones((2, 3), np.float32), np.zeros(2, np.int64), True),

@@ -17,6 +17,7 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 _PREDICT = "tensorflow/serving/predict"
 
@@ -80,11 +81,7 @@ def test_recorded_requests_are_run_as_they_are_and_the_largest_again_as_a_full_b
     model = PickyModel()
     write(tmp_path, [predict([1]), predict([1, 2, 3], output_filter=["y"])])
     notes = warm_up(model, tmp_path, batches_of(8))
-    assert model.asked == [
-        ("serving_default", 1, ()),
-        ("serving_default", 3, ("y",)),
-        ("serving_default", 8, ()),
-    ]
+    assert model.asked == [("serving_default", 1, ()), ("serving_default", 3, ("y",)), ("serving_default", 8, ())]
     assert notes == [
         "warmed up with its recorded requests: 2 of serving_default",
         "signature classify was not warmed up: that is nothing",
@@ -171,7 +168,7 @@ def test_a_context_is_part_of_each_example(tmp_path: Path) -> None:
     assert set(example_pb2.Example.FromString(model.given[-1][0]).features.feature) == {"c", "e"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("records", "code", "reason"),
     [
         ([b"\x2a\x00"], Code.UNIMPLEMENTED, "request 0 .* Unsupported log_type for warmup: session_run_log"),

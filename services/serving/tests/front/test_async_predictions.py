@@ -19,6 +19,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
@@ -170,7 +171,7 @@ def test_an_answer_can_be_thrown_away(client: httpx.Client) -> None:
     assert client.get(f"/v1/predictions/{prediction}").status_code == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "body", "status", "message"),
     [
         ("POST", _SUBMIT, "{", 400, "JSON"),
@@ -217,10 +218,7 @@ def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: Front
 
 
 def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisServer) -> None:
-    with (
-        ThreadPoolExecutor(1) as pool,
-        FakeRunner(redis_server.url, sums_of_no_negative) as runner,
-    ):
+    with ThreadPoolExecutor(1) as pool, FakeRunner(redis_server.url, sums_of_no_negative) as runner:
         runner.answers.clear()
         with FrontThread(redis_server.url, replica_state(version())) as front:
             prediction = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60).json()["id"]

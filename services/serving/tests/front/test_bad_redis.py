@@ -111,10 +111,7 @@ def test_what_answers_nonsense_counts_as_away_until_it_is_a_redis_again(
     with FrontThread(distorted.url, replica_state(version())) as front, FakeRunner(redis_server.url, row_sums):
         distorted.change = change
         wait_until(lambda: is_refused(front, words))
-        for act in (
-            lambda: queue.exchange([], ["alias/production"], count=1, block_milliseconds=0),
-            queue.connect,
-        ):
+        for act in (lambda: queue.exchange([], ["alias/production"], count=1, block_milliseconds=0), queue.connect):
             with pytest.raises(Unavailable):
                 act()
         distorted.be_itself()

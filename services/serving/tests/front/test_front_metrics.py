@@ -17,6 +17,7 @@ from services.serving.queue.turns import Turns
 from services.serving.tests.support.recording_model import RecordingModel, answers_of, requests_of, rows
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.replica_state import decode, encode
+from testing.rows import each_row
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def _scraped(report: dict[str, Any]) -> str:
     return generate_latest(registry).decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         'headrace_serving_queue_requests{model="m",target="alias/production"} 5.0',

@@ -16,6 +16,7 @@ import pytest
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
@@ -158,7 +159,7 @@ def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[...
     wait_until(lambda: not psutil.pid_exists(manager) or psutil.Process(manager).status() == psutil.STATUS_ZOMBIE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "message"),
     [
         ("SERVING_REDIS_URL", "http://x", "SERVING_REDIS_URL"), ("SERVING_QUEUE_LIMT", "1", "unknown setting"),

@@ -16,6 +16,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 _HEADER = "x-request-id"
 _TAG = "order 17/é".encode("latin-1")
@@ -34,7 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     redis.stop()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "content", "status"),
     [
         ("POST", "/v1/models/m:predict", b'{"instances": [[1, 2]]}', 200),
@@ -46,7 +47,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         ("PUT", "/v1/models/m", b"", 400),
     ],
 )
-@pytest.mark.parametrize("ordinary_way", [False, True])
+@each_row("ordinary_way", [False, True])
 def test_the_clients_id_comes_back(
     client: httpx.Client, method: str, path: str, content: bytes, status: int, ordinary_way: bool
 ) -> None:

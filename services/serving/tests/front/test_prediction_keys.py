@@ -20,6 +20,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _PATH = "/v1/models/m:predict"
@@ -59,7 +60,7 @@ def _answers(record: prediction_log_pb2.PredictionLog) -> list[float]:
     return np.frombuffer(record.predict_log.response.outputs["y"].tensor_content, "<f4").tolist()
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["the short way", "the ordinary way"])
+@each_row("packed", [False, True])
 def test_a_prediction_with_keys_is_logged_with_its_outputs_and_without_its_inputs(
     redis_url: str, tmp_path: Path, packed: bool
 ) -> None:
@@ -136,7 +137,7 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
     assert (list(record.prediction_keys), record.alias) == (["a"], "production")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "keys", "sentence"),
     [
         (_PATH, "a", "names 1 of 2 rows"),

@@ -36,6 +36,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 _WAIT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
@@ -251,7 +252,7 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
         open_place(f"tfrecord:{tmp_path}").append("m", [b"record"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [("much", "'much'"), ("1.5", "1.5"), ("m=", "'m='"), ("-0.1", "-0.1"), ("nan", "nan"), ("0.1,m=2", "is 2")],
 )

@@ -13,6 +13,7 @@ from services.serving.options.model_options import ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.client import Queue
+from testing.rows import each_row
 
 SET: list[tuple[str, dict[str, Any]]] = [
     ("--port=1234", {"grpc_port": 1234}),
@@ -26,10 +27,7 @@ SET: list[tuple[str, dict[str, Any]]] = [
     ("--model_config_file=/c --model_config_file_poll_wait_seconds=5", {"model_config_file_poll_wait_seconds": 5.0}),
     ("--model_config_file=/c", {"model_config_file": "/c", "model_config_file_poll_wait_seconds": 0.0}),
     ("--file_system_poll_wait_seconds=-1", {"file_system_poll_wait_seconds": -1.0}),
-    (
-        "--allow_version_labels_for_unavailable_models",
-        {"allow_version_labels_for_unavailable_models": True},
-    ),
+    ("--allow_version_labels_for_unavailable_models", {"allow_version_labels_for_unavailable_models": True}),
     ("--num_load_threads=3", {"parallel_loads": 3}),
     ("--num_load_threads=0", {"parallel_loads": 1}),
     ("--num_unload_threads=0", {"parallel_unloads": 1}),
@@ -40,10 +38,7 @@ SET: list[tuple[str, dict[str, Any]]] = [
     ("--noenable_batching", {"enable_batching": False}),
     ("", {"enable_batching": None}),
     ("--enable_batching --batching_parameters_file=/b", {"batching_parameters_file": "/b"}),
-    (
-        "--enable_batching --enable_per_model_batching_parameters",
-        {"enable_per_model_batching_parameters": True},
-    ),
+    ("--enable_batching --enable_per_model_batching_parameters", {"enable_per_model_batching_parameters": True}),
     ("--enable_model_warmup=false", {"enable_model_warmup": False}),
     ("--num_request_iterations_for_warmup=4", {"num_request_iterations_for_warmup": 4}),
     ("--num_request_iterations_for_warmup=0", {"num_request_iterations_for_warmup": 1}),
@@ -76,7 +71,7 @@ def settings_of(line: str, monkeypatch: pytest.MonkeyPatch) -> ServingSettings:
 
 
 @pytest.mark.covers("srv-flags")
-@pytest.mark.parametrize(("line", "expected"), SET)
+@each_row(("line", "expected"), SET)
 def test_a_flag_sets_what_it_says(line: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(line, monkeypatch)
     assert {name: getattr(settings, name) for name in expected} == expected
@@ -103,7 +98,7 @@ def test_a_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.covers("srv-flags")
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "--rest_api_num_threads=4", "--grpc_max_threads=4", "--flush_filesystem_caches", "--platform_config_file=/p",
@@ -126,7 +121,7 @@ def test_what_is_not_supported_is_refused_by_its_name_with_the_reason(line: str)
     assert flag.refusal in refused.value.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "message"),
     [
         ("--modle_name=m", "unknown flag --modle_name"),
@@ -147,7 +142,7 @@ def test_what_cannot_be_read_is_refused_by_its_name(line: str, message: str) -> 
         read_flags(line.split())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "message"),
     [
         ("--port=9 --rest_api_port=9", "must differ"),

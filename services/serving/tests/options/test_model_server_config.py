@@ -15,6 +15,7 @@ from services.serving.options.model_server_config import (
     read_config_file,
 )
 from services.serving.options.version_policy import VersionPolicy
+from testing.rows import each_row
 
 _PLATFORMS = ("tensorflow", "lookup_table")
 
@@ -54,7 +55,7 @@ def test_a_whole_configuration_is_read() -> None:
     assert [models[name].policy.count for name in "de"] == [2, 1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ('name: "m" base_path: "m" model_platform: "tensorflow"',

@@ -13,6 +13,7 @@ from services.serving.engines import litert_engine, onnx_engine
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.options.option_sources import replica_options, version_options
 from services.serving.options.settings import ServingSettings
+from testing.rows import each_row
 
 
 def options_of(**settings: Any) -> ModelOptions:
@@ -70,7 +71,7 @@ def test_enable_batching_has_tensorflow_servings_defaults_and_the_file_says_othe
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "Last entry in allowed_batch_sizes must match"),
@@ -113,7 +114,7 @@ def test_the_configuration_names_the_platform_and_the_version_has_the_last_word(
     assert options.batching.slo_ms == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "message"),
     [({"engin": "auto"}, "engin"), ({"batching": {"max_batch": 4}}, "max_batch"), ({"engine": "torch"}, "torch")],
 )

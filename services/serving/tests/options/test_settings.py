@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from services.serving.__main__ import make_data_dir
 from services.serving.options.settings import ServingSettings
+from testing.rows import each_row
 
 
-@pytest.mark.parametrize("bytes_per_second", [0, 20_000_000, 10**12])
+@each_row("bytes_per_second", [0, 20_000_000, 10**12])
 def test_a_pace_for_downloads_may_be_any_that_ends_in_time(bytes_per_second: int) -> None:
     settings = ServingSettings.model_validate({"download_bytes_per_second": bytes_per_second})
     assert settings.download_bytes_per_second == bytes_per_second

@@ -27,6 +27,7 @@ from services.serving.wire.keys import queue_key
 from services.serving.wire.prediction import RequestFailed
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 
@@ -54,9 +55,7 @@ def test_a_front_takes_what_its_limit_allows() -> None:
     assert refusal(Admission(2, 4096), full_of(2)) == "front full"
 
 
-@pytest.mark.parametrize(
-    ("priority", "count"), [(ModelPriority.LOW, 450), (ModelPriority.NORMAL, 800), (ModelPriority.HIGH, 887)]
-)
+@each_row(("priority", "count"), [(ModelPriority.LOW, 450), (ModelPriority.NORMAL, 800), (ModelPriority.HIGH, 887)])
 def test_one_slow_model_leaves_room_for_the_others(priority: ModelPriority, count: int) -> None:
     slow, limit = QueueLoad(), 900
     slow.priority = priority
@@ -86,7 +85,7 @@ def test_few_requests_may_fill_most_of_a_deadline() -> None:
     assert refusal(Admission(10_000, 10_000), full_of(10, rate=10.0), timeout_seconds=1.0) == "too late"
 
 
-@pytest.mark.parametrize(("timeout_seconds", "at_least"), [(0.05, 600), (0.1, 750), (0.3, 850), (1.0, 850)])
+@each_row(("timeout_seconds", "at_least"), [(0.05, 600), (0.1, 750), (0.3, 850), (1.0, 850)])
 def test_what_is_taken_from_three_times_too_much_is_answered_in_time(timeout_seconds: float, at_least: float) -> None:
     """A runner whose call takes 5 ms and 1 ms per request, up to 64 of them: at most 928 in a second, and 800 when no
     request may take longer than 50 ms."""
@@ -167,7 +166,7 @@ def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
     assert load.follow(unbatched.to_mapping()) == 0
 
 
-@pytest.mark.parametrize(("rate", "queue_limit", "expected"), [(None, 90, 80), (20.0, 10_000, 90)])
+@each_row(("rate", "queue_limit", "expected"), [(None, 90, 80), (20.0, 10_000, 90)])
 def test_a_principal_leaves_room_for_the_others(rate: float | None, queue_limit: int, expected: int) -> None:
     load, admission = full_of(0, rate=rate), Admission(900, queue_limit)
     while not refusal(admission, load, principal="flood"):

@@ -10,6 +10,7 @@ from common.errors import InvalidInput, Unavailable
 from common.redis_url import RedisUrl
 from services.serving.queue.blocking_redis import BlockingRedis
 from services.serving.queue.redis_connection import connect, pack
+from testing.rows import each_row
 from testing.secure_redis import PASSWORD, secure_redis
 
 
@@ -67,7 +68,7 @@ def test_a_wire_that_cannot_be_trusted_is_not_used(place: str, kind: str) -> Non
         asyncio.run(_exchanged(url))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     ["http://u:{}@h", "redis://u:{}@h:port", "redis://u:{}@h/db", "redis://u:{}@h?ssl_ca_certs=a",
      "rediss://u:{}@h?nonsense=1", "rediss://u:{}@h?password_file=a", "unix://u:{}@/path?db=x"],

@@ -2,10 +2,9 @@
 
 from collections import Counter, deque
 
-import pytest
-
 from services.serving.queue.turns import Turns
 from services.serving.wire.limits import LONG_ROWS
+from testing.rows import each_row
 
 
 class Line:
@@ -37,7 +36,7 @@ class Line:
         return principal, rows
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows", [{"flood": 1, "other": 1}, {"flood": 40, "other": 3}, {"flood": 1000, "other": 1}, {"a": 7, "b": 5, "c": 1}]
 )
 def test_principals_that_wait_have_equal_shares_of_rows(rows: dict[str, int]) -> None:

@@ -15,6 +15,7 @@ from services.serving.options.model_server_config import ConfiguredModel, config
 from services.serving.options.version_policy import VersionPolicy
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.sources.version_folders import versions_in, what_is_missing
+from testing.rows import each_row
 
 _DEADLINE_SECONDS = 60.0
 _GROWING_SECONDS = 2.5
@@ -61,7 +62,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float]
 
 
 @pytest.mark.covers("srv-version-policy")
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "taken"),
     [
         (VersionPolicy(), (10,)), (VersionPolicy(count=2), (10, 9)), (VersionPolicy("all"), (10, 9, 2)),
@@ -82,7 +83,7 @@ def test_only_folders_whose_whole_name_is_a_number_are_versions(tmp_path: Path) 
     assert "the same version" in notes[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gone", "missing"),
     [
         ("saved_model.pb", "saved_model.pb"), ("variables", "variables/variables.index"),

@@ -15,6 +15,7 @@ from services.serving.front.model_info import signature_text
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.wire.prediction import RequestFailed, read_prediction, read_tensor, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 MAPPINGS: list[dict[str, Any]] = [
     {"name": "distance_km", "dtype": "float32", "aliases": ["distance-km", "trip.km"]},
@@ -35,7 +36,7 @@ def read(**body: Any) -> dict[str, list[Any]]:
     return {name: array.tolist() for name, array in found.arrays.items()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {
@@ -47,7 +48,6 @@ def read(**body: Any) -> dict[str, list[Any]]:
         {"instances": [{"trip": {"km": 2.5}, "rain": True, "share": 0}, {"distance_km": 1, "rain": "f", "share": 1}]},
         {"inputs": {"distance-km": [2.5, 1], "rain": ["y", "n"], "share": [False, "T"]}},
     ],
-    ids=["rows", "objects", "columns"],
 )
 def test_json_is_taken_as_it_is_called_and_said(body: dict[str, Any]) -> None:
     assert read(**body) == {"distance_km": [2.5, 1.0], "rain": [1, 0], "share": [0.0, 1.0]}
@@ -58,7 +58,7 @@ def test_a_context_is_taken_as_it_is_called() -> None:
     assert (found["distance_km"], found["rain"]) == ([2.5, 2.5], [0, 1])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("row", "sentence"),
     [
         ({"distance-km": 1, "distance_km": 2, "rain": 0}, "input distance_km is there twice"),
@@ -71,7 +71,7 @@ def test_what_is_doubtful_is_refused(row: dict[str, Any], sentence: str) -> None
     assert sentence in caught.value.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "sentence"),
     [
         (

@@ -14,6 +14,7 @@ from services.serving.rest_json import reader
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
 from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.rows import each_row
 
 _ROW_PREFIX = "Failed to process element: {} of 'instances' list. Error: INVALID_ARGUMENT: "
 
@@ -91,7 +92,7 @@ def test_the_parser_takes_what_tensorflow_serving_takes() -> None:
     assert same(read('{"instances": [1e300]}', FLOATS)["x"], [float("inf")], "f4")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "message"),
     [
         (b"", "JSON Parse error: The document is empty"),
@@ -129,7 +130,7 @@ def test_several_inputs_need_names() -> None:
     assert "element: 1 key: a of" in fault({"instances": [{"a": 1, "b": "u"}, {"a": 1.5, "b": "v"}]}, TWO)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "value", "is_taken"),
     [
         ("DT_INT64", 2**63 - 1, True), ("DT_INT64", 2**63, False), ("DT_INT64", 1.0, False), ("DT_INT64", True, False),
@@ -232,7 +233,7 @@ def test_outputs_that_cannot_be_written_are_refused() -> None:
         assert (caught.value.code, caught.value.message) == (3, message)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         (b'{"a":Inf,"b":[-Inf,-NaN],"c":"Inf \\" -Inf"}', "{'a': inf, 'b': [-inf, nan], 'c': 'Inf \" -Inf'}"),
@@ -275,7 +276,7 @@ def test_any_document_is_read_or_refused_in_words(document: dict[str, Any], dtyp
         write_tensor(queue_pb2.Tensor(), "x", array)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [b"[" * 100_000, b'{"inputs":' + b"[" * 900 + b"1" + b"]" * 900 + b"}", b'{"instances":[' + b"1" * 5000 + b"]}",
      b'{"instances":["\xff"]}', b'{"signature_name":"\xed\xa0\x80","instances":{"\xff":"\xff"}}'],
@@ -285,8 +286,8 @@ def test_hostile_documents_are_refused_in_words(body: bytes) -> None:
         assert fault(body, signature(x=dtype))
 
 
-@pytest.mark.parametrize("depth", [300, 500, 700, 1000, 100_000])
-@pytest.mark.parametrize(
+@each_row("depth", [300, 500, 700, 1000, 100_000])
+@each_row(
     ("opening", "closing"),
     [("[", "]"), ('{"a": ', "}"), ('[{"a": ', "}]"), ("[Inf, ", "]"), ("[-NaN, ", "]"), ('{"b64": ', "}")],
 )

@@ -23,6 +23,7 @@ from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 
 _PLAIN = Signature(
     "tensorflow/serving/predict",
@@ -50,7 +51,7 @@ def read(signature: Signature, instances: list[Any], **more: Any) -> Inputs:
 
 
 @pytest.mark.covers("perf-shared-context")
-@pytest.mark.parametrize(
+@each_row(
     ("signature", "context", "rows"),
     [
         (_PLAIN, _USER, [{"item": 1}, {"item": 2}, {"item": 3}]),
@@ -79,7 +80,7 @@ def test_tensorflow_serving_would_not_look_at_it() -> None:
         assert read(_PLAIN, rows, context=context).arrays["user"].tolist() == [b"ann"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signature", "context", "rows", "sentence"),
     [
         (_PLAIN, 5, [{"item": 1}], "Expecting 'context' to be an object"),

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.options.model_options import ModelOptions, WarmUpOptions
 from services.serving.runner.states import States, held_of
 from services.serving.wire.channel import Message
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 _SMALL, _LARGE = 1024, 17 * 1024 * 1024
@@ -51,7 +51,7 @@ class Copy:
         self.closed.append(self)
 
 
-@pytest.mark.parametrize(("state_bytes", "made", "closed"), [(_SMALL, 3, 0), (_LARGE, 5, 3)], ids=["small", "large"])
+@each_row(("state_bytes", "made", "closed"), [(_SMALL, 3, 0), (_LARGE, 5, 3)])
 def test_a_version_that_comes_before_the_one_before_it_is_dropped_takes_a_copy_that_is_kept_where_it_is_small(
     tmp_path: Path, state_bytes: int, made: int, closed: int
 ) -> None:

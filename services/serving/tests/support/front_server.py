@@ -39,10 +39,7 @@ MIXED = Signature(
 )  # fmt: skip
 
 GROWN = dataclasses.replace(
-    ROWS_OF_TWO,
-    inputs={**ROWS_OF_TWO.inputs, "k": TensorSpec("DT_INT64", (-1,))},
-    optional={"k": 7},
-    has_schema=True,
+    ROWS_OF_TWO, inputs={**ROWS_OF_TWO.inputs, "k": TensorSpec("DT_INT64", (-1,))}, optional={"k": 7}, has_schema=True
 )
 
 
@@ -80,10 +77,7 @@ def main() -> None:
             aliases={"production": 3, "canary": 3},
         )  # fmt: skip
         targets = ("alias/production", "alias/canary", "version/3")
-        with (
-            FrontThread(redis.url, state) as front,
-            FakeRunner(redis.url, model, targets=targets),
-        ):
+        with FrontThread(redis.url, state) as front, FakeRunner(redis.url, model, targets=targets):
             print(json.dumps({"http": front.port, "grpc": front.grpc_port}), flush=True)
             sys.stdin.read()
         redis.stop()

@@ -54,10 +54,7 @@ class RegistryProcess(RegistryServer):
             (Path(folder) / "saved_model").symlink_to(saved_model)
             (Path(folder) / "checkpoint").mkdir()
             (Path(folder) / "checkpoint" / "weights").write_bytes(b"not served")
-            files = (
-                *manifest_of(saved_model, "saved_model"),
-                *manifest_of(Path(folder) / "checkpoint", "checkpoint"),
-            )
+            files = (*manifest_of(saved_model, "saved_model"), *manifest_of(Path(folder) / "checkpoint", "checkpoint"))
             self.client.upload(Path(folder), files)
         draft = VersionDraft(
             weights_digest="d0", metrics={"candidate": {"auc": 0.9}}, gate=Gate(),

@@ -8,6 +8,7 @@ import pytest
 from protos import queue_pb2, tfserving_pb2
 from services.serving.wire.prediction import RequestFailed, read_tensor, with_context, write_tensor
 from services.serving.wire.tensors import read_tensor_proto, read_tensor_protos, write_tensor_proto
+from testing.rows import each_row
 
 _TYPES = {
     "DT_FLOAT": ("<f4", "float_val", [1.5, -2.0]), "DT_DOUBLE": ("<f8", "double_val", [1e300, 0.1]),
@@ -33,7 +34,7 @@ def read(message: tfserving_pb2.TensorProto) -> np.ndarray:
     return read_tensor(tensor)
 
 
-@pytest.mark.parametrize("dtype", _TYPES)
+@each_row("dtype", _TYPES)
 def test_typed_values_become_the_array_they_spell_and_come_back_typed(dtype: str) -> None:
     code, field, values = _TYPES[dtype]
     array = read(proto(dtype, (2, 1), **{field: values}))
@@ -47,14 +48,14 @@ def test_typed_values_become_the_array_they_spell_and_come_back_typed(dtype: str
     assert not back.tensor_content
 
 
-@pytest.mark.parametrize("dtype", [name for name in _TYPES if name != "DT_STRING"])
+@each_row("dtype", [name for name in _TYPES if name != "DT_STRING"])
 def test_raw_content_is_taken_as_it_is(dtype: str) -> None:
     code, _, values = _TYPES[dtype]
     array = np.array(values, code)
     assert np.array_equal(read(proto(dtype, (2,), tensor_content=array.tobytes())), array)
 
 
-@pytest.mark.parametrize("text", ["M8[D/0]", "(,)f4,i4", "(2,)f4", "V0", "", ">f4"])
+@each_row("text", ["M8[D/0]", "(,)f4,i4", "(2,)f4", "V0", "", ">f4"])
 def test_a_type_is_one_of_those_that_the_queue_carries(text: str) -> None:
     """numpy ends the process over the first of these texts, and raises SyntaxError for the second."""
     with pytest.raises(RequestFailed, match=r"tensor parsing error: x .*: not one of the types <f4, <f8") as caught:
@@ -103,7 +104,7 @@ def test_content_may_hold_strings_and_wins_over_typed_values() -> None:
     assert read(proto("DT_UINT8", (1,), tensor_content=b"\7", int_val=[1])).tolist() == [7]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         proto("DT_STRING", (2,), tensor_content=b"\1\1ab."), proto("DT_STRING", (2,), tensor_content=b"\1\1a"),
@@ -119,7 +120,7 @@ def test_values_that_do_not_fit_are_a_parsing_error(message: tfserving_pb2.Tenso
     assert (caught.value.code, caught.value.message) == (3, "tensor parsing error: x")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inputs",
     [
         {"x": proto("DT_FLOAT", (2**19, 2), float_val=[1])},

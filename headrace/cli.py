@@ -28,7 +28,6 @@ from common.errors import (
 from headrace.commands import (
     access,
     audit,
-    bench,
     checkpoints,
     events,
     fit,
@@ -70,7 +69,7 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
-    "Exit status: 0 done, 1 a rebuilt version is not equal, a benchmark got no answer or the platform is not well, "
+    "Exit status: 0 done, 1 a rebuilt version is not equal or the platform is not well, "
     "2 wrong usage, "
     "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
     "7 unavailable (retry), 8 data loss (call a human), 9 no credentials, 10 no role for it, "
@@ -245,7 +244,6 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Measure and look inside": {
         "ui": platform.ui,
         "logs": platform.logs,
-        "bench": bench.bench,
         "profile": profile.profile,
         "tensorboard": tensorboard.tensorboard,
         "trace": trace.trace,

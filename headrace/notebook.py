@@ -1,16 +1,14 @@
-"""Headrace in a notebook: tables as DataFrames, a picture, predictions of a DataFrame, a round without a platform.
+"""Headrace in a notebook: tables as DataFrames, predictions of a DataFrame, a round without a platform.
 
     import headrace
     hr = headrace.connect()
     hr.model("flights-late").versions        # a DataFrame
-    hr.model("flights-late").plot("auc")     # a picture
     hr.stream("flights").tail(100)           # a DataFrame
     headrace.run(schema, definition, frame).metrics
 
 Needs pandas: pip install 'headrace[notebook]'.
 """
 
-import html
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _DATA = "HEADRACE_DATA"
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 640, 240, 56, 28
 
 
 def connect(data: str | Path | None = None, *, addresses: Addresses | None = None) -> "Notebook":
@@ -107,26 +104,6 @@ class ModelView:
     def versions(self) -> "DataFrame":
         """Oldest first: metrics on the held-out slice, verdicts, counts."""
         return self.client.versions(self.name).to_frame()
-
-    def plot(self, *metrics: str) -> "Picture":
-        """Metrics over versions; without names all that the newest version has.
-
-        Raises:
-            InvalidInput: no version has one of them.
-        """
-        versions = list(self.client.versions(self.name))
-        names = metrics or tuple(versions[-1].metrics.get("candidate", {})) if versions else metrics
-        lines = {
-            name: [
-                (float(one.version), float(one.metrics["candidate"][name]))
-                for one in versions
-                if one.metrics.get("candidate", {}).get(name) is not None
-            ]
-            for name in names
-        }
-        if missing := [name for name, points in lines.items() if not points]:
-            raise InvalidInput(f"no version of {self.name} has the metric {', '.join(missing)}")
-        return Picture(f"{self.name}: metrics by version", lines)
 
     def load(self, version: int = 0) -> Any:
         """A version as a Keras model, in this process, whose `predict` takes a DataFrame; 0: the one in production.
@@ -207,43 +184,6 @@ def run(
     folder_of_version = work_dir / "versions" / str(done["model"]) / "1"
     trained, held_out, unusable = (int(done[name]) for name in ("trained", "held_out", "unusable"))
     return Run(dict(done["metrics"]), trained, held_out, unusable, tuple(doubts(model, done)), folder_of_version)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Lines over versions, as SVG: a notebook shows it by itself; `lines` are (version, value) by name."""
-
-    title: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-
-    def _repr_svg_(self) -> str:
-        points = [point for line in self.lines.values() for point in line]
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        wide, high = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
-
-        def place(x: float, y: float) -> str:
-            across = _LEFT + (x - min(xs)) / wide * (_WIDTH - _LEFT - 130)
-            return f"{across:.1f},{20 + (max(ys) - y) / high * (_HEIGHT - 20 - _BELOW):.1f}"
-
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" role="img">']
-        parts.append(f"<title>{html.escape(self.title)}</title>")
-        for number, (name, line) in enumerate(self.lines.items()):
-            dashes = " ".join(["6 3", "2 3", ""][(number + 2) % 3 : (number + 2) % 3 + 1])
-            path = " ".join(place(x, y) for x, y in line)
-            parts.append(
-                f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2" '
-                f'stroke-dasharray="{dashes}"/>'
-            )
-            across, down = place(*line[-1]).split(",")
-            label = f"{html.escape(name)} {line[-1][1]:.4g}"
-            parts.append(f'<text x="{float(across) + 6}" y="{float(down) + 4}" fill="currentColor">{label}</text>')
-        for x in (min(xs), max(xs)):
-            across = place(x, min(ys)).split(",")[0]
-            parts.append(f'<text x="{across}" y="{_HEIGHT - 8}" fill="currentColor">{x:g}</text>')
-        for y in (min(ys), max(ys)):
-            down = place(min(xs), y).split(",")[1]
-            parts.append(f'<text x="0" y="{down}" fill="currentColor">{y:.4g}</text>')
-        return "".join([*parts, "</svg>"])
 
 
 def _pandas() -> Any:

@@ -1,4 +1,4 @@
-"""A closed loop over N connections: wrk where it is installed, else `headrace bench`'s generator, which costs more."""
+"""A closed loop over N connections: wrk where it is installed, else closed_loop.py, which costs more."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.serving_load.caller import PLAIN, Caller
-from headrace.commands.load import LoadPlan, run_load
+from benchmarks.serving_load.closed_loop import ClosedLoop
 
 _SCRIPT = Path(__file__).with_name("load.lua")
 _TIMEOUT_SECONDS = 10
@@ -31,14 +31,14 @@ class Load:
 
 
 def generator() -> str:
-    return "wrk" if shutil.which("wrk") else "headrace bench"
+    return "wrk" if shutil.which("wrk") else "closed_loop.py"
 
 
 def run(url: str, body: Path, *, connections: int, seconds: int, caller: Caller = PLAIN) -> Load:
     """Posts the body for some seconds over so many connections, each waiting for its answer before it asks again."""
     if generator() == "wrk":
         return _wrk(url, body, connections, seconds, caller)
-    return _headrace(url, body.read_bytes(), connections, seconds, caller)
+    return _closed_loop(url, body.read_bytes(), connections, seconds, caller)
 
 
 def _wrk(url: str, body: Path, connections: int, seconds: int, caller: Caller) -> Load:
@@ -52,17 +52,14 @@ def _wrk(url: str, body: Path, connections: int, seconds: int, caller: Caller) -
     return Load(found["requests"], found["seconds"], found["p50"], found["p99"], found["errors"])
 
 
-def _headrace(url: str, body: bytes, connections: int, seconds: int, caller: Caller) -> Load:
+def _closed_loop(url: str, body: bytes, connections: int, seconds: int, caller: Caller) -> Load:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
     head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in caller.headers.items())
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    plan = LoadPlan(
-        parts.hostname, parts.port, request, connections=connections, seconds=seconds, warm_up_seconds=0.0,
-        tls=caller.context(),
-    )  # fmt: skip
-    report = run_load(plan)
-    errors = report.errors.total()
-    return Load(report.answered + errors, report.seconds, report.percentile(0.5), report.percentile(0.99), errors)
+    load = ClosedLoop(parts.hostname, parts.port, request, connections, seconds, caller.context())
+    load.run()
+    errors = load.errors.total()
+    return Load(len(load.latencies_ms) + errors, seconds, load.percentile(0.5), load.percentile(0.99), errors)

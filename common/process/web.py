@@ -5,13 +5,14 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -37,11 +38,11 @@ from common.process.http_door import HttpBounds, host_names, is_loopback
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_what_is_ignored
-from common.process.suggested import near_keys, near_path
 from common.process.tls import Tls
 from common.process.traced_http import TracedRequests, add_traces_door
 from common.process.tracing import OFF, Tracing
 from common.process.uvicorn_server import Server
+from common.suggestions import did_you_mean
 
 HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     InvalidInput: 400,
@@ -344,3 +345,27 @@ class WebServer:
         """Finishes open requests, then ends."""
         self._server.should_exit = True
         self._thread.join(timeout=15)
+
+
+def near_path(request: Request) -> str:
+    """The route of as many parts, with the names that were given; a clause for the end of a sentence, or empty."""
+    given = request.url.path.split("/")
+    routes = [route.path.split("/") for route in request.app.routes if isinstance(route, APIRoute)]
+    alike = ["/".join(map(_filled, route, given)) for route in routes if len(route) == len(given)]
+    return did_you_mean([request.url.path], alike)
+
+
+def near_keys(request: Request, faults: Sequence[Mapping[str, Any]]) -> str:
+    """The same for keys that a body may not have."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(body, "field_info", None), "annotation", None)
+    unknown = [fault["loc"][-1] for fault in faults if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 2]
+    return did_you_mean(unknown, [*getattr(model, "model_fields", ())])
+
+
+def _filled(part: str, given: str) -> str:
+    """{name}:verb with the name that was given."""
+    if not part.startswith("{"):
+        return part
+    verb = part.rpartition("}")[2]
+    return given.partition(":")[0] + verb if verb else given

@@ -1,4 +1,4 @@
-"""checkpoint show, diff, export: what a version's next round starts from, tensor by tensor."""
+"""checkpoint show, export: what a version's next round starts from, tensor by tensor."""
 
 import io
 import json
@@ -69,35 +69,6 @@ def show(context: typer.Context, name: Name) -> None:
         )
 
     session.show({"version": title, "tensors": found, "vocabularies": vocabularies}, told)
-
-
-@app.command()
-def diff(
-    context: typer.Context,
-    name: Name,
-    other: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="Default: the parent of the first.")] = "",
-) -> None:
-    """Compare two checkpoints: which tensors are new, gone or of another shape, and how far the others have moved."""
-    session: Session = context.obj
-    if not other:
-        with session.client() as client:
-            version = chosen_version(client, name)
-        if not version.parent_version:
-            raise NotFound(f"{version.model}@{version.version} has no parent; name the version to compare with")
-        other = f"{version.model}@{version.parent_version}"
-    one, parent = _read(session, name), _read(session, other)
-    title, arrays, other_title, before = one.title, one.arrays, parent.title, parent.arrays
-    found = {path: _moved(before.get(path), arrays.get(path)) for path in sorted({*arrays, *before})}
-
-    def told() -> None:
-        rows = [
-            [path, one["change"], _shown(one.get("distance")), _shown(one.get("relative"))]
-            for path, one in found.items()
-        ]
-        columns = {"tensor": "left", "change": "left", "distance": "right", "of its norm": "right"}
-        print_table(f"{other_title} -> {title}", columns, rows)
-
-    session.show({"from": other_title, "to": title, "tensors": found}, told)
 
 
 @app.command()
@@ -251,22 +222,6 @@ def _norm(array: "NDArray[Any]") -> float | None:
     import numpy as np
 
     return float(np.linalg.norm(array.astype(np.float64).ravel())) if array.dtype.kind in "biuf" else None
-
-
-def _moved(before: "NDArray[Any] | None", after: "NDArray[Any] | None") -> dict[str, Any]:
-    import numpy as np
-
-    if before is None or after is None:
-        return {"change": "new" if before is None else "gone"}
-    if before.shape != after.shape or before.dtype != after.dtype:
-        shapes = [f"{one.dtype} {list(one.shape)}" for one in (before, after)]
-        return {"change": f"{shapes[0]} -> {shapes[1]}"}
-    if np.array_equal(before, after):
-        return {"change": "equal"}
-    if before.dtype.kind not in "biuf":
-        return {"change": "other values"}
-    distance, norm = _norm(after.astype(np.float64) - before.astype(np.float64)), _norm(before)
-    return {"change": "moved", "distance": distance, "relative": distance / norm if distance and norm else None}
 
 
 def _shown(value: float | None) -> str:

@@ -135,10 +135,11 @@ _MOST_FILES = {"An event becomes a version": 50, "A version goes live": 20}
 def test_each_step_of_the_walks_through_the_code_leads_to_the_next() -> None:
     """The function is where the page says, and the file of the item above it names it."""
     text = (_DOCS / "internals/code-in-fifteen-minutes.md").read_text()
-    walks = {walk.partition("\n")[0]: _STEP.findall(walk) for walk in text.split("\n## ")[1:]}
-    assert sum(map(len, walks.values())) == len(re.findall(r"^ *- ", text, re.MULTILINE)) > 40
+    walks = {walk.partition("\n")[0]: walk for walk in text.split("\n## ")[1:]}
+    steps_of = {title: _STEP.findall(walk) for title, walk in walks.items()}
+    assert sum(map(len, steps_of.values())) == len(re.findall(r"^ *- ", text, re.MULTILINE)) > 40
     wrong: list[str] = []
-    for title, steps in walks.items():
+    for title, steps in steps_of.items():
         callers: dict[int, str] = {}
         for indent, path, name in steps:
             depth, source = len(indent) // 4, (_ROOT / path).read_text()
@@ -147,7 +148,9 @@ def test_each_step_of_the_walks_through_the_code_leads_to_the_next() -> None:
             if depth and not re.search(rf"\b{name.rpartition('.')[2]}\b", callers[depth - 1]):
                 wrong.append(f"{title}: nothing above {name} of {path} names it")
             callers[depth] = source
-        assert len({path for _, path, _ in steps}) <= _MOST_FILES.get(title, 20), title
+        count = len({path for _, path, _ in steps})
+        assert walks[title].count(f"\nIt names {count} files.\n") == 1, f"{title}: {count} files"
+        assert count <= _MOST_FILES.get(title, 20), title
     assert wrong == []
 
 

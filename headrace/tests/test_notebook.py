@@ -48,7 +48,7 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
         headrace.run(names["schema"], {**names["definition"], "warm_start": {"from": "other@1"}}, names["frame"])
 
 
-def test_versions_and_events_are_frames_and_metrics_a_picture(server: Server) -> None:
+def test_versions_and_events_are_frames(server: Server) -> None:
     hr = headrace.connect(addresses=Addresses(server.url, server.url, server.url, (server.url,)))
     server.will_answer(200, MODEL)
     model = hr.model("m")
@@ -59,13 +59,6 @@ def test_versions_and_events_are_frames_and_metrics_a_picture(server: Server) ->
     frame = model.versions
     assert isinstance(frame, pandas.DataFrame)
     assert frame["auc"].round(2).tolist() == [0.7, 0.8]
-    server.will_answer(200, {"versions": versions})
-    picture = model.plot("auc")
-    assert picture.lines["auc"] == [(1.0, 0.7), (2.0, 0.8)]
-    assert "auc 0.8" in picture._repr_svg_()
-    server.will_answer(200, {"versions": versions})
-    with pytest.raises(InvalidInput, match="no version of m has the metric f1"):
-        model.plot("f1")
     server.will_answer(200, STREAM)
     stream = hr.stream("s")
     server.will_answer(200, {"events": [{"distance": 1.0}, {"distance": 2.0}]})

@@ -1,4 +1,4 @@
-"""predict, bench and predictions-log against a real front, and what they refuse."""
+"""predict and predictions-log against a real front, and what they refuse."""
 
 import json
 import time
@@ -13,7 +13,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.eventlog import tfrecord
 from common.eventlog.base import Record, RecordHeaders
 from common.eventlog.kafka_log import KafkaLog
@@ -24,11 +24,8 @@ from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.client.prediction_types import Prediction, Target
 from headrace.client.tensor_protos import write_tensor
-from headrace.commands.bench import NO_ANSWER
-from headrace.commands.load import LoadReport
 from headrace.commands.predict import Asking
 from headrace.files.row_files import Wanted, read_rows, values_of_frame
-from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 from testing.rows import each_row
 
@@ -274,13 +271,6 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
         (["predict", "none", "[[1, 2]]", "--url", "grpc"], NotFound, "Servable not found"),
         (["predict", "m", "[[1, 2]]", "--url", "nothing"], InvalidInput, "must read http"),
         (["--data", "/nowhere", "predict", "m", "[[1, 2]]"], NotFound, "no platform"),
-        (["bench", "ftp://x"], InvalidInput, "bench takes http"),
-        (["bench", "http", "--model", "none"], NotFound, "Servable not found"),
-        (["bench", "http", "--signature", "none"], NotFound, "no signature none"),
-        (["bench", "http", "--body", "/nowhere"], InvalidInput, "cannot be read"),
-        (["bench", "http://127.0.0.1:1/v1/models/m:predict", "--model", "m"], InvalidInput, "not both"),
-        (["bench", "http://127.0.0.1:1"], Unavailable, "cannot be reached"),
-        (["bench", "http://127.0.0.1:1/v1/models/m", "--seconds", "1"], InvalidInput, "no predict call"),
         (["predictions-log", "m", "--log", "redis:x"], InvalidInput, "unknown scheme"),
         (["predictions-log", "m", "--log", "tfrecord:logs"], InvalidInput, "absolute folder"),
         (["predictions-log", "m", "--log", "tfrecord:/nowhere"], NotFound, "no logged predictions"),
@@ -290,41 +280,6 @@ def test_what_is_wrong_is_said(run: Run, arguments: list[str], kind: type[Headra
     result = run(*arguments)
     assert result.exit_code == EXIT_STATUS_OF[kind], result.output
     assert message in result.output
-
-
-@pytest.mark.covers("perf-bench-gpu")
-@pytest.mark.parametrize("how", [[], ["--rate", "10"], ["--signature", "mixed", "--rows", "3"]])
-def test_bench_measures_with_a_body_of_its_own(run: Run, how: list[str]) -> None:
-    report = answer_of(run("--json", "bench", "http", "--connections", "4", "--seconds", "2", *how))
-    assert report["predictions_per_second"] > 0
-    assert 0 < report["p50_ms"] <= report["p95_ms"] <= report["p99_ms"]
-    assert report["errors"] == {}
-    assert report["url"].endswith("/v1/models/m:predict")
-
-
-def test_bench_counts_errors_and_shows_the_first(server: Server, tmp_path: Path) -> None:
-    server.will_answer(429, {"error": "the queue is full"})
-    (tmp_path / "body").write_text("{}")
-    url = f"{server.url}/v1/models/m:predict"
-    result = CliRunner().invoke(app, ["bench", url, "--body", str(tmp_path / "body"), "--seconds", "0.2"])
-    assert result.exit_code == NO_ANSWER, result.output
-    assert "x 429" in result.output
-    assert "the queue is full" in result.output
-    assert "0 predictions/s" in result.output
-
-
-def test_a_generator_that_is_the_limit_is_known() -> None:
-    assert LoadReport(generator_share=0.95).is_generator_the_limit
-    assert LoadReport(late_ms=12.0).is_generator_the_limit
-    assert not LoadReport(generator_share=0.5, late_ms=1.0).is_generator_the_limit
-
-
-def test_bench_tells_of_what_it_could_not_send(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "slow").write_text('{"instances": [[-3, 0]]}')
-    result = run(
-        "bench", "http", "--body", str(tmp_path / "slow"), "--connections", "1", "--seconds", "1", "--rate", "50"
-    )
-    assert "found no free connection" in result.output
 
 
 def test_logged_predictions_are_printed_line_by_line(run: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ The ideas are next door: streams, models, rounds and leases, the gate, versions,
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -46,13 +46,13 @@ from services.registry.rounds.forgotten import forgotten_by
 from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
-from services.registry.series import Series, Wanted
+from services.registry.series import Series
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction
 from services.registry.store.ended import EndedSessions
 from services.registry.store.history import check_author, list_history, remember
-from services.registry.store.manifest import check_digest, check_manifest
+from services.registry.store.manifest import check_manifest
 from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
@@ -133,9 +133,9 @@ class Catalog:
         self._limits = limits
         self._clock = clock
         self._reports = Reports(clock)
-        self._series = Series(clock)
+        self.series = Series(clock)
         self._teams = Teams(clock, self._is_held)
-        self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
+        self.blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
         self._database = (
             Database.in_postgres(leadership, keep_changes=limits.keep_changes, clock=clock)
             if leadership
@@ -321,7 +321,7 @@ class Catalog:
         with self.audit.refusals(call):
             versions.check_draft(draft)
             self._check_present(draft.files)
-            contract = contract_of(draft.files, lambda digest: b"".join(self._blobs.read(digest)))
+            contract = contract_of(draft.files, lambda digest: b"".join(self.blobs.read(digest)))
             with self.audit.change(call) as transaction:
                 self._check_present(draft.files)
                 call.by = rounds.get_round(transaction.connection, round_id).lease_holder or call.by
@@ -341,7 +341,7 @@ class Catalog:
         with self.audit.refusals(call):
             check_files(files)
             self._check_present(files)
-            contract = contract_of(files, lambda digest: b"".join(self._blobs.read(digest)))
+            contract = contract_of(files, lambda digest: b"".join(self.blobs.read(digest)))
             with self.audit.change(call) as transaction:
                 self._check_present(files)
                 made = push_version(
@@ -433,7 +433,7 @@ class Catalog:
             peer: the machine that it came from.
         """
         self._reports.take(report, peer)
-        self._series.take(report)
+        self.series.take(report)
         for model in {served.model for served in report.serves if served.given_up}:
             self._leave_if_unloadable(model)
         return NEXT_SECONDS
@@ -441,9 +441,6 @@ class Catalog:
     def instances(self) -> list[JsonMap]:
         now = self._clock()
         return [instance.to_mapping(now) for instance in self._reports.instances()]
-
-    def find_series(self, wanted: Wanted, *, seconds: int, step_seconds: int = 0) -> JsonMap:
-        return self._series.find(wanted, seconds=seconds, step_seconds=step_seconds)
 
     def overview(self) -> list[JsonMap]:
         """As GET /v1/overview shows it: every model, in a fixed number of questions to the store."""
@@ -551,36 +548,6 @@ class Catalog:
 
     # files
 
-    def missing_files(self, digests: Iterable[str]) -> list[str]:
-        return self._blobs.missing(digests)
-
-    def received_bytes(self, digest: str) -> tuple[int, bool]:
-        return self._blobs.received_bytes(digest)
-
-    def receive_file(
-        self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes], *, base: str = ""
-    ) -> int:
-        """`base`: the digest of the file of which the chunks are a patch."""
-        if base:
-            return self._blobs.receive_patch(digest, size_bytes, base, chunks)
-        return self._blobs.receive(digest, size_bytes, offset, chunks)
-
-    def read_file(self, digest: str, offset: int = 0) -> Iterator[bytes]:
-        return self._blobs.read(digest, offset)
-
-    def file_url(self, digest: str) -> str:
-        return self._blobs.url_of(digest)
-
-    def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
-        return self._blobs.patch_of(digest, bases)
-
-    def file_size(self, digest: str) -> int:
-        """Bytes of a complete file. Raises NotFound."""
-        size_bytes = self._blobs.size_of(check_digest(digest))
-        if size_bytes is None:
-            raise NotFound(f"there is no file {digest}")
-        return size_bytes
-
     def collect(self, *, by: str = BY_REGISTRY) -> Collected:
         """`by`: who asks; what the registry collects by itself is in the audit log where something was removed."""
         self.audit.prune(self._limits.keep_audit_entries)
@@ -588,7 +555,7 @@ class Catalog:
             self.audit,
             by,
             self._database,
-            self._blobs,
+            self.blobs,
             self._limits.upload_grace_seconds,
             log_starts=self._reports.log_start,
             served=lambda model: {served.version for _, served in self._reports.served(model)},
@@ -630,7 +597,7 @@ class Catalog:
     def _check_present(self, files: Sequence[FileEntry]) -> None:
         """Inside a writing transaction, which garbage collection waits for. Raises InvalidInput."""
         for file in files:
-            size = self._blobs.size_of(file.digest)
+            size = self.blobs.size_of(file.digest)
             if size is None:
                 raise InvalidInput(f"file {file.path} ({file.digest}) has not been uploaded")
             if size != file.size_bytes:

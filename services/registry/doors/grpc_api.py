@@ -174,10 +174,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return job_to_wire(job)
 
     def MissingFiles(self, request: pb.MissingFilesRequest, context: grpc.ServicerContext) -> pb.MissingFilesResponse:
-        return pb.MissingFilesResponse(digests=self._catalog.missing_files(request.digests))
+        return pb.MissingFilesResponse(digests=self._catalog.blobs.missing(request.digests))
 
     def GetUpload(self, request: pb.GetUploadRequest, context: grpc.ServicerContext) -> pb.GetUploadResponse:
-        received_bytes, complete = self._catalog.received_bytes(request.digest)
+        received_bytes, complete = self._catalog.blobs.received_bytes(request.digest)
         return pb.GetUploadResponse(received_bytes=received_bytes, complete=complete)
 
     def UploadFile(
@@ -193,9 +193,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 yield message.data
 
         with self._upload_place():
-            size_bytes = self._catalog.receive_file(
-                first.digest, first.size_bytes, first.offset, chunks(), base=first.base_digest
-            )
+            blobs, digest, size_bytes = self._catalog.blobs, first.digest, first.size_bytes
+            if first.base_digest:
+                size_bytes = blobs.receive_patch(digest, size_bytes, first.base_digest, chunks())
+            else:
+                size_bytes = blobs.receive(digest, size_bytes, first.offset, chunks())
         return pb.UploadFileResponse(digest=first.digest, size_bytes=size_bytes)
 
     @contextmanager
@@ -209,15 +211,15 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             self._uploads.release()
 
     def DownloadFile(self, request: pb.DownloadFileRequest, context: grpc.ServicerContext) -> Iterator[pb.FileChunk]:
-        if not request.offset and (patch := self._catalog.patch_of(request.digest, request.base_digests)):
+        if not request.offset and (patch := self._catalog.blobs.patch_of(request.digest, request.base_digests)):
             base, data = patch
             for start in range(0, len(data), CHUNK_BYTES):
                 yield pb.FileChunk(data=data[start : start + CHUNK_BYTES], base_digest="" if start else base)
             return
-        if request.accepts_url and (url := self._catalog.file_url(request.digest)):
+        if request.accepts_url and (url := self._catalog.blobs.url_of(request.digest)):
             yield pb.FileChunk(url=url)
             return
-        for chunk in self._catalog.read_file(request.digest, request.offset):
+        for chunk in self._catalog.blobs.read(request.digest, request.offset):
             yield pb.FileChunk(data=chunk)
 
     def RegisterVersion(self, request: pb.RegisterVersionRequest, context: grpc.ServicerContext) -> pb.Version:

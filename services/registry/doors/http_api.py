@@ -275,16 +275,16 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         `step_seconds` 0: as fine as 400 points allow. It is in memory: a restarted registry begins anew.
         """
         wanted = Wanted(name, service, instance_id, stream, model, version)
-        return json_answer(catalog.find_series(wanted, seconds=seconds, step_seconds=step_seconds))
+        return json_answer(catalog.series.find(wanted, seconds=seconds, step_seconds=step_seconds))
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/files/{digest}", tags=["files"])
     def get_file(digest: str) -> Response:
         """The file's bytes. A damaged file never arrives whole: its last chunk is held back."""
-        size_bytes = catalog.file_size(digest)
+        size_bytes = catalog.blobs.known_size_of(digest)
         return StreamingResponse(
-            catalog.read_file(digest),
+            catalog.blobs.read(digest),
             media_type="application/octet-stream",
             headers={"Content-Length": str(size_bytes)},
         )

@@ -27,7 +27,7 @@ def loss_curve(catalog: Catalog, files: Sequence[FileEntry]) -> dict[str, Any]:
         return {}
     points: dict[str, dict[int, float]] = {}
     try:
-        for step, tag, value in _scalars(b"".join(catalog.read_file(entry.digest))):
+        for step, tag, value in _scalars(b"".join(catalog.blobs.read(entry.digest))):
             if "loss" in tag:
                 points.setdefault(tag, {})[step] = value
     except (struct.error, IndexError, ValueError):

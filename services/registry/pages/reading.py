@@ -77,7 +77,7 @@ class Reading:
         """The last hour of a number over all instances: their sum, or the largest of percentiles."""
         wanted = Wanted(name, service, "", stream, model, version)
         try:
-            found = self.catalog.find_series(wanted, seconds=3600, step_seconds=60)
+            found = self.catalog.series.find(wanted, seconds=3600, step_seconds=60)
         except InvalidInput:
             return []  # Nobody has reported it yet.
         return added([one["points"] for one in found["series"]], largest=is_percentile(name))

@@ -26,7 +26,7 @@ def of_version(catalog: Catalog, version: Version) -> Mapping[str, Any] | None:
     if entry is None or entry.size_bytes > _MOST_BYTES:
         return None
     try:
-        found: Mapping[str, Any] = json.loads(b"".join(catalog.read_file(entry.digest)))
+        found: Mapping[str, Any] = json.loads(b"".join(catalog.blobs.read(entry.digest)))
         rows(found)
     except (HeadraceError, RecursionError, *_OF_ANOTHER_FORM):
         return None

@@ -97,7 +97,7 @@ def _of_its_round(reading: Reading, version: Version, signature: str) -> JsonMap
     if entry is None or entry.size_bytes > _MOST_WARMUP_BYTES:
         return {}
     try:
-        records, _ = cut(b"".join(reading.catalog.read_file(entry.digest)))
+        records, _ = cut(b"".join(reading.catalog.blobs.read(entry.digest)))
         requests = (warmup_pb2.PredictionLog.FromString(record).predict_log.request for record in records)
         for request in requests:
             if request.inputs and (request.model_spec.signature_name or _SIGNATURE) == signature:

@@ -96,6 +96,13 @@ class Blobs:
         except FileNotFoundError:
             return None
 
+    def known_size_of(self, digest: str) -> int:
+        """Bytes of a complete blob. Raises NotFound."""
+        size_bytes = self.size_of(check_digest(digest))
+        if size_bytes is None:
+            raise NotFound(f"there is no file {digest}")
+        return size_bytes
+
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Those that are not here. The others are kept for another grace period: somebody is about to name them."""
         absent: list[str] = []

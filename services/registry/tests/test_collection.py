@@ -36,7 +36,7 @@ GRACE_SECONDS = 100.0
 
 
 def _bytes_of(catalog: Catalog, file: FileEntry) -> bytes:
-    return b"".join(catalog.read_file(file.digest))
+    return b"".join(catalog.blobs.read(file.digest))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_asking_for_a_file_keeps_it_for_another_grace_period(tmp_path: Path, rea
     orphan = store(catalog, b"orphan")
     path = tmp_path / "blobs" / orphan.digest[:2] / orphan.digest
     os.utime(path, (0, 0))
-    assert catalog.missing_files([orphan.digest]) == []
+    assert catalog.blobs.missing([orphan.digest]) == []
     assert catalog.collect().removed_files == 0, "its uploader was told a moment ago that it need not send it"
     catalog.close()
 
@@ -102,11 +102,11 @@ def test_asking_for_a_file_keeps_it_for_another_grace_period(tmp_path: Path, rea
 def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clock) -> None:
     catalog = new_catalog(tmp_path, real_clock)
     with pytest.raises(HeadraceError):
-        catalog.receive_file("0" * 64, 10, 0, [b"half"])
+        catalog.blobs.receive("0" * 64, 10, 0, [b"half"])
     assert catalog.collect().removed_uploads == 0
     real_clock.pass_seconds(GRACE_SECONDS + 60)
     assert catalog.collect().removed_uploads == 1
-    assert catalog.received_bytes("0" * 64) == (0, False)
+    assert catalog.blobs.received_bytes("0" * 64) == (0, False)
     catalog.close()
 
 

@@ -75,8 +75,8 @@ def test_a_thinned_version_says_so_and_its_files_are_collected(catalog: Catalog,
     found = catalog.get_version("m", 2)
     assert (found.status, found.thinned_at, found.thinned_by) == (VersionStatus.ARCHIVED, clock.now, "hourly")
     assert (found.files, found.weights_digest) == ((), "digest-of-weights")
-    assert set(catalog.missing_files([file.digest for file in files])) == {file.digest for file in files}
-    assert all(not catalog.missing_files([file.digest]) for file in catalog.get_version("m", 4).files)
+    assert set(catalog.blobs.missing([file.digest for file in files])) == {file.digest for file in files}
+    assert all(not catalog.blobs.missing([file.digest]) for file in catalog.get_version("m", 4).files)
     assert catalog.thinned("m") == [ThinnedVersions("hourly", 3, 1, 3, clock.now)]
     (entry,) = catalog.history(model="m", action="thin")
     assert (entry.by, entry.detail, entry.reason) == (

@@ -26,6 +26,7 @@ from common.registry.catalog import (
     VersionDraft,
     VersionStatus,
 )
+from common.registry.statements import digests_of, read_envelope
 from common.registry.wire import json_text
 from services.registry.definitions import models
 from services.registry.rounds.leases import held_row
@@ -35,12 +36,11 @@ from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
 from services.registry.store.manifest import check_manifest
 from services.registry.store.read_rows import read_row
-from services.registry.store.tables import rounds, version_files, versions
+from services.registry.store.tables import rounds, signatures, version_files, versions
 from services.registry.store.told import check_told
 from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_unusable
-from services.registry.versions.signatures import add_signature, signature_of
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
@@ -302,3 +302,28 @@ def _draft_json(draft: VersionDraft) -> str:
     values = asdict(replace(draft, files=()))
     del values["files"], values["signature"]
     return json_text(values)
+
+
+def add_signature(connection: Connection, model: str, version: int, draft: VersionDraft) -> str:
+    """Stores the draft's signature, if it has one; the ids of its keys, separated by commas.
+
+    Raises:
+        Conflict: it is of another version number; the caller signs again.
+        InvalidInput: it is of another model or other files, or no signature.
+    """
+    if not draft.signature:
+        return ""
+    envelope = read_envelope(draft.signature)
+    statement = envelope.statement()
+    if statement.model == model and statement.version != version:
+        raise Conflict(f"the signature is of version {statement.version} of {model}, and this one becomes {version}")
+    if difference := statement.difference(model, version, digests_of(draft.files)):
+        raise InvalidInput(difference)
+    connection.execute(insert(signatures).values(model=model, version=version, envelope=draft.signature))
+    return ",".join(envelope.signatures)
+
+
+def signature_of(connection: Connection, model: str, version: int) -> str:
+    """ "" where there is none."""
+    chosen = (signatures.c.model == model) & (signatures.c.version == version)
+    return connection.execute(select(signatures.c.envelope).where(chosen)).scalar_one_or_none() or ""

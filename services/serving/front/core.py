@@ -12,9 +12,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
@@ -23,6 +21,7 @@ from common.access.principal import current
 from common.process.health import Health
 from common.redis_url import RedisUrl
 from protos import queue_pb2
+from services.serving.front.cancelling import Cancelling
 from services.serving.front.cold_models import ColdModels
 from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.request_counts import ContextCounts
@@ -102,14 +101,9 @@ class Front:
         self.timeout_seconds = timeout_seconds
         self.limits = limits
         self.admission = Admission(in_flight_limit, queue_limit)
-        self.cancelled: Counter[str] = Counter()
-        """By model: requests taken off their queue because nobody waited for them any more."""
         self.contexts = ContextCounts()
         self.reloads: ReloadJitter | None = None
         """Looks at each snapshot; None where nobody counts the requests."""
-        self._abandoned: set[bytes] = set()
-        """Requests whose asker went before Redis said where they lie."""
-        self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
         self._reply_to = replies_key(front_id).decode()
         self._ids = itertools.count(1)
         self._open: dict[bytes, _Open] = {}
@@ -128,6 +122,7 @@ class Front:
             on_lost=self._on_lost,
             on_faults=self._on_faults,
         )
+        self.cancelling = Cancelling(self.queue_client)
 
     @property
     def open_count(self) -> int:
@@ -268,7 +263,8 @@ class Front:
         """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
         request = self._open.pop(request_id, None)
         if request is not None:
-            self._cancel(request_id, request)
+            if not _waits(request):
+                self.cancelling.cancel(request.queue, request.span, request_id)
             self._close(request_id, request)
 
     def _close(self, request_id: bytes, request: _Open) -> None:
@@ -279,25 +275,6 @@ class Front:
         for following, turn in request.queue.turns.end(request.principal, request_id, request.turn):
             self._open[following].turn = turn
             self._enqueue_again((following,))
-
-    def _cancel(self, request_id: bytes, request: _Open) -> None:
-        """With all others of this turn. A request that is being written is cancelled when it is known where it lies."""
-        if _waits(request):
-            return
-        if request.span is None:
-            self._abandoned.add(request_id)
-            return
-        if not self._to_cancel:
-            self._loop.call_soon(self._write_cancelled)
-        self._to_cancel.setdefault((request.queue, request.span), []).append(request_id)
-
-    def _write_cancelled(self) -> None:
-        to_cancel, self._to_cancel = self._to_cancel, {}
-        for (queue, span), request_ids in to_cancel.items():
-            self.queue_client.cancel(queue, span, request_ids, partial(self._on_cancelled, queue.model))
-
-    def _on_cancelled(self, model: str, count: int) -> None:
-        self.cancelled[model] += count
 
     def give_up(self) -> int:
         """Answers whatever is open with 503, because the process ends; returns how many there were."""
@@ -341,8 +318,7 @@ class Front:
             request = self._open.get(request_id)
             if request is not None:
                 request.span = span
-        if self._abandoned:
-            self._cancel_abandoned(queue, [request_id for request_id, _ in requests], taken, span)
+        self.cancelling.written(queue, [request_id for request_id, _ in requests], taken, span)
         if taken == len(requests):
             return
         code, message = self._refusal(queue, taken)
@@ -377,12 +353,6 @@ class Front:
         self.admission.refusals[queue.model, "queue full"] += 1
         return Code.RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
 
-    def _cancel_abandoned(self, queue: Queue, written: list[bytes], taken: int, span: Span) -> None:
-        gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
-        self._abandoned.difference_update(written)
-        if gone:
-            self.queue_client.cancel(queue, span, gone, partial(self._on_cancelled, queue.model))
-
     def _on_faults(self) -> None:
         faults = "; ".join(self.queue_client.faults)
         if self.queue_client.is_of_use:
@@ -410,8 +380,7 @@ class Front:
 
     def _on_lost(self) -> None:
         self._on_faults()
-        self._abandoned.clear()
-        self._to_cancel.clear()
+        self.cancelling.forget()
         if self._outage_timer is None:
             self._outage_timer = self._loop.call_later(
                 self._grace_seconds(),
@@ -446,7 +415,8 @@ class Front:
         now = self._loop.time()
         self._sweep_timer, self._sweep_at = None, float("inf")
         for request_id, request in [item for item in self._open.items() if item[1].deadline <= now]:
-            self._cancel(request_id, request)
+            if not _waits(request):
+                self.cancelling.cancel(request.queue, request.span, request_id)
             self._fail(request_id, Code.DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))

@@ -98,7 +98,7 @@ class FrontMetrics(Collector):
             "Requests taken off their queue unrun after their clients had gone",
             labels=["model"],
         )
-        for model, count in tuple(self._front.cancelled.items()):
+        for model, count in tuple(self._front.cancelling.counts.items()):
             cancelled.add_metric([model], count)
         yield cancelled
 

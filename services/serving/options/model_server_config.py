@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import json_format, text_format
 
@@ -15,8 +15,29 @@ from common.errors import InvalidInput
 from common.storage import Place, is_url, place_of
 from protos import tfserving_config_pb2 as config_pb2
 from services.serving.options.platform_names import TENSORFLOW
-from services.serving.options.version_policy import VersionPolicy
 from services.serving.wire.keys import NEWEST_ALIAS
+
+
+@dataclass(frozen=True)
+class VersionPolicy:
+    kind: Literal["latest", "all", "specific"] = "latest"
+    count: int = 1
+    """Of `latest`: how many of the highest numbers."""
+    versions: tuple[int, ...] = ()
+    """Of `specific`."""
+
+    def select(self, found: Collection[int]) -> tuple[int, ...]:
+        """The versions to serve, newest first; of those asked for by number, the ones that are there."""
+        newest_first = sorted(found, reverse=True)
+        if self.kind == "latest":
+            return tuple(newest_first[: self.count])
+        if self.kind == "specific":
+            return tuple(version for version in newest_first if version in self.versions)
+        return tuple(newest_first)
+
+    def missing(self, found: Collection[int]) -> tuple[int, ...]:
+        """Versions that were asked for by number and are not there."""
+        return tuple(sorted(set(self.versions) - set(found)))
 
 
 @dataclass(frozen=True)

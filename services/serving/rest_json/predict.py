@@ -13,7 +13,6 @@ import orjson
 from common.examples.naming import with_truths
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
-from services.serving.rest_json.counted import check_counts
 from services.serving.rest_json.numbers import float_array, float_rows
 from services.serving.rest_json.optional import columns_in_two_lists, even_columns, filled_rows
 from services.serving.rest_json.shared import Shared, parted, repeated
@@ -25,6 +24,8 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 
 _JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}
 _UNWRITTEN = {"<f2": "half", "<c8": "complex64", "<c16": "complex128", "<u2": "uint16"}
+_CHUNK_BYTES = 1 << 20
+_QUOTE = ord('"')
 
 
 class Document:
@@ -373,3 +374,25 @@ def string_json(name: str, value: bytes) -> Any:
     except UnicodeDecodeError:
         text = json.dumps(value.decode(errors="surrogateescape"), ensure_ascii=False)
         return orjson.Fragment(text.encode(errors="surrogateescape"))
+
+
+def check_counts(body: bytes | bytearray, limits: Limits) -> None:
+    """Raises RequestFailed for more lists or objects than a body may have: of three bytes each becomes 60 to 200."""
+    for what, opening, most in (("objects", b"{", limits.max_objects), ("lists", b"[", limits.max_lists)):
+        if len(body) > most and body.count(opening) > most:
+            count = _outside_strings(body, opening)
+            if count > most:
+                raise invalid(f"the body has {count} {what}, expected at most {most}; send fewer rows at once")
+
+
+def _outside_strings(body: bytes | bytearray, sign: bytes) -> int:
+    """How often a sign stands outside of strings, with a bounded amount of memory beside the body."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+    count, is_inside = 0, False
+    for start in range(0, len(body), _CHUNK_BYTES):
+        chunk = np.frombuffer(body, np.uint8, min(_CHUNK_BYTES, len(body) - start), start)
+        inside = np.bitwise_xor.accumulate(chunk == _QUOTE) ^ is_inside
+        count += int(np.count_nonzero((chunk == sign[0]) & ~inside))
+        is_inside = bool(inside[-1])
+    return count

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
 from common.registry.statements import SIGNATURE_FILE
 from services.trainer import metrics
+from services.trainer.control.endings import ADVICE, Ending, Outcome, words_of
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.signing import VersionSigner
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
@@ -25,7 +26,6 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import (
     Done,
     Failed,
-    FailureKind,
     Message,
     Progress,
     Raised,
@@ -46,26 +46,6 @@ MAX_DEATHS = 3
 """So many deaths of a round's process, in whatever trainer, fail the round."""
 _MOST_WORDS = 500
 """Of how a round's process died, in the round's progress."""
-_MORE_MEMORY = "give the trainer more memory, or make the model or training.batch_size smaller"
-_ADVICE: Mapping[object, str] = {FailureKind.MEMORY: _MORE_MEMORY, -signal.SIGKILL: _MORE_MEMORY}
-"""By kind of failure or status of the process, where it is not the definition that has to be corrected."""
-
-
-class Outcome(StrEnum):
-    DONE = "done"
-    FAILED = "failed"
-    LOST = "lost"
-    """Another holder has the round, or the registry was away for too long."""
-    STOPPED = "stopped"
-    """Given back because the trainer is stopping."""
-    DIED = "died"
-    """Given back after a death."""
-    RETRY = "retry"
-    """Given back because something it needs is away."""
-    SHRUNK = "shrunk"
-    """Goes on at once under the same lease, with fewer workers: one was lost."""
-    REGROUPED = "regrouped"
-    """Goes on at once under the same lease, with other trainers: one was lost, wants to leave, or could join."""
 
 
 class Activity(StrEnum):
@@ -79,21 +59,6 @@ class Activity(StrEnum):
 
 _STARVED_SHARE, _STALLED_SHARE = 0.1, 0.01
 """Of one core over the stall limit: with less, a round that wants more is starved, a silent one is stalled."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    outcome: Outcome
-    reason: str = ""
-    version: int = 0
-    decision: str = ""
-    events_trained: int = 0
-    workers: int = 0
-    """Where it is SHRUNK: how many are left."""
-    traces: tuple[str, ...] = ()
-    """Where it is DONE: traceparents of what was learned."""
-    process: Mapping[str, Any] = field(default_factory=dict)
-    """Where it is DONE: as in the message."""
 
 
 class Company(Protocol):
@@ -386,7 +351,7 @@ class Attempt:
         if self._regroup_because and not asked_to_stop and not isinstance(word, Failed | Raised):
             return Ending(Outcome.REGROUPED, self._regroup_because)
         if isinstance(word, Failed):
-            return self._fail(f"{word.kind}: {word.reason}", advice=_ADVICE.get(word.kind, ""), told=word.told)
+            return self._fail(f"{word.kind}: {word.reason}", advice=ADVICE.get(word.kind, ""), told=word.told)
         if isinstance(word, Raised):
             return self._settle_raised(word)
         if isinstance(word, Stopped) or asked_to_stop:
@@ -395,7 +360,7 @@ class Attempt:
             return Ending(Outcome.SHRUNK, word.reason, workers=word.workers)
         if child.zygote_died:
             return self._give_back("the process that forks rounds died", outcome=Outcome.RETRY)
-        return self._die(words_of(child.status or 0), advice=_ADVICE.get(child.status or 0, ""))
+        return self._die(words_of(child.status or 0), advice=ADVICE.get(child.status or 0, ""))
 
     def _settle_raised(self, raised: Raised) -> Ending:
         reason = f"{raised.error}: {raised.message}"
@@ -447,12 +412,3 @@ class Attempt:
         except HeadraceError as error:
             logger.warning("a lease runs out instead of being given back", extra={"error": error.message})
         return Ending(outcome, reason)
-
-
-def words_of(status: int) -> str:
-    """How a process ended, by its status as in subprocess."""
-    if status == -signal.SIGKILL:
-        return "killed by signal 9, out of memory?"
-    if status < 0:
-        return f"killed by signal {-status} ({signal.Signals(-status).name})"
-    return f"its process ended with status {status} and without a result; its log says why"

@@ -10,8 +10,9 @@ from common.errors import HeadraceError
 from common.process.lifecycle import Stop
 from common.registry.client import RegistryClient
 from common.registry.teams import ASK_SECONDS, Membership
-from services.trainer.control.attempt import LOOK_SECONDS, words_of
+from services.trainer.control.attempt import LOOK_SECONDS
 from services.trainer.control.cluster import Cluster
+from services.trainer.control.endings import words_of
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Helped, Progress, Raised, Shrunk

@@ -24,8 +24,9 @@ from common.registry.client import RegistryClient
 from common.registry.signing import Signer
 from services.trainer import metrics
 from services.trainer.control.assignments import Assignments
-from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt, Ending, Outcome
+from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt
 from services.trainer.control.cluster import Cluster, TeamWatch
+from services.trainer.control.endings import Ending, Outcome
 from services.trainer.control.helping import Helping
 from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.processes import Processes

@@ -7,7 +7,7 @@ from typing import Any, Self
 from common.errors import HeadraceError
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState
-from services.trainer.control.attempt import Ending, Outcome
+from services.trainer.control.endings import Ending, Outcome
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from common.process.lifecycle import Stop
 from common.registry.catalog import Lease
-from services.trainer.control.attempt import Activity, Attempt, Ending
+from services.trainer.control.attempt import Activity, Attempt
+from services.trainer.control.endings import Ending
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.round_trace import RoundTrace
 

@@ -129,15 +129,6 @@ def _block(
     return Block(examples, np.concatenate(crcs), position_keys(records), next_position, places, faults)
 
 
-def count_examples(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> int:
-    """Examples in the ranges, by their record headers; the values are not read."""
-    return sum(
-        info.headers.example_count
-        for item in ranges
-        for info in log.scan(topic, item.partition, item.from_offset, item.to_offset)
-    )
-
-
 def places_of(log: EventLog, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]) -> dict[bytes, str]:
     """{example: "partition:offset" of the first record in the ranges that holds it}; reads on until all are found."""
     left, found = set(wanted), dict[bytes, str]()

@@ -1,8 +1,4 @@
-"""The steps of a network: one compiled graph that loops over the batches of a block, with the hooks around each step.
-
-With `training.fixed_batch` every batch has one shape: rows that only fill it up repeat the batch's last example and
-weigh nothing, so a block of any size is the same program.
-"""
+"""The steps of a network: one compiled graph that loops over the batches of a block, with hooks around each step."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +17,8 @@ from services.trainer.families.hooks import HookFailedError
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
-from services.trainer.keras_internals import layers_of
 from services.trainer.learn.asynchronous import ServedSteps, running_of
+from services.trainer.learn.batches import cut_for, refuse_padding
 from services.trainer.learn.feeding import Feeding, Run
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
@@ -75,7 +71,7 @@ class Steps:
         self._optimizers, self._optimizer, self._hooks, self._team = optimizers, optimizers[0], hooks, team
         self._variables = model.network.trainable_variables
         self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
-        self._refuse_padding()
+        refuse_padding(model)
         if self._by_user.has_train_step:
             hooks.refuse_gradients("the module's own train_step computes and applies them")
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
@@ -234,7 +230,7 @@ class Steps:
             {name: tf.gather(values, order) for name, values in part.items()} for part in (columns, labels, weights)
         )
         steps = tf.size(bounds) - 1
-        cut = self._padded if self._asked.fixed_batch else _cut
+        cut = cut_for(self._asked)
 
         def batch_of(step: tf.Tensor) -> list[Any]:
             return cut((columns, labels, weights), bounds[step], bounds[step + 1])
@@ -242,7 +238,7 @@ class Steps:
         return self._supersteps(self._local, batch_of, steps) if self._local else self._loop(batch_of, steps)
 
     def _train_streamed(self, batches: Any, steps: tf.Tensor) -> tf.Tensor:
-        cut = self._padded if self._asked.fixed_batch else _cut
+        cut = cut_for(self._asked)
 
         def batch_of(step: tf.Tensor) -> list[Any]:
             parts = batches.get_next()
@@ -280,37 +276,6 @@ class Steps:
             (tf.constant(0), tf.constant(True), losses),
         )
         return tf.reshape(losses.stack(), [-1, 2])[:steps]
-
-    def _padded(self, parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
-        """A batch of `batch_size` rows whatever there is: the last row again where there are fewer, without weight."""
-        size = self._asked.batch_size
-        rows = start + tf.range(size)
-        columns, labels, weights = (
-            {
-                name: tf.ensure_shape(tf.gather(values, tf.minimum(rows, end - 1)), [size, *values.shape[1:]])
-                for name, values in part.items()
-            }
-            for part in parts
-        )
-        is_real = tf.cast(rows < end, tf.float32)
-        return [columns, labels, {name: given * is_real for name, given in weights.items()}]
-
-    def _refuse_padding(self) -> None:
-        """Raises DefinitionFailedError where rows without weight would count: in what is summed over a whole batch."""
-        if not self._asked.fixed_batch:
-            return
-        path, why = self._model.definition.module, ""
-        if self._by_user.has_train_step:
-            why = "the module's own train_step takes the steps"
-        elif self._by_user.has_loss:
-            why = "a compiled loss is divided by the number of rows"
-        elif any(
-            isinstance(one, keras.layers.BatchNormalization)
-            for one in layers_of(self._model.network, include_self=True)
-        ):
-            why = "batch normalisation counts every row"
-        if why:
-            raise DefinitionFailedError(f"{path}: training.fixed_batch is true, and {why}")
 
     def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
         taught = next(iter(labels.values())) if len(labels) == 1 else labels
@@ -441,10 +406,6 @@ class Steps:
             for variable in self._model.network.non_trainable_variables
             if str(variable.dtype).startswith("float") and int(np.prod(variable.shape)) <= _SMALL_VALUES
         ]
-
-
-def _cut(parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
-    return [{name: values[start:end] for name, values in part.items()} for part in parts]
 
 
 def _checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:

@@ -18,18 +18,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.errors import DataLoss
-from services.trainer import determinism
 from services.trainer.families import layer_state, untold_state
 from services.trainer.families.hooks import Saved
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
-from services.trainer.keras_internals import averages_of, calls_of, momentums_of, rate_of, taught_by
+from services.trainer.keras_internals import calls_of, rate_of
 from services.trainer.learn import checkpoint, culprits, origin
+from services.trainer.learn.batches import batches_of
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
+from services.trainer.learn.optimizer_state import averages_by_path, batches_per_step, copies_by_path, curve_of
 from services.trainer.learn.optimizers import inner_of, slots_by_path
 from services.trainer.learn.origin import Origin
 from services.trainer.learn.several_optimizers import make_optimizers
@@ -204,22 +205,10 @@ class Training:
     def continue_from(self, step: int) -> None:
         """Sets the global step: it goes on even where another optimizer starts with empty slots."""
         if self.step != step:  # gradients that wait to be applied keep their place between two steps
-            calls_of(self.optimizer).assign(step * self._batches_per_step)
-
-    @property
-    def _batches_per_step(self) -> int:
-        return self.optimizer.gradient_accumulation_steps or 1
+            calls_of(self.optimizer).assign(step * batches_per_step(self.optimizer))
 
     def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
-        """Of the losses of the last batches: the steps, and the mean loss of the batches that each step rests on."""
-        # An optimizer that has a turn now and then (a GAN's) has counted fewer steps than there were batches.
-        first = max(0, int(calls_of(self.optimizer)) - len(losses))
-        steps, firsts, counts = np.unique(
-            np.arange(first, first + len(losses)) // self._batches_per_step, return_index=True, return_counts=True
-        )
-        if not len(losses) or self._batches_per_step == 1:
-            return steps.astype(np.int64), losses
-        return steps.astype(np.int64), (np.add.reduceat(losses, firsts) / counts).astype(np.float32)
+        return curve_of(self.optimizer, losses)
 
     def rates(self, steps: NDArray[np.int64]) -> list[float]:
         """The learning rate at each of the steps."""
@@ -249,26 +238,14 @@ class Training:
         return sorted(f"model/{one.path}" for one in self.model.network.variables if not one.trainable)
 
     def averages(self) -> dict[str, str]:
-        """Where an optimizer keeps moving averages (EMA): path of the variable to path of its average."""
-        paths = {id(variable): path for path, variable in self.variables.items()}
-        pairs = [
-            (variable, average)
-            for optimizer in map(inner_of, self._optimizers)
-            if getattr(optimizer, "use_ema", False)
-            for variable, average in zip(taught_by(optimizer), averages_of(optimizer), strict=True)
-        ]
-        return {paths[id(variable)]: paths[id(average)] for variable, average in pairs}
+        return averages_by_path(self._optimizers, self.variables)
 
     def start_copies(self, new: Collection[str]) -> None:
         """Slots that are copies of a variable begin as the variable is, also where it was carried and they are new."""
-        paths = {id(variable): path for path, variable in self.variables.items()}
-        copies = {average: path for path, average in self.averages().items()}
-        for optimizer in map(inner_of, self._optimizers):
-            if isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW):
-                pairs = zip(momentums_of(optimizer), taught_by(optimizer), strict=True)
-                copies |= {paths[id(slot)]: paths[id(variable)] for slot, variable in pairs}
+        variables = self.variables
+        copies = copies_by_path(self._optimizers, variables)
         for slot in copies.keys() & set(new):
-            self.variables[slot].assign(self.variables[copies[slot]])
+            variables[slot].assign(variables[copies[slot]])
 
     def begin_round(self) -> None:
         self._hooks.on_round_begin()
@@ -314,7 +291,8 @@ class Training:
                 self._checked = check_gradients(self.model, examples, tolerance=asked, seed=self._seed)
         if self.model.definition.training.summaries.compiled and not self.texts:
             self._steps.note_compiled(examples)
-        order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
+        turn = {"pass_index": pass_index, "block_index": block_index}
+        order, bounds = batches_of(self.model, examples, rows, seed=self._seed, **turn)
         if self._team.is_compared and self._compared is None:
             self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])
         losses: list[Losses] = []
@@ -342,26 +320,13 @@ class Training:
         self._seen += int(bounds[batch])
         return self._keep(losses)
 
-    def _batches(
-        self, examples: TrainingSet, rows: NDArray[np.int64], *, pass_index: int, block_index: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The rows in their order, and where the batches begin and end in it."""
-        asked, turn = self.model.definition.training, {"pass_index": pass_index, "block_index": block_index}
-        ranked = next((head.name for head in self.model.heads if head.head.group), None)
-        if ranked is not None:
-            groups = examples.labels[ranked].numpy()[rows, 1].astype(np.int64)
-            order, bounds = determinism.group_batches(groups, asked.batch_size, seed=self._seed, **turn)
-            return rows[order], bounds
-        order = determinism.block_order(self._seed, count=len(rows), **turn)
-        return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
-
     def _next_stop(self, pace: Pace | None, batch: int, last: int) -> int:
         """The batch before which the round looks up, the block's end at the latest."""
         steps = None if pace is None else pace.steps_left(self.step)
         if steps is None:
             return last
-        waiting = int(calls_of(self.optimizer)) % self._batches_per_step
-        return min(last, batch + max(1, steps * self._batches_per_step - waiting))
+        waiting = int(calls_of(self.optimizer)) % batches_per_step(self.optimizer)
+        return min(last, batch + max(1, steps * batches_per_step(self.optimizer) - waiting))
 
     def _keep(self, parts: list[Losses]) -> Losses:
         """The losses among what the steps gave; what was added in each, and the norms, stay to be asked for."""

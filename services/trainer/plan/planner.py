@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from common.definition.model import Definition, parse_definition
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, DataLoss, HeadraceError
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
@@ -21,7 +20,6 @@ from common.registry.catalog import (
     ALLOW_SIGNATURE_CHANGE,
     FIRED,
     PRODUCTION,
-    PUSHED,
     QUALITY_ALARM,
     SHIFT,
     SKIPPED,
@@ -30,25 +28,21 @@ from common.registry.catalog import (
     Round,
 )
 from common.registry.client import RegistryClient
-from common.registry.forgotten import NOTHING
-from common.schema import Schema
 from services.trainer import metrics
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
 from services.trainer.plan.declines import Declines
 from services.trainer.plan.drafts import Drafts
 from services.trainer.plan.drift import Drifts
+from services.trainer.plan.reading import Reading
 from services.trainer.plan.shifts import Shifts
 from services.trainer.plan.tracked import LogBounds, Tracked, shown, status_of, stopped
 from services.trainer.plan.triggers import DRIFT, Alarm, Fire, Situation, Wait, decide
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
-_LISTED_ROUNDS = 50
 Start = Literal["head", "scratch"] | Mapping[int, int]
 _NO_MODEL_SECONDS = 1.0
 """Between two turns where there is no log to look at; a new model wakes the planner."""
-_REFRESH_SECONDS = 30.0
-"""How often everything is read again although no change was heard of."""
 
 
 class Planner:
@@ -71,21 +65,13 @@ class Planner:
         self._settings, self._registry, self._log, self._health = settings, registry, log, health
         self._on_planned, self._clock = on_planned, clock
         self._lock = threading.RLock()
-        self._tracked: dict[str, Tracked] = {}
-        self._definitions: dict[str, Definition] = {}
-        self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
-        self._damaged: dict[str, str] = {}
-        """By stream, what of the log cannot be read."""
-        self._faults: dict[str, str] = {}
         self._counted: dict[str, Any] = {}
         self._drafts = Drafts(settings, registry, log)
+        self._reading = Reading(registry, log, health, clock, on_new_log=self._drafts.forget_counts)
         self._drifts = Drifts(registry, log, clock)
         self._declines = Declines(registry, clock)
         self._shifts = Shifts(registry, log, self._drifts)
-        self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
-        self._changes: set[tuple[ChangeKind, str]] = set()
-        self._changes_lock = threading.Lock()
         self._wake = threading.Event()
 
     # what changes
@@ -95,8 +81,7 @@ class Planner:
 
     def mark_stale(self, kind: ChangeKind, name: str) -> None:
         """Something in the registry has changed: read it again at the next turn. From any thread, never waits long."""
-        with self._changes_lock:
-            self._changes.add((kind, name))
+        self._reading.mark_stale(kind, name)
         self._wake.set()
 
     def run(self, stop: Stop) -> None:
@@ -106,23 +91,25 @@ class Planner:
             except Exception:
                 logger.exception("planning failed unexpectedly")
             interval = self._settings.poll_interval_seconds
-            self._wake.wait(interval if self._tracked else max(interval, _NO_MODEL_SECONDS))
+            self._wake.wait(interval if self._reading.tracked else max(interval, _NO_MODEL_SECONDS))
             self._wake.clear()
 
     def turn(self) -> None:
         """Looks once at everything and plans what is due."""
         with self._lock:
-            if not self._refresh():
+            if not self._reading.refresh():
                 return
-            if not self._tracked:
+            found = self._reading.tracked
+            self._counted = {name: counted for name, counted in self._counted.items() if name in found}
+            if not found:
                 self._health.satisfy("event_log")  # nothing asks for it yet
             logs: dict[str, LogBounds | str] = {}
-            for tracked in self._tracked.values():
+            for tracked in found.values():
                 stream = tracked.state.model.stream
                 if stream not in logs:
-                    logs[stream] = self._look(stream)
-                self._consider(tracked, self._faults.get(tracked.state.model.name) or logs[stream])
-            self._snapshot = tuple(status_of(tracked) for _, tracked in sorted(self._tracked.items()))
+                    logs[stream] = self._reading.look(stream)
+                self._consider(tracked, self._reading.faults.get(tracked.state.model.name) or logs[stream])
+            self._snapshot = tuple(status_of(tracked) for _, tracked in sorted(found.items()))
 
     # doors
 
@@ -144,13 +131,10 @@ class Planner:
             Unavailable: the log or the registry is away.
         """
         with self._lock:
-            tracked = self._tracked.get(name) or Tracked(self._read(name))
-            tracked.state = self._read(name)
-            tracked.is_stale = True
-            self._tracked[name] = tracked
+            tracked = self._reading.again(name)
             if tracked.state.open_round is not None:
                 raise Conflict(f"{name} has a round already: {shown(tracked.state.open_round)}")
-            log = self._look(tracked.state.model.stream)
+            log = self._reading.look(tracked.state.model.stream)
             if isinstance(log, str):
                 raise Conflict(f"no round of {name} can be planned: {log}")
             if tracked.state.model.paused or tracked.state.model.archived:
@@ -173,14 +157,14 @@ class Planner:
     def known(self, name: str) -> tuple[ModelState, LogBounds]:
         """The model and its log as they are now. Raises NotFound; Conflict: there is no such log, or it is damaged."""
         with self._lock:
-            state = self._read(name)
-            log = self._look(state.model.stream)
+            state = self._reading.read(name)
+            log = self._reading.look(state.model.stream)
         if isinstance(log, str):
             raise Conflict(f"nothing of {name} can be planned: {log}")
         return state, log
 
     def known_models(self) -> list[str]:
-        return list(self._tracked)
+        return list(self._reading.tracked)
 
     def has_open_rounds(self) -> bool:
         """Whether a model has a round that is planned or runs, as of the last turn."""
@@ -196,110 +180,7 @@ class Planner:
 
     def faults(self) -> dict[str, str]:
         """Models that cannot be planned for, with the reason."""
-        return dict(self._faults)
-
-    # reading
-
-    def _refresh(self) -> bool:
-        """Reads again what has changed; False when the registry is away."""
-        with self._changes_lock:
-            changes, self._changes = self._changes, set()
-        for kind, name in changes:
-            self._mark(kind, name)
-        try:
-            if self._clock() >= self._refresh_at:
-                self._read_all()
-            for name, tracked in self._tracked.items():
-                if tracked.is_stale:
-                    tracked.is_stale = False
-                    self._read_one(name)
-        except (Unavailable, Overloaded) as error:
-            self._health.fail("registry", error.message)
-            self._refresh_at = 0.0
-            return False
-        self._health.satisfy("registry")
-        return True
-
-    def _mark(self, kind: ChangeKind, name: str) -> None:
-        if kind is ChangeKind.RESET or (kind is not ChangeKind.STREAM and name not in self._tracked):
-            self._refresh_at = 0.0
-        for model, tracked in self._tracked.items():
-            if name == (tracked.state.model.stream if kind is ChangeKind.STREAM else model):
-                tracked.is_stale = True
-
-    def _read_all(self) -> None:
-        names = [model.name for model in self._registry.list_models()]
-        for name in {*self._tracked, *self._faults}.difference(names):  # deleted
-            for known in (self._tracked, self._faults, self._counted):
-                known.pop(name, None)
-        for name in names:
-            self._read_one(name)
-        self._refresh_at = self._clock() + _REFRESH_SECONDS
-
-    def _read_one(self, name: str) -> None:
-        try:
-            state = self._read(name)
-        except (InvalidInput, NotFound, DataLoss) as error:
-            if self._faults.get(name) != error.message:
-                logger.error("a model cannot be planned for", extra={"model": name, "error": error.message})
-            self._faults[name] = error.message
-            if isinstance(error, NotFound):
-                self._refresh_at = 0.0
-            return
-        self._faults.pop(name, None)
-        known = self._tracked.get(name)
-        if known is not None and known.state.log_name == state.log_name:
-            known.state = state
-        else:  # also a model of the name of a deleted one, of another log: nothing that was counted is its
-            self._tracked[name] = Tracked(state)
-
-    def _read(self, name: str) -> ModelState:
-        model = self._registry.get_model(name)
-        if model.definition_digest not in self._definitions:
-            files = self._registry.get_definition(model.definition_digest)
-            self._definitions[model.definition_digest] = parse_definition(files)
-        stream = self._registry.get_stream(model.stream)
-        if self._log.attach(model.stream, Schema.from_json(stream.schema_json), stream.log_name):
-            self._drafts.forget_counts()
-        listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
-        rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
-        head = model.head_version
-        if head and (name, head) not in self._ends:
-            self._ends[name, head] = self._registry.get_version(name, head).end_position
-        return ModelState(
-            model=model,
-            definition=self._definitions[model.definition_digest],
-            schema_version=stream.schema_version,
-            rounds=rounds,
-            head_end=self._ends[name, head] if head else {},
-            log_name=stream.log_name,
-            forgotten=self._registry.forgotten_by(name) if model.forgotten_examples else NOTHING,
-        )
-
-    def _look(self, stream: str) -> LogBounds | str:
-        """The topic's start and end, or why there is none."""
-        topic = examples_topic(stream)
-        try:
-            found = LogBounds(self._log.start_position(topic), self._log.end_position(topic))
-        except NotFound:
-            self._health.satisfy("event_log")
-            return f"stream {stream} has no events yet"
-        except DataLoss as error:
-            self._note_damage(stream, error)
-            return error.message
-        except InvalidInput as error:
-            return error.message
-        except (Unavailable, Overloaded) as error:
-            self._health.fail("event_log", error.message)
-            return error.message
-        if not self._damaged:
-            self._health.satisfy("event_log")
-        return found
-
-    def _note_damage(self, stream: str, error: DataLoss) -> None:
-        """Shown by /readyz until the stream can be read again: nothing that is damaged mends by itself."""
-        self._damaged[stream] = error.message
-        self._health.fail("event_log", "; ".join(self._damaged.values()))
+        return dict(self._reading.faults)
 
     # deciding
 
@@ -309,7 +190,7 @@ class Planner:
             return
         try:
             beginning, fresh = self._count(tracked, log)
-            self._damaged.pop(tracked.state.model.stream, None)
+            self._reading.note_sound(tracked.state.model.stream)
             if tracked.state.open_round is not None:
                 tracked.waiting = Wait(f"the end of {shown(tracked.state.open_round)}")
                 return
@@ -329,7 +210,7 @@ class Planner:
             tracked.is_stale = True
         except HeadraceError as error:
             if isinstance(error, DataLoss):
-                self._note_damage(tracked.state.model.stream, error)
+                self._reading.note_damage(tracked.state.model.stream, error)
             if tracked.waiting.reason != error.message:
                 logger.warning(
                     "no round can be planned", extra={"model": tracked.state.model.name, "error": str(error)}
@@ -429,7 +310,7 @@ class Planner:
 
     def _upstream(self, tracked: Tracked) -> int:
         """The version of triggers.upstream that is in production; 0: none."""
-        upstream = self._tracked.get(tracked.state.definition.triggers.upstream)
+        upstream = self._reading.tracked.get(tracked.state.definition.triggers.upstream)
         return upstream.state.model.aliases.get(PRODUCTION, 0) if upstream else 0
 
     def _plan(

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from common.access.token_file import TokenFile
 from common.definition import identity
 from common.definition.identity import VariableMeaning
@@ -21,7 +23,7 @@ from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
-from services.trainer.features.statistics import Statistics
+from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
@@ -199,3 +201,13 @@ def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> t
 
 def _schema(registry: RegistryClient, stream: str, schema_version: int) -> Schema:
     return Schema.from_json(registry.get_stream(stream, schema_version=schema_version).schema_json)
+
+
+def fitted(inputs: RoundInputs, data: RoundData, carried: Statistics) -> Statistics:
+    """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
+    fitting = Fitting(inputs.definition.features, inputs.schema, carried)
+    if fitting.needs_data:
+        for block in data.fitted_on():
+            rows = np.flatnonzero(~block.held_out)
+            fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
+    return fitting.result()

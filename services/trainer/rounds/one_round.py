@@ -7,16 +7,11 @@ and ends with the round.
 import logging
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from common.definition import identity
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
@@ -28,7 +23,7 @@ from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.scales import Scales
-from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.features.statistics import Statistics
 from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -40,11 +35,11 @@ from services.trainer.rounds import program, publishing, teamwork, window
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
-from services.trainer.rounds.devices import memory_of_devices
+from services.trainer.rounds.environment import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
+from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs, fitted
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
@@ -53,6 +48,7 @@ from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.registering import register
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.rounds.stages import Stages
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
 from services.trainer.summaries.observing import Observer
@@ -102,7 +98,8 @@ class RoundWork:
         self._points = ResumePoints(
             self._registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
         )
-        self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
+        self._stages = Stages(self._begin_stage, waited_seconds=max(0.0, time.time() - assignment.round.planned_at))
+        self._seconds = self._stages.seconds
         self._input: DividedLog | None = None
         self._held_out = around.kept.held_out if around.kept else window.Kept()
         self._scores: Scores | None = None
@@ -127,7 +124,7 @@ class RoundWork:
         if kept:
             kept.check()
             trained = replace(trained, process=kept.told())
-        with self._stage("export"):
+        with self._stages.stage("export"):
             output, told = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
@@ -135,11 +132,11 @@ class RoundWork:
             self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
-        with self._stage("upload"):
+        with self._stages.stage("upload"):
             files = manifest_of(output)
             bases = publishing.bases_of(self._assignment, self._registry, files)
             told["uploaded_bytes"] = self._registry.upload(output, files, bases=bases)
-        with self._stage("register"):
+        with self._stages.stage("register"):
             draft = publishing.draft_of(
                 self._assignment,
                 trained,
@@ -162,7 +159,7 @@ class RoundWork:
 
     def measured(self, trained: Trained) -> Measured:
         """On the events of the range, and on those of the window."""
-        with self._stage("evaluate"):
+        with self._stages.stage("evaluate"):
             return measure(
                 trained.model,
                 trained.parent,
@@ -182,7 +179,7 @@ class RoundWork:
     def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""
         self._input = teamwork.divided(self._log, self._team, self._assignment)
-        with self._stage("download"):
+        with self._stages.stage("download"):
             resumed = self._points.load()
             kept = self._around.kept
             warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
@@ -190,10 +187,10 @@ class RoundWork:
         data = data_of(self._assignment, inputs, self._input or self._log)
         known = inputs.parent or inputs.source_version
         self._carried = known.statistics_for(inputs.definition) if known else {}
-        with self._stage("read"):
-            self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
-            self._tell_apart("read", data, (0.0, 0.0))
-        with self._stage("build"):
+        with self._stages.stage("read"):
+            self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
+            self._stages.tell_apart("read", data, (0.0, 0.0))
+        with self._stages.stage("build"):
             self._pace = self._begin(inputs, data, resumed, is_warm=warm is not None)
         assert self._program is not None, "it is built"
         training = self._program.training
@@ -299,15 +296,6 @@ class RoundWork:
             evaluate = self._scores.of_this_step
         return RoundPace(asked, training, self._curve, evaluate, self._tell_on_the_way)
 
-    def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
-        """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
-        fitting = Fitting(inputs.definition.features, inputs.schema, self._carried)
-        if fitting.needs_data:
-            for block in data.fitted_on():
-                rows = np.flatnonzero(~block.held_out)
-                fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
-        return fitting.result()
-
     def _resume(self, training: Trainable, pace: RoundPace, resumed: Resumed) -> None:
         training.restore(resumed.checkpoint.arrays)
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
@@ -330,7 +318,7 @@ class RoundWork:
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = data.prepared(training.model, self.place.position, self.place.block_index)
-            for block in self._timed("read", blocks, data):
+            for block in self._stages.timed("read", blocks, data):
                 self._check_stop("train")
                 try:
                     self._train_block(training, pace, block, pass_index)
@@ -405,22 +393,7 @@ class RoundWork:
             self._scores.settle()
 
     def _captured(self, training: Trainable) -> Checkpoint:
-        arrays = training.captured() | feature_statistics.to_arrays(self._statistics)
-        for path, array in arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
-        state = {
-            "step": training.step,
-            "optimizer": training.method,
-            "round_id": self._assignment.round.round_id,
-            "definition_digest": self._plan.definition_digest,
-            "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
-            "averages": training.averages(),
-            "frozen": training.frozen(),
-            "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
-        }
-        about = identity.statistics_of(training.model.definition)
-        return Checkpoint(arrays, state, identity.to_mapping(self._begun.meaning, about))
+        return program.captured(training, self._statistics, self._begun, self._assignment.round)
 
     def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
@@ -446,37 +419,10 @@ class RoundWork:
         logger.info("the round stops as asked", extra={"stage": stage, "examples_done": self.place.examples_done})
         raise StopRequestedError
 
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
+    def _begin_stage(self, name: str) -> None:
         self._check_stop(name)
-        if name in ("download", "read", "build", "train", "evaluate", "export", "upload", "register"):
-            done = self._pace.examples if self._pace else 0
-            self._report(Progress(name, done, None, self._points.saved_count))
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[name] += time.monotonic() - began
-
-    def _tell_apart(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
-        """Of a stage's seconds, those spent on the log are `extract` and those on parsing `parse`."""
-        for part, spent in (
-            ("extract", data.extract_seconds - before[0]),
-            ("parse", data.parse_seconds - before[1]),
-        ):
-            self._seconds[part] += spent
-            self._seconds[name] -= spent
-
-    def _timed(self, name: str, blocks: Iterator[PreparedBlock], data: RoundData) -> Iterator[PreparedBlock]:
-        """The same blocks, the time to get each counted."""
-        while True:
-            began, before = time.monotonic(), (data.extract_seconds, data.parse_seconds)
-            block = next(blocks, None)
-            self._seconds[name] += time.monotonic() - began
-            self._tell_apart(name, data, before)
-            if block is None:
-                return
-            yield block
+        done = self._pace.examples if self._pace else 0
+        self._report(Progress(name, done, None, self._points.saved_count))
 
 
 def _saved(kind: str, point: Checkpoint) -> Saved:

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from common.definition import identity
 from common.definition.identity import VariableMeaning
+from common.registry.catalog import Round
 from common.registry.client import RegistryClient
 from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Arrays, Columns, Model, Trainable
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import UserModule
+from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters, warm_start
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.rounds.first_build import first_build
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of
 from services.trainer.shards.team import Team
 
@@ -25,6 +32,7 @@ _FEATURES = ".bottleneck"
 OTHER_ROWS = "its parent's variables are others, or their rows mean something else"
 Blocks = Callable[[Model], Iterator[Columns]]
 """The columns of the round's trained examples, for a model."""
+Build = Callable[[UserModule | None], Model]
 
 
 @dataclass
@@ -174,3 +182,44 @@ def _model(
         model = first_build(build, inputs.module, import_again)
         return model, imported[-1]
     return build(inputs.module), inputs.module
+
+
+def first_build(build: Build, imported: UserModule, import_again: Callable[[], UserModule | None]) -> Model:
+    """Of a round that begins from nothing, since a rebuild has to begin as it does: built from the module as it is
+    imported again; the model built before is only compared with.
+
+    Raises:
+        DefinitionFailedError: they begin with other variables; or as `build`.
+    """
+    before = adapters.beginning_of(build(imported))
+    model = build(import_again())
+    now = adapters.beginning_of(model)
+    different = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+    if different:
+        raise DefinitionFailedError(
+            f"{model.definition.module}: built twice from one seed, the model begins with another "
+            f"{different[0].removeprefix('model/')} each time, so no version could be rebuilt. Draw with keras.random "
+            f"or numpy.random, which are seeded for it, or from numpy.random.default_rng(NUMBER); take nothing from a "
+            f"clock"
+        )
+    return model
+
+
+def captured(training: Trainable, statistics: Statistics, begun: Begun, round_: Round) -> Checkpoint:
+    """What the next round starts from. Raises NotFiniteError."""
+    arrays = training.captured() | feature_statistics.to_arrays(statistics)
+    for path, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
+    state = {
+        "step": training.step,
+        "optimizer": training.method,
+        "round_id": round_.round_id,
+        "definition_digest": round_.plan.definition_digest,
+        "ranges": [[item.partition, item.from_offset, item.to_offset] for item in round_.plan.ranges],
+        "averages": training.averages(),
+        "frozen": training.frozen(),
+        "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
+    }
+    about = identity.statistics_of(training.model.definition)
+    return Checkpoint(arrays, state, identity.to_mapping(begun.meaning, about))

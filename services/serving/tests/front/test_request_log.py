@@ -23,13 +23,14 @@ from services.serving.front.request_log import (
     DROPPED_UNWRITTEN,
     WRITTEN,
     RequestLog,
+    RequestLogOptions,
     Sample,
     configured_options,
     open_request_log,
+    options_of,
 )
 from services.serving.front.request_log_places import Place, open_place
 from services.serving.options.model_server_config import config_json
-from services.serving.options.request_log_options import RequestLogOptions, options_of
 from services.serving.options.settings import ServingSettings
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread

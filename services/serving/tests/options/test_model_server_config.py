@@ -8,13 +8,13 @@ from google.protobuf import text_format
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
 from services.serving.options.model_server_config import (
+    VersionPolicy,
     check_platforms,
     config_of_one,
     logging_notes,
     models_of,
     read_config_file,
 )
-from services.serving.options.version_policy import VersionPolicy
 from testing.rows import each_row
 
 _PLATFORMS = ("tensorflow", "lookup_table")

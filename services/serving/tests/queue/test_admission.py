@@ -304,7 +304,7 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
         for seconds in (0.2, 0.3):
             with pytest.raises(httpx.ReadTimeout):
                 plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[5, 5]]}, timeout=seconds)
-        wait_until(lambda: front.front.cancelled["m"] == 2)
+        wait_until(lambda: front.front.cancelling.counts["m"] == 2)
         assert asker.queue_length() == 1
         assert (front.front.open_count, front.front.resolve("m").queue.load.open_count) == (1, 1)
         runner.answers.set()
@@ -326,7 +326,7 @@ def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server
             call = stub.future(asked.SerializeToString(), timeout=60)
             wait_until(lambda: asker.queue_length() == 1)
             call.cancel()
-            wait_until(lambda: front.front.cancelled["m"] == 1)
+            wait_until(lambda: front.front.cancelling.counts["m"] == 1)
         assert (asker.queue_length(), front.front.open_count) == (0, 0)
 
 
@@ -343,7 +343,7 @@ def test_a_request_that_is_forgotten_while_it_is_written_is_cancelled_when_it_li
             core.forget(core.submit(core.resolve("m"), request, lambda reply: None))
 
         front.call(submit_and_leave)
-        wait_until(lambda: core.cancelled["m"] == 1)
+        wait_until(lambda: core.cancelling.counts["m"] == 1)
         assert Asker(redis_server.url, "m").queue_length() == 0
 
 
@@ -351,7 +351,7 @@ def test_an_expired_request_leaves_the_queue_unrun(redis_server: RedisServer) ->
     with FrontThread(redis_server.url, replica_state(version())) as front:
         FakeRunner(redis_server.url, row_sums).renew()
         assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "50"}).status_code == 504
-        wait_until(lambda: front.front.cancelled["m"] == 1)
+        wait_until(lambda: front.front.cancelling.counts["m"] == 1)
         assert Asker(redis_server.url, "m").queue_length() == 0
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.storage import place_of
-from services.serving.options.model_server_config import ConfiguredModel, config_of_one, models_of
-from services.serving.options.version_policy import VersionPolicy
+from services.serving.options.model_server_config import ConfiguredModel, VersionPolicy, config_of_one, models_of
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.sources.version_folders import versions_in, what_is_missing
 from testing.rows import each_row

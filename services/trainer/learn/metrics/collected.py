@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from common.counted import counted
 from common.definition.metrics import DEFAULTS, Metric
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.port import Outputs
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.learn.metrics.binary import logit
 from services.trainer.learn.metrics.judged import Judged, joined, judged
 from services.trainer.learn.metrics.table import measured
-from services.trainer.learn.metrics.undefined import why
 
 Labels: TypeAlias = Mapping[str, NDArray[np.generic]]
 """By head."""
@@ -23,6 +24,7 @@ MetricsFunction = Callable[..., Mapping[str, float]]
 CompiledMetrics = Callable[[Labels, Outputs, Outputs], Mapping[str, float]]
 """What a module's model has compiled: labels, outputs, weights in, all by head; numbers by name out."""
 Chosen = NDArray[np.bool_]
+_LABEL_IS_ONE_NUMBER = ("binary", "multiclass", "regression", "count", "quantiles", "ranking")
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,25 @@ def takes_weights(function: Callable[..., object]) -> bool:
     if len(places) < 3:
         return False
     return places[2].default is places[2].empty or places[2].name in ("weights", "sample_weight")
+
+
+def why(metric: Metric, data: Judged) -> str:
+    """The rest of a sentence that begins with the metric's name and "is not defined: "."""
+    weighs = data.weights > 0
+    count = int(weighs.sum())
+    if not count:
+        each = "the only held-out event" if data.count == 1 else f"each of the {data.count:,} held-out events"
+        return f"{each} has weight 0 or no label" if data.count else "no event is held out"
+    if data.task in _LABEL_IS_ONE_NUMBER and len(labels := np.unique(data.labels[weighs])) == 1:
+        return f"{_all(count)} the label {labels[0]:g}"
+    if metric.kind == "precision" and data.task == "binary":
+        threshold = 0.5 if metric.option is None else metric.option
+        if not (data.outputs[weighs] > logit(threshold)).any():
+            return f"none of {counted(count, 'held-out event')} is predicted to be positive"
+    if data.task == "binary" and not (data.labels[weighs] > 0.5).any():
+        return f"{_all(count)} a label of at most 0.5"
+    return f"it divides by 0 on {counted(count, 'held-out event')}"
+
+
+def _all(count: int) -> str:
+    return "the only held-out event has" if count == 1 else f"all {count:,} held-out events have"

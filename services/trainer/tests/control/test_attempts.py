@@ -15,7 +15,8 @@ from common.process.tracing import open_tracing
 from common.registry.catalog import Lease
 from common.registry.jobs import Job, JobKind, JobState
 from common.registry.statements import SIGNATURE_FILE
-from services.trainer.control.attempt import MAX_DEATHS, Activity, Attempt, Outcome
+from services.trainer.control.attempt import MAX_DEATHS, Activity, Attempt
+from services.trainer.control.endings import Outcome
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient

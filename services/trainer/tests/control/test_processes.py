@@ -11,7 +11,8 @@ import pytest
 
 from common.process.lifecycle import Stop
 from common.registry.client import RegistryClient
-from services.trainer.control.attempt import Attempt, Ending, Outcome
+from services.trainer.control.attempt import Attempt
+from services.trainer.control.endings import Ending, Outcome
 from services.trainer.control.processes import Processes
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment

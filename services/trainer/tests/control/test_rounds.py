@@ -22,7 +22,7 @@ from common.registry.jobs import Job, JobKind, JobState
 from common.registry.round_words import hindrance_of
 from services.trainer.__main__ import main
 from services.trainer.control.assignments import Assignments
-from services.trainer.control.attempt import Ending, Outcome
+from services.trainer.control.endings import Ending, Outcome
 from services.trainer.control.identity import holder_id, holder_secret
 from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.profile_request import ProfileRequest

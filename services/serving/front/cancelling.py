@@ -1,0 +1,53 @@
+"""Requests whose client is gone are taken off their queue, all of a turn of the event loop at once."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+
+from services.serving.queue.client import Queue, QueueClient, Span
+
+
+class Cancelling:
+    """Runs in one event loop; not thread-safe."""
+
+    def __init__(self, queue_client: QueueClient) -> None:
+        self.counts: Counter[str] = Counter()
+        """By model: requests that were taken off their queue."""
+        self._queue_client, self._loop = queue_client, asyncio.get_running_loop()
+        self._abandoned: set[bytes] = set()
+        """Requests whose client went before Redis said where they lie."""
+        self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
+
+    def cancel(self, queue: Queue, span: Span | None, request_id: bytes) -> None:
+        """`span`: where it lies; None: it is being written, and is cancelled when that is known."""
+        if span is None:
+            self._abandoned.add(request_id)
+            return
+        if not self._to_cancel:
+            self._loop.call_soon(self._write)
+        self._to_cancel.setdefault((queue, span), []).append(request_id)
+
+    def written(self, queue: Queue, written: list[bytes], taken: int, span: Span) -> None:
+        """The first `taken` of these requests lie in the queue."""
+        if not self._abandoned:
+            return
+        gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
+        self._abandoned.difference_update(written)
+        if gone:
+            self._ask(queue, span, gone)
+
+    def forget(self) -> None:
+        """Redis is lost, and the places with it."""
+        self._abandoned.clear()
+        self._to_cancel.clear()
+
+    def _write(self) -> None:
+        to_cancel, self._to_cancel = self._to_cancel, {}
+        for (queue, span), request_ids in to_cancel.items():
+            self._ask(queue, span, request_ids)
+
+    def _ask(self, queue: Queue, span: Span, request_ids: list[bytes]) -> None:
+        self._queue_client.cancel(queue, span, request_ids, partial(self._count, queue.model))
+
+    def _count(self, model: str, count: int) -> None:
+        self.counts[model] += count

@@ -1,0 +1,75 @@
+"""How a block is put into an order and cut into batches.
+
+With `training.fixed_batch` every batch has one shape: rows that only fill it up repeat the batch's last example and
+weigh nothing, so a block of any size is the same program.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition.training import Training
+from services.trainer import determinism
+from services.trainer.families.heads import ByHead
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import TrainingSet
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import layers_of
+
+Cut = Callable[[Sequence[ByHead], tf.Tensor, tf.Tensor], list[dict[str, tf.Tensor]]]
+"""Columns, labels and weights, and where a batch begins and ends, to its columns, labels and weights."""
+
+
+def cut_for(asked: Training) -> Cut:
+    return partial(_padded, asked.batch_size) if asked.fixed_batch else _cut
+
+
+def batches_of(
+    model: BuiltModel, examples: TrainingSet, rows: NDArray[np.int64], *, seed: int, pass_index: int, block_index: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The rows in their order, and where the batches begin and end in it."""
+    asked, turn = model.definition.training, {"pass_index": pass_index, "block_index": block_index}
+    ranked = next((head.name for head in model.heads if head.head.group), None)
+    if ranked is not None:
+        groups = examples.labels[ranked].numpy()[rows, 1].astype(np.int64)
+        order, bounds = determinism.group_batches(groups, asked.batch_size, seed=seed, **turn)
+        return rows[order], bounds
+    order = determinism.block_order(seed, count=len(rows), **turn)
+    return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
+
+
+def refuse_padding(model: BuiltModel) -> None:
+    """Raises DefinitionFailedError where rows without weight would count: in what is summed over a whole batch."""
+    if not model.definition.training.fixed_batch:
+        return
+    why = ""
+    if model.compiled_by_user.has_train_step:
+        why = "the module's own train_step takes the steps"
+    elif model.compiled_by_user.has_loss:
+        why = "a compiled loss is divided by the number of rows"
+    elif any(isinstance(one, keras.layers.BatchNormalization) for one in layers_of(model.network, include_self=True)):
+        why = "batch normalisation counts every row"
+    if why:
+        raise DefinitionFailedError(f"{model.definition.module}: training.fixed_batch is true, and {why}")
+
+
+def _cut(parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
+    return [{name: values[start:end] for name, values in part.items()} for part in parts]
+
+
+def _padded(size: int, parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
+    """The last row again where there are fewer, without weight."""
+    rows = start + tf.range(size)
+    columns, labels, weights = (
+        {
+            name: tf.ensure_shape(tf.gather(values, tf.minimum(rows, end - 1)), [size, *values.shape[1:]])
+            for name, values in part.items()
+        }
+        for part in parts
+    )
+    is_real = tf.cast(rows < end, tf.float32)
+    return [columns, labels, {name: given * is_real for name, given in weights.items()}]

@@ -1,0 +1,169 @@
+"""What the planner knows of models and logs: read again where something has changed, and now and then anyway."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from common.definition.model import Definition, parse_definition
+from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
+from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.topics import examples_topic
+from common.process.health import Health
+from common.registry.catalog import PUSHED, ChangeKind
+from common.registry.client import RegistryClient
+from common.registry.forgotten import NOTHING
+from common.schema import Schema
+from services.trainer.plan.chain import ModelState
+from services.trainer.plan.tracked import LogBounds, Tracked
+
+logger = logging.getLogger(__name__)
+_LISTED_ROUNDS = 50
+_REFRESH_SECONDS = 30.0
+"""How often everything is read again although no change was heard of."""
+
+
+class Reading:
+    """One thread reads at a time; `mark_stale` may be called from any.
+
+    Args:
+        on_new_log: a stream's log has another source.
+    """
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        log: SourcedLog,
+        health: Health,
+        clock: Callable[[], float],
+        *,
+        on_new_log: Callable[[], None],
+    ) -> None:
+        self._registry, self._log, self._health, self._clock = registry, log, health, clock
+        self._on_new_log = on_new_log
+        self.tracked: dict[str, Tracked] = {}
+        self.faults: dict[str, str] = {}
+        """Models that cannot be planned for, with the reason."""
+        self._definitions: dict[str, Definition] = {}
+        self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
+        self._damaged: dict[str, str] = {}
+        """By stream, what of the log cannot be read."""
+        self._refresh_at = 0.0
+        self._changes: set[tuple[ChangeKind, str]] = set()
+        self._changes_lock = threading.Lock()
+
+    def mark_stale(self, kind: ChangeKind, name: str) -> None:
+        """Something in the registry has changed: it is read again at the next refresh. Never waits long."""
+        with self._changes_lock:
+            self._changes.add((kind, name))
+
+    def again(self, name: str) -> Tracked:
+        """The model as it is now, read once more at the next refresh. Raises NotFound, Unavailable."""
+        state = self.read(name)
+        found = self.tracked.setdefault(name, Tracked(state))
+        found.state, found.is_stale = state, True
+        return found
+
+    def note_sound(self, stream: str) -> None:
+        """The stream's log was read to its end."""
+        self._damaged.pop(stream, None)
+
+    def refresh(self) -> bool:
+        """Reads again what has changed; False when the registry is away."""
+        with self._changes_lock:
+            changes, self._changes = self._changes, set()
+        for kind, name in changes:
+            self._mark(kind, name)
+        try:
+            if self._clock() >= self._refresh_at:
+                self._read_all()
+            for name, tracked in self.tracked.items():
+                if tracked.is_stale:
+                    tracked.is_stale = False
+                    self._read_one(name)
+        except (Unavailable, Overloaded) as error:
+            self._health.fail("registry", error.message)
+            self._refresh_at = 0.0
+            return False
+        self._health.satisfy("registry")
+        return True
+
+    def _mark(self, kind: ChangeKind, name: str) -> None:
+        if kind is ChangeKind.RESET or (kind is not ChangeKind.STREAM and name not in self.tracked):
+            self._refresh_at = 0.0
+        for model, tracked in self.tracked.items():
+            if name == (tracked.state.model.stream if kind is ChangeKind.STREAM else model):
+                tracked.is_stale = True
+
+    def _read_all(self) -> None:
+        names = [model.name for model in self._registry.list_models()]
+        for name in {*self.tracked, *self.faults}.difference(names):  # deleted
+            self.tracked.pop(name, None)
+            self.faults.pop(name, None)
+        for name in names:
+            self._read_one(name)
+        self._refresh_at = self._clock() + _REFRESH_SECONDS
+
+    def _read_one(self, name: str) -> None:
+        try:
+            state = self.read(name)
+        except (InvalidInput, NotFound, DataLoss) as error:
+            if self.faults.get(name) != error.message:
+                logger.error("a model cannot be planned for", extra={"model": name, "error": error.message})
+            self.faults[name] = error.message
+            if isinstance(error, NotFound):
+                self._refresh_at = 0.0
+            return
+        self.faults.pop(name, None)
+        known = self.tracked.get(name)
+        if known is not None and known.state.log_name == state.log_name:
+            known.state = state
+        else:  # also a model of the name of a deleted one, of another log: nothing that was counted is its
+            self.tracked[name] = Tracked(state)
+
+    def read(self, name: str) -> ModelState:
+        model = self._registry.get_model(name)
+        if model.definition_digest not in self._definitions:
+            files = self._registry.get_definition(model.definition_digest)
+            self._definitions[model.definition_digest] = parse_definition(files)
+        stream = self._registry.get_stream(model.stream)
+        if self._log.attach(model.stream, Schema.from_json(stream.schema_json), stream.log_name):
+            self._on_new_log()
+        listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
+        rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
+        head = model.head_version
+        if head and (name, head) not in self._ends:
+            self._ends[name, head] = self._registry.get_version(name, head).end_position
+        return ModelState(
+            model=model,
+            definition=self._definitions[model.definition_digest],
+            schema_version=stream.schema_version,
+            rounds=rounds,
+            head_end=self._ends[name, head] if head else {},
+            log_name=stream.log_name,
+            forgotten=self._registry.forgotten_by(name) if model.forgotten_examples else NOTHING,
+        )
+
+    def look(self, stream: str) -> LogBounds | str:
+        """The topic's start and end, or why there is none."""
+        topic = examples_topic(stream)
+        try:
+            found = LogBounds(self._log.start_position(topic), self._log.end_position(topic))
+        except NotFound:
+            self._health.satisfy("event_log")
+            return f"stream {stream} has no events yet"
+        except DataLoss as error:
+            self.note_damage(stream, error)
+            return error.message
+        except InvalidInput as error:
+            return error.message
+        except (Unavailable, Overloaded) as error:
+            self._health.fail("event_log", error.message)
+            return error.message
+        if not self._damaged:
+            self._health.satisfy("event_log")
+        return found
+
+    def note_damage(self, stream: str, error: DataLoss) -> None:
+        """Shown by /readyz until the stream can be read again: nothing that is damaged mends by itself."""
+        self._damaged[stream] = error.message
+        self._health.fail("event_log", "; ".join(self._damaged.values()))

@@ -266,7 +266,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         check_trees(trees, features, heads, str(estimator))
         if definition.training != Training():
             raise InvalidInput(f"{estimator} has no training section: parameters say how many trees, and how fast")
-    _check_every_file_is_used(files, definition, fields)
+    _check_every_file_is_used(files, definition)
     _check_signatures_file(files)
     return definition
 
@@ -305,7 +305,7 @@ def _check_files(files: Mapping[str, bytes]) -> None:
 _OWN_FILES = (DEFINITION_FILE, RESTART_FILE, SIGNATURES_FILE)
 
 
-def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition, fields: Fields) -> None:
+def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition) -> None:
     text = files[DEFINITION_FILE].decode()
     unused = [p for p in files if p not in _OWN_FILES and not p.endswith(".py") and p not in text]
     if unused:

@@ -53,9 +53,8 @@ def column_name(header: str, index: int) -> str:
     return f"_{name}" if name[0].isdigit() else name
 
 
-def features_of(headers: Sequence[str], schema: Schema, place: str, *, ignore_unknown: bool = False) -> list[Any]:
-    """The schema's feature of each column, by its header, by an alias or by the name that is made of the header; None
-    for one it ignores.
+def features_of(headers: Sequence[str], schema: Schema, place: str) -> list[Any]:
+    """The schema's feature of each column, by its header, by an alias or by the name that is made of the header.
 
     Raises:
         InvalidInput: a column is not in the schema, or two are the same feature.
@@ -64,11 +63,11 @@ def features_of(headers: Sequence[str], schema: Schema, place: str, *, ignore_un
     called = {name: feature for feature in schema.columns for name in (feature.name, *feature.aliases)}
     found = [called.get(header) or columns.get(column_name(header, index)) for index, header in enumerate(headers)]
     unknown = [header for header, feature in zip(headers, found, strict=True) if feature is None]
-    if unknown and not ignore_unknown:
+    if unknown:
         raise InvalidInput(
             f"{place} has columns that the schema does not know: {', '.join(unknown)}; it knows {', '.join(columns)}"
         )
-    names = [feature.name for feature in found if feature is not None]
+    names = [feature.name for feature in found if feature]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInput(f"{place} has more than one column for {', '.join(twice)}; rename all but one")

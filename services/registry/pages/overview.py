@@ -23,7 +23,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "shape": f"{bool(streams)} {bool(rows)}",
         "streams": streams,
         "models": rows,
-        "flow": _flow(reading, models, instances),
+        "flow": _flow(reading, models),
         "troubles": troubles,
         "is_well": not troubles,
         "is_amber": all(trouble.get("is_amber") for trouble in troubles),
@@ -34,7 +34,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     }
 
 
-def _flow(reading: Reading, models: Sequence[JsonMap], instances: Sequence[JsonMap]) -> dict[str, Any]:
+def _flow(reading: Reading, models: Sequence[JsonMap]) -> dict[str, Any]:
     running = [
         model["open_round"] for model in models if model["open_round"] and model["open_round"]["state"] == "running"
     ]

@@ -262,7 +262,7 @@ class Planner:
             "head_version": state.head,
             "waiting": tracked.backlog.examples,
             "judged_before": tracked.backlog.examples - fresh,
-            "judged": self._judged(tracked, beginning, fresh),
+            "judged": self._judged(tracked, fresh),
             "left_out": [
                 *self._drafts.left_out_of(state, log, beginning),
                 *self._drafts.forgotten_of(state, log, tracked.backlog.counted()),
@@ -272,7 +272,7 @@ class Planner:
             "waiting_for": tracked.waiting.reason,
         }
 
-    def _judged(self, tracked: Tracked, beginning: Beginning, fresh: int) -> dict[str, int]:
+    def _judged(self, tracked: Tracked, fresh: int) -> dict[str, int]:
         """Of what waits and was in a round, why it waits: {a reason to leave out: examples}."""
         judged = tracked.backlog.examples - fresh
         if not judged:

@@ -44,7 +44,7 @@ def _scraped(report: dict[str, Any]) -> str:
     front: Any = SimpleNamespace(
         routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
         admission=admission,
-        cancelled={"m": 2},
+        cancelling=SimpleNamespace(counts={"m": 2}),
         contexts=ContextCounts(),
         cold=SimpleNamespace(waits={}),
         state=state,
@@ -121,7 +121,7 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
             for one in versions
         },
         admission=Admission(1, 10_000),
-        cancelled={},
+        cancelling=SimpleNamespace(counts={}),
         contexts=ContextCounts(),
         cold=SimpleNamespace(waits={}),
         state=decode(encode(replica_state(*versions))),

@@ -181,7 +181,7 @@ class Steps:
     def note_compiled(self, examples: TrainingSet) -> None:
         """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""
         count = tf.constant(min(self._asked.batch_size, examples.count))
-        cut = self._padded if self._asked.fixed_batch else _cut
+        cut = cut_for(self._asked)
         batch = cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
         with blame_definition(self._about):
             self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))

@@ -168,7 +168,7 @@ class Planner:
 
     def has_open_rounds(self) -> bool:
         """Whether a model has a round that is planned or runs, as of the last turn."""
-        return any(tracked.state.open_round is not None for tracked in tuple(self._tracked.values()))
+        return any(tracked.state.open_round is not None for tracked in tuple(self._reading.tracked.values()))
 
     def status(self) -> list[dict[str, Any]]:
         """Per model, as of the last turn: lag in examples, the open round, what the next one waits for."""

@@ -11,10 +11,9 @@ import pytest
 
 from common.eventlog import tfrecord
 from protos.prediction_log_pb2 import PredictionLog
-from services.serving.front.request_log import RequestLog
+from services.serving.front.request_log import RequestLog, RequestLogOptions
 from services.serving.front.request_log_places import open_place
 from services.serving.front.split import Asks, is_canarys
-from services.serving.options.request_log_options import RequestLogOptions
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version

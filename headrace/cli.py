@@ -52,6 +52,7 @@ from headrace.commands import (
     stats,
     tensorboard,
     trace,
+    triggers,
     upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
@@ -268,6 +269,7 @@ model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
+app.add_typer(triggers.app, name="triggers", rich_help_panel="Models, versions and rounds")
 app.add_typer(audit.app, name="audit", rich_help_panel="Models, versions and rounds")
 app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")

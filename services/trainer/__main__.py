@@ -30,6 +30,7 @@ from services.trainer.live.watch import LiveWatch
 from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
+from services.trainer.plan.replay import Replays
 from services.trainer.rules import RULES
 from services.trainer.settings import TrainerSettings
 
@@ -112,7 +113,16 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
     )
     app = create_http_app(
-        planner, Forgetting(registry, log, planner), rounds, rebuilds, health, settings, registry, tracing, guard
+        planner,
+        Forgetting(registry, log, planner),
+        Replays(registry, log, planner, time.time),
+        rounds,
+        rebuilds,
+        health,
+        settings,
+        registry,
+        tracing,
+        guard,
     )
     web = WebServer(app, sock, bounds, tls)
     grpc_server, grpc_port = rpc.start_server(

@@ -89,7 +89,7 @@ class Shifts:
             left = [one for one in left if one.from_offset < one.to_offset]
             count = version.events_trained + version.events_held_out + version.events_unusable
             sample = [*self._drifts.sample(topic, left, count)]
-            values = values_of(sample, schema, _compared_features(self._drifts.read_by(model, head), schema, drift))
+            values = values_of(sample, schema, compared_features(self._drifts.read_by(model, head), schema, drift))
             known = self._learned[model] = _Learned((head, drift), schema, values, len(sample))
         return known
 
@@ -102,7 +102,7 @@ def window_of(backlog: Backlog, start: Position, number: int, examples: int) -> 
     return backlog.cut(start, max_examples=examples)
 
 
-def _compared_features(read: frozenset[str], schema: Schema, drift: Drift) -> list[str]:
+def compared_features(read: frozenset[str], schema: Schema, drift: Drift) -> list[str]:
     """Of what the version reads: no label, no weight, no event time, for these move without a model being worse."""
     out = {*drift.leave_out, schema.event_time, schema.weight, *(label.name for label in schema.labels)}
     known = [feature.name for feature in schema.features if feature.dtype != "bytes"]

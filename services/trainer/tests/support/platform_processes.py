@@ -59,12 +59,13 @@ class Events:
     appended: int = 0
 
     def add(
-        self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC, late: int | None = None
-    ) -> None:
-        """`late`: of all of them; None: of every second."""
+        self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC, late: int | None = None,
+        at: float | None = None,
+    ) -> None:  # fmt: skip
+        """`late`: of all of them; None: of every second. `at`: epoch seconds; None: now."""
         for begin in range(0, count, per_record):
             examples = [self._example(late) for _ in range(min(per_record, count - begin))]
-            headers = RecordHeaders(1, len(examples), round(time.time(), 6), os.urandom(16))
+            headers = RecordHeaders(1, len(examples), round(time.time() if at is None else at, 6), os.urandom(16))
             self.log.append(topic, partition, [NewRecord(frame(examples), headers)])
 
     def _example(self, late: int | None) -> bytes:

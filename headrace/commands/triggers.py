@@ -1,0 +1,112 @@
+"""triggers replay: when a policy would have planned rounds over the log as it was."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.counted import counted
+from common.errors import InvalidInput
+from headrace.commands.session import Session, age, print_line, print_table
+
+app = typer.Typer(help="When rounds are planned.", no_args_is_help=True)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SHOWN = 10
+
+
+@app.command()
+def replay(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    triggers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Another policy beside that in force: a model.yaml, or its triggers."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the other policy, such as min_examples=2000."),
+    ] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help="From this long ago on, such as 36h or 7d.")] = "",
+) -> None:
+    """Run a policy over the log as it was: when it fires, what its versions cost, how old events get."""
+    session: Session = context.obj
+    section = _section(triggers, setting or [])
+    with session.client() as client:
+        found = client.replay_triggers(model, triggers=section, since=_since(since))
+
+    def show() -> None:
+        _show(model, found)
+
+    session.show(found, show)
+
+
+def _section(path: Path | None, settings: Sequence[str]) -> dict[str, Any] | None:
+    import yaml
+
+    if path is None and not settings:
+        return None
+    section: Any = {}
+    try:
+        if path is not None:
+            section = yaml.safe_load(path.read_text())
+            section = section.get("triggers", section) if isinstance(section, dict) else section
+        given = dict(one.split("=", 1) for one in settings if "=" in one)
+        changed = {name: yaml.safe_load(value) for name, value in given.items()}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidInput(f"the policy cannot be read: {error}") from error
+    if len(given) < len(settings) or not isinstance(section, dict):
+        raise InvalidInput("a policy is a mapping of keys of `triggers` to values, and --set takes KEY=VALUE")
+    return section | changed
+
+
+def _since(text: str) -> float:
+    if not text:
+        return 0.0
+    match = re.fullmatch(r"(\d+)([smhd])", text, re.ASCII)
+    if match is None:
+        raise InvalidInput(f"--since takes a number and s, m, h or d, such as 36h; got {text!r}")
+    return max(0.0, time.time() - int(match[1]) * _UNITS[match[2]])
+
+
+def _show(model: str, found: Mapping[str, Any]) -> None:
+    was, cost, policies = found["as_it_was"], found["cost"], found["policies"]
+    columns: list[Mapping[str, Any]] = [was, *policies]
+    names = ["as it was", *(one["name"] for one in policies)]
+    title = f"{model}: {counted(found['examples'], 'event')} in {age(found['to'] - found['from'])}"
+    print_table(
+        title,
+        {"": "left", **dict.fromkeys(names, "right")},
+        [
+            ["versions", *(str(one["versions"]) for one in columns)],
+            ["events learned", *(str(one["examples"]) for one in columns)],
+            ["events that wait", *(str(one.get("waiting", "")) for one in columns)],
+            ["seconds of a trainer", *(f"{one['trainer_seconds']:.0f}" for one in columns)],
+            ["event to version, p50", *(_seconds(one, "p50") for one in columns)],
+            ["event to version, p95", *(_seconds(one, "p95") for one in columns)],
+            ["fired", *(", ".join(f"{name} {n}" for name, n in one["fired"].items()) for one in columns)],
+        ],
+    )
+    if cost["rounds"]:
+        fixed, more = cost["fixed_seconds"], cost["example_seconds"] * 1000
+        print_line(
+            f"a round takes {fixed:.2f} s and {more:.3g} s for 1,000 events, by {counted(cost['rounds'], 'round')}"
+        )
+    else:
+        print_line("no round has made a version yet, so rounds are taken to cost nothing")
+    for policy in policies:
+        for name in policy["not_replayed"]:
+            print_line(f"{policy['name']}: {name} is not replayed, since it follows from the versions that were live")
+    for plan in policies[-1]["plans"][:_SHOWN]:
+        at = datetime.fromtimestamp(plan["at"], UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+        print_line(f"{at}  {counted(plan['examples'], 'event')}  {plan['why'] or plan['trigger']}")
+    if (more_plans := policies[-1]["versions"] - _SHOWN) > 0:
+        print_line(f"and {more_plans} more; --json has the first hundred")
+
+
+def _seconds(policy: Mapping[str, Any], name: str) -> str:
+    found = policy.get("freshness_seconds", {})
+    return f"{found[name]:.2f} s" if name in found else ""

@@ -121,7 +121,7 @@ def test_real_events_that_shift_fire_and_name_the_feature(replays: Replays, even
 
 
 def test_what_cannot_be_replayed_is_refused_or_named(replays: Replays, registry: RegistryClient) -> None:
-    quality = {"quality": {"metric": "log_loss", "margin": 0.1}}
+    quality = {"quality": {"metric": "error_rate", "margin": 0.1}}
     with pytest.raises(InvalidInput, match="combine: all waits for it"):
         replays.compare(MODEL, quality | {"combine": "all"})
     assert replays.compare(MODEL, quality)["policies"][1]["not_replayed"] == ["quality"]

@@ -12,7 +12,7 @@ from common.access.access import Credentials
 from common.access.guard import Guard, values_of
 from common.access.principal import Principal
 from common.errors import HeadraceError, Unauthenticated
-from common.process.http_protocol import CERTIFICATE
+from common.process.http_protocol import CERTIFICATE, CONNECTION
 
 Identify = Callable[[Scope], Principal]
 """Whose request it is. Raises Unauthenticated."""
@@ -48,13 +48,15 @@ class GuardedRoutes:
             await run_in_threadpool(self._guard.access.prepare, shown)
 
     def _let_in(self, scope: Scope) -> None:
-        """Raises Unauthenticated, PermissionDenied."""
+        """Raises Unauthenticated, PermissionDenied, Overloaded."""
         route, found = self._route_of(scope)
         if route is None:
             self._identify(scope)  # The router answers 404 or 405.
             return
         action = action_of(route, scope["method"])
         principal = self._guard.let_in(action, lambda: self._identify(scope))
+        if principal.is_identified and CONNECTION in scope:
+            scope[CONNECTION].belong(principal.name)
         self._guard.check(action, principal, values_of(found["path_params"]))
 
     def _route_of(self, scope: Scope) -> tuple[BaseRoute | None, Scope]:

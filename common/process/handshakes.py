@@ -12,7 +12,7 @@ from common.process.http_door import Door
 class Handshake(asyncio.Protocol):
     """One connection. Is a http_door.Connection until `protocol` takes its place."""
 
-    held_bytes = 0
+    held_bytes, owner = 0, ""
 
     def __init__(self, protocol: asyncio.Protocol, door: Door, context: ssl.SSLContext) -> None:
         self._protocol, self._door, self._context = protocol, door, context

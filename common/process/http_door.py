@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import orjson
 import prometheus_client
 
-from common.errors import InvalidInput
+from common.access.shares import Shares
+from common.errors import InvalidInput, Overloaded
 
 REFUSED = prometheus_client.Counter(
     "http_refused", "Requests and connections that were refused before any route saw them.", ["status"]
@@ -79,6 +80,7 @@ class HttpBounds:
     Attributes:
         max_bodies_bytes: of all requests that are arriving or not answered yet; half of it for one client's address.
         max_connections: at once; half of it for one client's address, unless that is this machine.
+        of_principal: of them, for one principal; in any case at most eight times those that are left.
         is_loopback: only this machine can connect.
         own_names: what Host may say besides localhost and addresses, in lower case, without a port.
         allowed_hosts: further names in Host, and names of pages that may change something; ANY_HOST leaves Host unread.
@@ -88,6 +90,8 @@ class HttpBounds:
 
     max_bodies_bytes: int = 256 * 1024 * 1024
     max_connections: int = 4096
+    of_principal: int = 1024
+    of_principal_setting: str = "MAX_CONNECTIONS_PER_PRINCIPAL"
     is_loopback: bool = False
     own_names: frozenset[str] = frozenset()
     allowed_hosts: frozenset[str] = frozenset()
@@ -127,6 +131,8 @@ class Connection(Protocol):
     """What a door asks of a connection."""
 
     address: str
+    owner: str
+    """The principal that asked last; "" before the first one."""
     loop: asyncio.AbstractEventLoop
     held_bytes: int
     """Of bodies; kept by the door."""
@@ -151,9 +157,16 @@ class Door:
     hosts: set[bytes] = field(default_factory=set)
     """Values of Host that were found to be ours."""
     _clients: dict[str, _Client] = field(default_factory=dict)
+    _shares: Shares = field(init=False)
     _sweeper: asyncio.TimerHandle | None = None
     _in_turn: deque["Connection"] = field(default_factory=deque)
     _is_turning: bool = False
+
+    def __post_init__(self) -> None:
+        bounds = self.bounds
+        self._shares = Shares(
+            "connection", limit=bounds.max_connections, most=bounds.of_principal, setting=bounds.of_principal_setting
+        )
 
     def admit(self, connection: "Connection") -> bool:
         """Takes a new connection; when there are too many, the one that waits longest for its client goes."""
@@ -161,7 +174,8 @@ class Door:
         bounds = self.bounds
         limit = bounds.max_connections
         of_address = connection.address if not bounds.is_loopback and client.connections >= limit // 2 else ""
-        if (of_address or len(self.connections) >= limit) and not self._make_room(of_address):
+        is_full = of_address or len(self.connections) >= limit
+        if is_full and not self._make_room(lambda other: not of_address or other.address == of_address):
             REFUSED.labels("connections").inc()
             if not client.connections:
                 del self._clients[connection.address]
@@ -176,11 +190,34 @@ class Door:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self._disown(connection)
         self.release(connection)
         client = self._clients[connection.address]
         client.connections -= 1
         if not client.connections:
             del self._clients[connection.address]
+
+    def own(self, connection: "Connection", principal: str) -> None:
+        """Counts the connection as the principal's, of whose idle connections one gives way where it has its share.
+
+        Raises:
+            Overloaded: all of them are at work.
+        """
+        if connection.owner == principal or connection not in self.connections:
+            return
+        self._disown(connection)
+        try:
+            self._shares.take(principal, taken=len(self.connections))
+        except Overloaded:
+            if not self._make_room(lambda other: other.owner == principal):
+                raise
+            self._shares.take(principal, taken=len(self.connections))
+        connection.owner = principal
+
+    def _disown(self, connection: "Connection") -> None:
+        if connection.owner:
+            self._shares.give(connection.owner)
+            connection.owner = ""
 
     def hold(self, connection: "Connection", size: int) -> None:
         """Counts bytes of a body that have arrived. Raises RefusedByDoor when there is no room for them."""
@@ -257,11 +294,11 @@ class Door:
             return False
         return True  # Nobody else can make an address mean another machine.
 
-    def _make_room(self, of_address: str) -> bool:
+    def _make_room(self, among: Callable[["Connection"], bool]) -> bool:
         waiting = [
             (rank, since, number, connection)
             for number, connection in enumerate(self.connections)
-            if not of_address or connection.address == of_address
+            if among(connection)
             for rank, since in (connection.waits_since(),)
             if rank is not None
         ]

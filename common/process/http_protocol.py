@@ -25,6 +25,8 @@ _MOST_WAITING = 16
 """Requests of a connection behind the one at work; what comes after them is left unparsed, and then unread."""
 CERTIFICATE = "headrace.certificate"
 """Of an ASGI scope: the names in the client's certificate."""
+CONNECTION = "headrace.connection"
+"""Of an ASGI scope: the BoundedHttpProtocol."""
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -67,6 +69,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.address = ""
         self.certificate: tuple[str, ...] = ()
         """Names in the client's."""
+        self.owner = ""
         self.held_bytes = 0
         self.heard_at = 0.0
         self.stage = NONE
@@ -112,6 +115,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self._unparsed = b""
         super().connection_lost(exc)
+
+    def belong(self, principal: str) -> None:
+        """To who asks. Raises Overloaded: the principal has its share of the door's connections."""
+        if principal != self.owner:
+            self.door.own(self, principal)
 
     def give_way(self) -> None:
         """Another connection needs the room."""
@@ -291,6 +299,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[CERTIFICATE] = self.certificate  # type: ignore[literal-required]  # a key of our own
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]  # as above
         self.begin_message()
 
     def begin_message(self) -> None:

@@ -17,6 +17,7 @@ from common.access.access import Credentials
 from common.access.client_names import names_of_call
 from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, bearer_of, fields_of
 from common.access.principal import Principal
+from common.access.shares import Shares
 from common.errors import (
     Conflict,
     DataLoss,
@@ -166,21 +167,29 @@ def _messages(waits: Waits, requests: Iterator[Any], context: grpc.ServicerConte
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The one place where an error of ours becomes a gRPC status, and where calls are held against the rules."""
 
-    def __init__(self, bounds: WaitBounds = WAIT_BOUNDS, tracing: Tracing = OFF, guard: Guard = NO_GUARD) -> None:
-        self._waits, self._tracing, self._guard = Waits(bounds), tracing, guard
+    def __init__(
+        self,
+        bounds: WaitBounds = WAIT_BOUNDS,
+        tracing: Tracing = OFF,
+        guard: Guard = NO_GUARD,
+        shares: Shares | None = None,
+    ) -> None:
+        self._waits, self._tracing, self._guard, self._shares = Waits(bounds), tracing, guard, shares
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
         if handler is None:
             return None
         method = str(details.method)
-        visit = Visit(self._guard, method, details.invocation_metadata) if self._guard.is_on else None
+        visit = None
+        if self._guard.is_on:
+            visit = Visit(self._guard, method, details.invocation_metadata, self._shares)
         behaviour = _on_parsed(handler, method, self._waits, visit)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 _streaming(behaviour, method, self._waits, visit), response_serializer=handler.response_serializer
             )
-        call = _unary(behaviour, method)
+        call = _unary(behaviour, method, visit)
         return grpc.stream_unary_rpc_method_handler(
             _traced(call, method, self._tracing) if self._tracing.is_on else call,
             response_serializer=handler.response_serializer,
@@ -188,11 +197,12 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 
 
 class Visit:
-    """One call as its door's guard sees it: let in by its metadata, checked by each of its messages, and looked at
-    again while it lasts."""
+    """One call as its door's guard sees it: let in by its metadata, checked by each of its messages, looked at again
+    while it lasts, and counted among its principal's until `end`."""
 
-    def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
+    def __init__(self, guard: Guard, method: str, metadata: Any, shares: Shares | None) -> None:
         self._guard, self._action, self._metadata = guard, method.removeprefix("/"), metadata
+        self._shares, self._holder = shares, ""
         self._principal: Principal | None = None
         self._shown: Credentials = ""
         self._generation = -1
@@ -212,10 +222,19 @@ class Visit:
         return bool(self._shown) and self._guard.access.needs_time(self._shown)
 
     def begin(self) -> None:
-        """Before anything is read. Raises Unauthenticated, PermissionDenied."""
+        """Before anything is read. Raises Unauthenticated, PermissionDenied, Overloaded."""
         access = self._guard.access
         self._generation = access.generation
         self._principal = self._guard.let_in(self._action, lambda: access.principal_of(self._shown))
+        if self._shares is not None and not self._holder and self._principal.is_identified:
+            self._shares.take(self._principal.name)
+            self._holder = self._principal.name
+
+    def end(self) -> None:
+        """The call is over, or was never begun."""
+        if self._shares is not None and self._holder:
+            self._shares.give(self._holder)
+            self._holder = ""
 
     def checked(self, message: Any) -> Any:
         """The message. Raises PermissionDenied where it names what is not the caller's."""
@@ -290,7 +309,7 @@ def behaviour_of(handler: Any) -> Callable[..., Any]:
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
 
-def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _unary(behaviour: Callable[..., Any], method: str, visit: Visit | None) -> Callable[..., Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return behaviour(request, context)
@@ -298,6 +317,9 @@ def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
             if not context.is_active() or getattr(context, "code", lambda: None)() is not None:
                 raise
             _abort(context, error, method)
+        finally:
+            if visit:
+                visit.end()
 
     return call
 
@@ -362,6 +384,9 @@ def _streaming(behaviour: Callable[..., Any], method: str, waits: Waits, visit: 
             if not context.is_active() or getattr(context, "code", lambda: None)() is not None:
                 raise
             _abort(context, error, method)
+        finally:
+            if visit:
+                visit.end()
 
     return call
 
@@ -375,6 +400,7 @@ def start_server(
     max_workers: int = 32,
     tracing: Tracing = OFF,
     guard: Guard = NO_GUARD,
+    shares_of: Callable[[int], Shares] | None = None,
     tls: Tls | None = None,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
@@ -384,14 +410,16 @@ def start_server(
         service_names: fully qualified names, for health and reflection.
         max_workers: threads of calls that are being answered; those that wait for their client have further ones.
         guard: who may make which call.
+        shares_of: what one principal may have of so many calls at once; None: all of them.
         tls: None: plain text.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
+    threads = max_workers + 2 * _MAX_WAITS
     server = grpc.server(
-        futures.ThreadPoolExecutor(max_workers=max_workers + 2 * _MAX_WAITS, thread_name_prefix="grpc"),
-        interceptors=[ErrorInterceptor(tracing=tracing, guard=guard)],
+        futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="grpc"),
+        interceptors=[ErrorInterceptor(tracing=tracing, guard=guard, shares=shares_of(threads) if shares_of else None)],
         # As a mapping: of two options of one name gRPC takes the first.
         options=list((dict(SERVER_OPTIONS) | {"grpc.max_concurrent_streams": _MAX_STREAMS}).items()),
         maximum_concurrent_rpcs=_MAX_CALLS,

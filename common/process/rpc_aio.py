@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.access.guard import NO_GUARD, Guard
+from common.access.shares import Shares
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
 from common.process.rpc import (
@@ -68,8 +69,8 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):
     """The one place where an error of ours becomes a gRPC status, and where calls are held against the rules."""
 
-    def __init__(self, bounds: WaitBounds, guard: Guard = NO_GUARD) -> None:
-        self._waits, self._guard = Waits(bounds), guard
+    def __init__(self, bounds: WaitBounds, guard: Guard = NO_GUARD, shares: Shares | None = None) -> None:
+        self._waits, self._guard, self._shares = Waits(bounds), guard, shares
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -78,8 +79,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
         method = str(details.method)
         is_generator = inspect.isasyncgenfunction(behaviour_of(handler))
         wrap = _streaming if is_generator else _unary
-        visit = Visit(self._guard, method, details.invocation_metadata) if self._guard.is_on else None
-        behaviour = wrap(_on_parsed(handler, method, self._waits, visit, is_generator=is_generator), method)
+        visit = None
+        if self._guard.is_on:
+            visit = Visit(self._guard, method, details.invocation_metadata, self._shares)
+        behaviour = wrap(_on_parsed(handler, method, self._waits, visit, is_generator=is_generator), method, visit)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
         return grpc.stream_unary_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
@@ -191,7 +194,7 @@ def _freed(error: grpc.aio.AbortError) -> grpc.aio.AbortError:
     return error.with_traceback(None)
 
 
-def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _unary(behaviour: Callable[..., Any], method: str, visit: Visit | None) -> Callable[..., Any]:
     """Also for a streamed response written with context.write, as grpc's own health service does."""
 
     async def guarded(context: Any) -> Any:
@@ -201,6 +204,9 @@ def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
             raise
         except Exception as error:
             await _abort(context, error, method)
+        finally:
+            if visit:
+                visit.end()
 
     async def call(requests: Any, context: Any) -> Any:
         try:
@@ -212,7 +218,7 @@ def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     return call
 
 
-def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _streaming(behaviour: Callable[..., Any], method: str, visit: Visit | None) -> Callable[..., Any]:
     async def guarded(context: Any) -> AsyncIterator[Any]:
         try:
             async for answer in behaviour(context):
@@ -221,6 +227,9 @@ def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]
             raise
         except Exception as error:
             await _abort(context, error, method)
+        finally:
+            if visit:
+                visit.end()
 
     async def call(requests: Any, context: Any) -> AsyncIterator[Any]:
         try:
@@ -261,6 +270,7 @@ async def start_aio_server(
     max_concurrent_calls: int = _MAX_CALLS,
     max_messages_bytes: int = 8 * MAX_MESSAGE_BYTES,
     guard: Guard = NO_GUARD,
+    shares_of: Callable[[int], Shares] | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
@@ -276,13 +286,16 @@ async def start_aio_server(
         max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
         max_messages_bytes: of all messages that arrive or are being answered.
         guard: who may make which call.
+        shares_of: what one principal may have of so many calls at once; None: all of them.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     merged = dict([*SERVER_OPTIONS, *options])
+    bounds = bounds_of(max_concurrent_calls, max_messages_bytes, merged)
+    shares = shares_of(max_concurrent_calls) if shares_of else None
     server = grpc.aio.server(
-        interceptors=[AioErrorInterceptor(bounds_of(max_concurrent_calls, max_messages_bytes, merged), guard)],
+        interceptors=[AioErrorInterceptor(bounds, guard, shares)],
         options=list(merged.items()),
         maximum_concurrent_rpcs=max_concurrent_calls,
     )

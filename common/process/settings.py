@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.access.access import Access, open_access
+from common.access.shares import Shares
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 from common.process.health import Health
@@ -46,6 +47,13 @@ class ServiceSettings(BaseSettings):
     service_token_file: Path | None = None
     """The file with the token that this service sends to the others; read again when it changes. SERVICE_TOKEN_FILE,
     without a prefix, counts for every service."""
+
+    max_connections_per_principal: int = Field(default=1024, ge=1)
+    """HTTP connections that one principal may have open at a door, where identity is on; in any case at most eight
+    times the connections that are left to the others."""
+    max_calls_per_principal: int = Field(default=1024, ge=1)
+    """gRPC calls, streams included, that one principal may have open at a door, where identity is on; in any case at
+    most eight times the calls that are left to the others."""
 
     tls_certificate_file: Path | None = None
     """PEM: the certificate of this service's doors, and those between it and its authority. With it HTTP and gRPC speak
@@ -108,6 +116,12 @@ class ServiceSettings(BaseSettings):
         """
         prefix = str(self.model_config.get("env_prefix", ""))
         return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)
+
+    def shares_of_calls(self, limit: int) -> Shares:
+        """Of a gRPC door that answers so many calls at once."""
+        prefix = str(self.model_config.get("env_prefix", ""))
+        most, setting = self.max_calls_per_principal, f"{prefix}MAX_CALLS_PER_PRINCIPAL"
+        return Shares("call", limit=limit, most=most, setting=setting)
 
     def tls_files(self) -> TlsFiles | None:
         """None where doors speak plain text. Raises InvalidInput: settings are missing."""

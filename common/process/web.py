@@ -284,7 +284,13 @@ def listeners(sock: socket.socket) -> list[socket.socket]:
 
 
 def bounds_of(
-    sock: socket.socket, *, service: str, allowed_hosts: str, max_bodies_bytes: int, any_origin: bool = False
+    sock: socket.socket,
+    *,
+    service: str,
+    allowed_hosts: str,
+    max_bodies_bytes: int,
+    of_principal: int = HttpBounds.of_principal,
+    any_origin: bool = False,
 ) -> HttpBounds:
     """What the door at this socket allows; see HttpBounds.
 
@@ -292,10 +298,13 @@ def bounds_of(
         service: its name, under which other containers know it too.
         allowed_hosts: names, separated by commas or spaces.
         max_bodies_bytes: what the bodies of all requests may take together while they arrive.
+        of_principal: connections that one principal may have.
     """
     return HttpBounds(
         max_bodies_bytes=max_bodies_bytes,
         max_connections=max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files_limit() // 4)),
+        of_principal=of_principal,
+        of_principal_setting=f"{service.upper()}_MAX_CONNECTIONS_PER_PRINCIPAL",
         is_loopback=is_loopback(sock),
         own_names=frozenset({service, socket.gethostname().lower()}),
         allowed_hosts=host_names(allowed_hosts),

@@ -105,11 +105,13 @@ async def _serve(
         service_health=service_health,
         max_messages_bytes=max(settings.max_in_flight_bytes, MAX_MESSAGE_BYTES),
         guard=guard,
+        shares_of=settings.shares_of_calls,
         tls=tls,
     )
     bounds = bounds_of(
-        sock, service="ingest", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2
-    )
+        sock, service="ingest", allowed_hosts=settings.allowed_hosts,
+        max_bodies_bytes=settings.max_in_flight_bytes // 2, of_principal=settings.max_connections_per_principal,
+    )  # fmt: skip
     web = _WebInLoop(create_ingest_app(intake, service_health, tracing, guard), protocol_of(bounds), tls)
     serving = asyncio.create_task(web.serve(sockets=listeners(sock)))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)

@@ -89,8 +89,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(
-        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
-    )
+        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
+        of_principal=settings.max_connections_per_principal,
+    )  # fmt: skip
     neighbours = Neighbours(
         settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
     )
@@ -111,6 +112,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         max_workers=settings.max_watchers + _CALLS,
         tracing=tracing,
         guard=guard,
+        shares_of=settings.shares_of_calls,
         tls=tls,
     )
     web.start()
@@ -149,8 +151,9 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
     waiting = create_app("registry", service_health, guard=guard)
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(
-        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
-    )
+        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
+        of_principal=settings.max_connections_per_principal,
+    )  # fmt: skip
     web = WebServer(waiting, sock, bounds, tls)
     web.start()
     try:
@@ -193,7 +196,11 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,
         max_parameters=settings.max_parameters,
-        shares={"model": settings.max_models_per_principal, "schema": settings.max_schemas_per_principal},
+        shares={
+            "model": settings.max_models_per_principal,
+            "schema": settings.max_schemas_per_principal,
+            "version": settings.max_versions_per_principal,
+        },
         heartbeat_seconds=settings.heartbeat_seconds,
         keep_audit_entries=settings.keep_audit_entries,
     )

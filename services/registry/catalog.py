@@ -32,7 +32,7 @@ from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
-from services.registry.definitions.shares import within_share
+from services.registry.definitions.shares import PUSHED, within_share
 from services.registry.definitions.size import check_parameters
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle import forgetting
@@ -89,7 +89,7 @@ class CatalogLimits:
     max_watchers: int
     max_parameters: int
     shares: Mapping[str, int]
-    """Models and schemas of one principal."""
+    """Models, schemas and pushed versions of one principal."""
     heartbeat_seconds: float
     keep_audit_entries: int = 1_000_000
     keep_changes: int = KEEP_CHANGES
@@ -342,7 +342,10 @@ class Catalog:
             check_files(files)
             self._check_present(files)
             contract = contract_of(files, lambda digest: b"".join(self.blobs.read(digest)))
-            with self.audit.change(call) as transaction:
+            with (
+                self.audit.change(call) as transaction,
+                within_share(transaction.connection, self._limits.shares, PUSHED),
+            ):
                 self._check_present(files)
                 made = push_version(
                     transaction,

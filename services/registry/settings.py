@@ -60,6 +60,8 @@ class RegistrySettings(ServiceSettings):
     """Models that one principal may create, where identity is on; deleted models do not count."""
     max_schemas_per_principal: int = Field(1_000, ge=1)
     """Streams, and newer versions of their schemas, that one principal may register, where identity is on."""
+    max_versions_per_principal: int = Field(1_000, ge=1)
+    """Versions that one principal may have pushed, where identity is on; those of deleted models do not count."""
     backoff_first_seconds: float = Field(2.0, gt=0)
     """How long no round is planned after a model's first failed round; doubled with each further failure in a row, up
     to 600 s."""

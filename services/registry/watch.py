@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
+from common.access.principal import SERVICE, current
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.registry.catalog import Change, ChangeKind
 from services.registry.store.database import Database
@@ -19,9 +20,11 @@ _MAX_PER_CLIENT = 16
 
 @dataclass(eq=False)
 class _Place:
-    """Of one watcher."""
+    """Of one watcher: its connection, who it is, and whether that is another service."""
 
     client: str
+    owner: str
+    is_service: bool
     is_taken: bool = False
 
 
@@ -55,7 +58,8 @@ class Watch:
 
         Args:
             client: the connection it comes over. When there are as many watchers as allowed, the oldest of the
-                connection that has most gives its place to the new one: nobody can keep others out.
+                principal that has most, or without identity of the connection, gives its place to the new one: nobody
+                can keep others out. Other services give their places to services only.
 
         Raises:
             Overloaded: the place was given to another, or the connection has as many as one may.
@@ -78,16 +82,24 @@ class Watch:
         of_client = sum(place.client == client for place in self._places)
         if client and of_client >= _MAX_PER_CLIENT:
             raise Overloaded(f"this connection has {of_client} watches, no more are taken")
+        asks = current()
+        is_service = asks.is_identified and asks.may(SERVICE)
         if len(self._places) >= self._max_watchers:
-            counts = Counter(place.client for place in self._places)
-            most = max(counts.values())
-            oldest = next(place for place in self._places if counts[place.client] == most)
-            oldest.is_taken = True
-            self._places.remove(oldest)
-            self._condition.notify_all()
-        place = _Place(client)
+            self._free_place(for_service=is_service)
+        place = _Place(client, asks.name if asks.is_identified else client, is_service)
         self._places.append(place)
         return place
+
+    def _free_place(self, *, for_service: bool) -> None:
+        """Raises Overloaded: services have all of them, and who asks is none."""
+        found = [place for place in self._places if not place.is_service] or (self._places if for_service else [])
+        if not found:
+            raise Overloaded(f"services have all {self._max_watchers} watches (REGISTRY_MAX_WATCHERS); try again")
+        counts = Counter(place.owner for place in found)
+        oldest = max(found, key=lambda place: counts[place.owner])  # Of several the first.
+        oldest.is_taken = True
+        self._places.remove(oldest)
+        self._condition.notify_all()
 
     def wake(self) -> None:
         """Has every watcher look again whether it is still wanted."""

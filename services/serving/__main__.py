@@ -230,6 +230,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
             service="serving",
             allowed_hosts=settings.allowed_hosts,
             max_bodies_bytes=_BODIES * settings.max_body_bytes,
+            of_principal=settings.max_connections_per_principal,
             any_origin=settings.enable_cors,
         )
         if sock is not None
@@ -338,6 +339,7 @@ async def _start_grpc(
         options=_grpc_options(settings),
         max_messages_bytes=_BODIES * settings.max_body_bytes,
         guard=start.guard,
+        shares_of=settings.shares_of_calls,
     )
 
 

@@ -110,8 +110,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
 
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(
-        sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
-    )
+        sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
+        of_principal=settings.max_connections_per_principal,
+    )  # fmt: skip
     app = create_http_app(
         planner,
         Forgetting(registry, log, planner),
@@ -132,6 +133,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         service_health=health,
         max_workers=4,
         guard=guard,
+        shares_of=settings.shares_of_calls,
         tls=tls,
     )
     web.start()

@@ -1,15 +1,18 @@
-"""How many streams and models one principal may create, where identity is on: what fills the registry is one's own."""
+"""How many streams, models and versions one principal may create, where identity is on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, func, select
 
 from common.access.principal import current
 from common.errors import Conflict
-from services.registry.store.tables import models, streams
+from services.registry.store.tables import models, streams, versions
 
-_COUNTED = {"model": models.c.name, "schema": streams.c.schema_version}
+_COUNTED = {"model": models.c.created_by, "schema": streams.c.created_by, "version": versions.c.pushed_by}
+_DONE = {"model": "registered", "schema": "registered", "version": "pushed"}
+_HOLDS = {"model": "models", "schema": "streams", "version": "models"}
+CREATED, PUSHED = ("model", "schema"), ("version",)
 
 
 def creator() -> str:
@@ -19,22 +22,20 @@ def creator() -> str:
 
 
 @contextmanager
-def within_share(connection: Connection, most: Mapping[str, int]) -> Iterator[None]:
-    """Raises Conflict at the end where the principal then has more than `most` models, or schemas of streams (each of
-    their versions counts), and something new among them."""
+def within_share(connection: Connection, most: Mapping[str, int], kinds: Collection[str] = CREATED) -> Iterator[None]:
+    """Raises Conflict at the end where the principal then has more than `most` of a kind, and something new among them:
+    models, schemas of streams (each of their versions counts), versions that it has pushed."""
     name = creator()
-    before = _created(connection, name) if name else {}
+    before = {kind: _count(connection, kind, name) for kind in kinds if name}
     yield
-    for kind, count in _created(connection, name).items() if name else ():
-        if before[kind] < count > most[kind]:
+    for kind, had in before.items():
+        if had < _count(connection, kind, name) > most[kind]:
             raise Conflict(
-                f"{name} has registered {most[kind]} {kind}s, which is all that one principal may "
-                f"(REGISTRY_MAX_{kind.upper()}S_PER_PRINCIPAL); delete some, or ask for a higher limit"
+                f"{name} has {_DONE[kind]} {most[kind]} {kind}s, which is all that one principal may "
+                f"(REGISTRY_MAX_{kind.upper()}S_PER_PRINCIPAL); delete {_HOLDS[kind]}, or ask for a higher limit"
             )
 
 
-def _created(connection: Connection, name: str) -> dict[str, int]:
-    return {
-        kind: connection.execute(select(func.count(column)).where(column.table.c.created_by == name)).scalar_one()
-        for kind, column in _COUNTED.items()
-    }
+def _count(connection: Connection, kind: str, name: str) -> int:
+    by = _COUNTED[kind]
+    return connection.execute(select(func.count()).select_from(by.table).where(by == name)).scalar_one()

@@ -131,6 +131,9 @@ versions = Table(
     Column("forgotten_at", Float, nullable=False, server_default="0"),
     # common.registry.catalog.Version.signed_by.
     Column("signed_by", NAME, nullable=False, server_default=""),
+    # The principal that pushed it; services.registry.definitions.shares.
+    Column("pushed_by", NAME, nullable=False, server_default=""),
+    Index("versions_by_pusher", "pushed_by"),
     # What counts, thins and collects reads these alone, and none of the JSON.
     Index("versions_by_status", "status", "model", "version", "created_at"),
     Index("versions_by_time", "created_at", "model"),

@@ -29,7 +29,7 @@ LIMITS = CatalogLimits(
     max_file_bytes=10_000_000,
     max_watchers=4,
     max_parameters=1_000_000_000,
-    shares={"model": 1000, "schema": 1000},
+    shares={"model": 1000, "schema": 1000, "version": 1000},
     heartbeat_seconds=0.05,
 )
 GATE = Gate(metric="auc", max_regression=0.01, min_value=0.5)

@@ -3,11 +3,13 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from common.access.principal import Principal, act_as
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.registry.catalog import Change, ChangeKind
 from services.registry.catalog import Catalog
@@ -108,6 +110,32 @@ def test_watchers_are_bounded_and_whoever_has_most_gives_its_oldest_place_to_a_n
         list(stranger[0])
     for watch in (trainer, serving, *stranger[1:]):
         assert next(watch).kind is ChangeKind.MODEL
+        watch.close()  # type: ignore[attr-defined]  # it is a generator
+    assert catalog.watcher_count == 0
+
+
+def _follow_by(catalog: Catalog, name: str, client: str, role: str = "viewer") -> Iterator[Change]:
+    """With identity."""
+    act_as(Principal(name, frozenset({role})))
+    return _follow_as(catalog, client)
+
+
+def test_with_identity_watches_count_by_principal_and_services_keep_theirs(catalog: Catalog) -> None:
+    copy_context().run(_check_places_of_principals, catalog)
+
+
+def _check_places_of_principals(catalog: Catalog) -> None:
+    services = [_follow_by(catalog, "serving", f"replica-{number}", "service:serving") for number in range(2)]
+    mallory = [_follow_by(catalog, "mallory", f"mallory-{number}") for number in range(2)]
+    ann = _follow_by(catalog, "ann", "ann")
+    with pytest.raises(Overloaded, match="a newer one has this place"):
+        list(mallory[0])
+    services += [_follow_by(catalog, "trainer", f"trainer-{number}", "service:trainer") for number in range(2)]
+    with pytest.raises(Overloaded, match="services have all 4 watches"):
+        _follow_by(catalog, "mallory", "mallory-3")
+    for watch in services:
+        assert next(watch).kind is ChangeKind.MODEL
+    for watch in (ann, *mallory[1:], *services):
         watch.close()  # type: ignore[attr-defined]  # it is a generator
     assert catalog.watcher_count == 0
 

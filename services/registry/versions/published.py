@@ -115,8 +115,9 @@ def register_version(
 
 
 def insert_version(
-    transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict, contract: JsonMap
-) -> None:
+    transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict, contract: JsonMap,
+    *, pushed_by: str = "",
+) -> None:  # fmt: skip
     connection, plan = transaction.connection, plan_of(row)
     parent_end = parent_end_of(connection, plan)
     ends = end_position(plan, parent_end)
@@ -133,6 +134,7 @@ def insert_version(
             created_at=transaction.now,
             contract_json=json_text(contract),
             signed_by=add_signature(connection, plan.model, version, draft),
+            pushed_by=pushed_by,
         )
     )
     add_to_line(connection, version, plan, asdict(replace(draft, files=())), parent_end)

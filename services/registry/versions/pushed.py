@@ -28,6 +28,7 @@ from common.registry.catalog import (
     VersionMetrics,
 )
 from services.registry.definitions import models, streams
+from services.registry.definitions.shares import creator
 from services.registry.rounds.plans import add_done_round
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
@@ -105,7 +106,7 @@ def push_version(
     )
     version = model.newest_version + 1
     row = add_done_round(transaction, plan, version)
-    published.insert_version(transaction, version, row, draft, verdict, contract)
+    published.insert_version(transaction, version, row, draft, verdict, contract, pushed_by=creator())
     models.change(transaction, model.name, newest_version=version)
     transaction.record(ChangeKind.ROUND, model.name, detail=str(row.round_id))
     published.move_alias(transaction, model, version, verdict, row.round_id)

@@ -17,9 +17,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from common.access.access import Access
 from common.access.guard import NO_GUARD, called
 from common.access.principal import Principal, act_as
-from common.errors import Unauthenticated
+from common.errors import Overloaded, Unauthenticated
 from common.process.http_door import Door, HttpBounds, RefusedByDoor
-from common.process.http_protocol import BODY, CERTIFICATE, HEAD, NONE, BoundedHttpProtocol
+from common.process.http_protocol import BODY, CERTIFICATE, CONNECTION, HEAD, NONE, BoundedHttpProtocol
 from common.process.tracing import TRACEPARENT
 from services.serving.doors.rest_predict import (
     INTERNAL_ERROR,
@@ -219,18 +219,26 @@ class PredictProtocol(BoundedHttpProtocol):
         """Who asks; None for who may not, who is answered on the ordinary way."""
         shown = self._authorization or self.certificate
         known = self._admitted.get((shown, model))
-        if known is not None and not self.access.has_changed(*known):
-            return known[1]
+        try:
+            if known is not None and not self.access.has_changed(*known):
+                principal = known[1]
+                if principal.name is not self.owner:
+                    self.belong(principal.name)
+                return principal
+            return self._found(shown, model)
+        except (Overloaded, Unauthenticated):
+            return None
+
+    def _found(self, shown: bytes | tuple[str, ...], model: str) -> Principal | None:
+        """As `_principal`, asked anew. Raises Overloaded, Unauthenticated."""
         credentials = shown.decode("latin-1") if isinstance(shown, bytes) else shown
         generation = self.access.generation
-        try:
-            if self.access.needs_time(credentials):
-                return None
-            principal = self.access.principal_of(credentials)
-        except Unauthenticated:
+        if self.access.needs_time(credentials):
             return None
+        principal = self.access.principal_of(credentials)
         if not PREDICTS.admits(principal, called(model)):
             return None
+        self.belong(principal.name)
         if len(self._admitted) >= _MAX_CACHED_PATHS:
             self._admitted.clear()
         self._admitted[shown, model] = generation, principal
@@ -260,6 +268,7 @@ class PredictProtocol(BoundedHttpProtocol):
         self.url, self.expect_100_continue = url, expect
         self.scope[URL_KEY] = url  # type: ignore[literal-required]  # a key of our own
         self.scope[CERTIFICATE] = self.certificate  # type: ignore[literal-required]  # as above
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]  # as above
         self.headers.extend(headers)
 
     def on_body(self, body: bytes) -> None:

@@ -26,13 +26,12 @@ OBJECTIVES: Mapping[str, str] = {
 """XGBoost's objective of a head, by task and loss."""
 _INTEGERS: Mapping[str, tuple[int, int]] = {
     "max_leaves": (0, 4096),
-    "max_bin": (2, 65_536),
     "num_parallel_tree": (1, 10_000),
 }
 _NUMBERS: Mapping[str, float] = {
-    "min_child_weight": 0.0, "gamma": 0.0, "lambda": 0.0, "alpha": 0.0, "max_delta_step": 0.0,
+    "min_child_weight": 0.0, "gamma": 0.0, "lambda": 0.0, "alpha": 0.0,
 }  # fmt: skip
-_SHARES = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
+_SHARES = ("subsample", "colsample_bytree", "colsample_bynode")
 _MAX_NODES = 4_000_000
 
 

@@ -97,15 +97,12 @@ parameters:
   learning_rate: 0.1
   grow_policy: lossguide
   max_leaves: 31
-  max_bin: 256
   min_child_weight: 1.0
   gamma: 0.0
   lambda: 1.0
   alpha: 0.0
-  max_delta_step: 0.0
   subsample: 0.8
   colsample_bytree: 0.8
-  colsample_bylevel: 1.0
   colsample_bynode: 1.0
 """,
     "training": """\

@@ -4,7 +4,7 @@ from docs.generate.markdown import bullet, page
 from services.serving.options.flags import SUPPORTED, UNSUPPORTED, Flag
 
 _INTRODUCTION = """\
-`python -m services.serving` takes TensorFlow Serving's flags, and further ones. What they are for:
+`python -m services.serving` takes TensorFlow Serving's flags, and further flags. What they are for:
 [Serve folders](../guide/serve-folders.md). Written `--name=value` or `--name value`; a boolean also `--name` and
 `--noname`. A flag sets the `SERVING_*` variable of its setting ([Settings](settings.md)) and wins over it. A flag that
 is unknown, or that asks for what is not done here, ends the start with exit status 2 and a sentence that names it."""

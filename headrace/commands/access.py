@@ -75,7 +75,7 @@ def certs(
     """Issue certificates for TLS from a certificate authority of your own, which is made where there is none.
 
     Each NAME gets DIR/NAME/certificate.pem and key.pem, unless its certificate is for all hosts and has more than a
-    third of --days left. A new certificate keeps the hosts of the one before.
+    third of --days left. A new certificate keeps the hosts of the certificate before.
     """
     from common.access.authority import LOCAL_HOSTS, days_left, issue_missing
 

@@ -23,9 +23,9 @@ app = typer.Typer(help="Ed25519 keys that sign versions.", no_args_is_help=True)
 @app.command()
 def new(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public one.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public key.")],
 ) -> None:
-    """Make a pair of keys: TRAINER_SIGNING_KEY_FILE names the private one, SERVING_TRUSTED_KEYS_FILE public ones."""
+    """Make a pair of keys: TRAINER_SIGNING_KEY_FILE names the private key, SERVING_TRUSTED_KEYS_FILE public keys."""
     from common.registry.signing import make_keys
 
     session: Session = context.obj

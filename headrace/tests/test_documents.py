@@ -94,6 +94,20 @@ def test_each_setting_stands_in_a_page_of_the_guide() -> None:
     assert missing == [], "a table of its task names it, or nobody needs it"
 
 
+def test_each_key_of_a_definition_stands_in_a_page_of_the_guide() -> None:
+    """But for names of losses and metrics, which the reference lists."""
+    guide = "\n".join(page.read_text() for page in (_DOCS / "guide").glob("*.md"))
+    sections = [
+        section
+        for page in ("model.md", "stream.md")
+        for section in (_DOCS / "reference" / page).read_text().split("\n## ")[1:]
+        if section.partition("\n")[0] not in ("loss", "evaluation: metrics")
+    ]
+    keys = dict.fromkeys(key for section in sections for key in re.findall(r"^ *- `(\w+)`", section, re.M))
+    assert len(keys) > 200
+    assert [key for key in keys if not re.search(rf"\b{key}\b", guide)] == []
+
+
 def test_a_word_that_stands_for_a_noun_is_found_and_what_is_allowed_only_shrinks() -> None:
     text = "The one that waits is told.\nOne replica of its own, so many.\nSomebody: take another one, one of them"
     found = [(line, words) for line, _, words in prose.found_in(text)]

@@ -80,8 +80,8 @@ SUPPORTED: tuple[Flag, ...] = (
         "allow_version_labels_for_unavailable_models", "New labels may point at versions that are not available", bool,
         _as("allow_version_labels_for_unavailable_models"),
     ),
-    Flag("num_load_threads", "Versions loaded at the same time; 0: one", int, _at_least_one("parallel_loads")),
-    Flag("num_unload_threads", "Versions unloaded at the same time; 0: one", int, _at_least_one("parallel_unloads")),
+    Flag("num_load_threads", "Versions loaded at once; 0 counts as 1", int, _at_least_one("parallel_loads")),
+    Flag("num_unload_threads", "Versions unloaded at once; 0 counts as 1", int, _at_least_one("parallel_unloads")),
     Flag(
         "max_num_load_retries", "How often a failed load is tried again (2)", int,
         lambda value: {"load_attempts": str(int(value) + 1)},

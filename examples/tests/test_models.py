@@ -12,6 +12,7 @@ from examples.tests.one_round import Example
 from examples.weather import replay as weather_replay
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER
+from testing.rows import each_row
 
 
 @pytest.mark.covers("est-boosted-trees", "ex-classic")
@@ -58,15 +59,17 @@ def test_an_autoencoder_gives_digits_back_without_their_labels(tmp_path: Path) -
 
 
 @pytest.mark.covers("ex-mnist")
-@pytest.mark.parametrize("network", ["softmax", "dense", "convolution"])
+@each_row("network", ["softmax", "dense", "convolution"])
 def test_three_networks_learn_small_digits(tmp_path: Path, network: str) -> None:
+    """Of a module with options the largest is exported."""
     example = Example("small_digits", tmp_path)
-    learned = example.learn(example.events(1797), {"parameters": {"network": network}})
+    options = {"parameters": {"network": network}}
+    learned = example.learn(example.events(1797), options, exports=network == "convolution")
     assert learned.metrics["accuracy"] > 0.9
 
 
 @pytest.mark.covers("ex-classic")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "least"), [("logistic_regression", 0.9), ("support_vector_machine", 0.9), ("nearest_neighbour", 0.93)]
 )
 def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, name: str, least: float) -> None:
@@ -78,8 +81,8 @@ def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, nam
 def test_a_random_forest_learns_small_digits_and_each_round_grows_another(tmp_path: Path) -> None:
     example = Example("random_forest", tmp_path)
     events = example.events(1797)
-    for part in (events[:900], events[900:]):
-        learned = example.learn(part)
+    for part, is_last in ((events[:900], False), (events[900:], True)):
+        learned = example.learn(part, exports=is_last)
         assert learned.metrics["accuracy"] > 0.9
         ensemble = engine.read(learned.arrays()[BOOSTER].tobytes(), "multi:softprob")
         assert ensemble.outputs.tolist() == [digit for digit in range(10) for _ in range(60)]
@@ -149,8 +152,8 @@ def test_served_vectors_of_one_digit_lie_closer_than_those_of_others(tmp_path: P
 def test_images_change_and_first_the_head_is_taught_then_all_of_it(tmp_path: Path) -> None:
     example = Example("digit_images", tmp_path)
     upright, turned = example.events(900), example.events(1797, is_turned=True)[900:]
-    first = example.learn(upright)
-    frozen = example.learn(turned[:450], {"training": {"frozen": ["trunk"]}})
+    first = example.learn(upright, exports=False)
+    frozen = example.learn(turned[:450], {"training": {"frozen": ["trunk"]}}, exports=False)
     whole = example.learn(turned[450:])
     before, between, after = first.arrays(), frozen.arrays(), whole.arrays()
     trunk = [path for path in before if path.startswith("model/trunk/")]

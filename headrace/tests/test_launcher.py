@@ -140,13 +140,13 @@ def test_a_start_that_does_not_get_further_ends_with_what_it_waits_for(tmp_path:
     main.write_text("import threading\nthreading.Event().wait()")
     launcher = Launcher(tmp_path / "stands")
     launcher.up(port_offset=None)
-    with pytest.raises(Unavailable, match="nothing has moved for 2 s: trainer is starting \\(does not answer\\)"):
-        launcher.wait_until_ready(timeout_seconds=2)
+    with pytest.raises(Unavailable, match="nothing has moved for 1 s: trainer is starting \\(does not answer\\)"):
+        launcher.wait_until_ready(timeout_seconds=1)
     launcher.down()
-    main.write_text(f"import time\nwhile time.process_time() < 5: pass\n{works}")
+    main.write_text(f"import time\nwhile time.process_time() < 2: pass\n{works}")
     launcher = Launcher(tmp_path / "computes")
     launcher.up(port_offset=None)
-    assert launcher.wait_until_ready(timeout_seconds=2).is_ready
+    assert launcher.wait_until_ready(timeout_seconds=1).is_ready
     launcher.close()
 
 

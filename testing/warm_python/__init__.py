@@ -1,10 +1,10 @@
 """A Python that has imported TensorFlow when it starts, so that a run pays for that import (4 CPU seconds) once.
 
 The fixture `warm_python` replaces `sys.executable` with a program (client.py), which every `[sys.executable, "-m",
-MODULE]` of the product and of the tests then starts. For a module that needs TensorFlow, and for code and scripts that
-name it, a server (server.py) forks a process that becomes it, with the caller's arguments, environment, folder and open
-files. That process ends with its caller. The interpreter itself executes anything else. A test of starting, of memory
-or of imports uses the interpreter.
+MODULE]` of the product and of the tests then starts. For a module that client.py lists, and for code and scripts that
+name TensorFlow, a server (server.py) forks a process that becomes it, with the caller's arguments, environment, folder
+and open files. That process ends with its caller. The interpreter itself executes anything else. A test of starting,
+of memory or of imports uses the interpreter.
 """
 
 import os

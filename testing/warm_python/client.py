@@ -19,7 +19,9 @@ _OTHERS = (
     "services.trainer.export.session_script", "services.trainer.summaries.transformed",
     "services.trainer.summaries.board_door", "tensorboard.main",
 )  # fmt: skip
+_WITHOUT_TENSORFLOW = ("services.serving.replica.manager", "common.eventlog.tests.writer")
 _IMPORTS = {
+    **{name: (name,) for name in _WITHOUT_TENSORFLOW},
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     "services.serving.runner.zygote": _SERVING,

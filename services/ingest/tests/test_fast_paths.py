@@ -97,7 +97,7 @@ def _slowly(codec: ExampleCodec, events: list[Any]) -> list[bytes] | None:
         return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_events())
 @example([dict(_GOOD, d=-0.0, id=True)])
 @example([dict(_GOOD, delay=None)])
@@ -182,7 +182,7 @@ def _in_order(proto: Example, shuffled: random.Random) -> bytes:
     return delimited(b"\x0a", b"".join(entries))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_examples())
 def test_lockstep_never_passes_what_the_codec_refuses(examples: list[bytes]) -> None:
     for data, passed in zip(examples, _passed(SCALAR_CODEC, examples), strict=True):

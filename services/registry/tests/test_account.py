@@ -254,5 +254,5 @@ class TheAccountAddsUp(RuleBasedStateMachine):
         assert sum(examples[part] for part in parts) == examples["total"]
 
 
-TheAccountAddsUp.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TheAccountAddsUp.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 TestTheAccountAddsUp = TheAccountAddsUp.TestCase

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from services.registry.catalog import Catalog
 from services.registry.tests.building import SCHEMA, Clock, definition, publish, store
 from services.registry.tests.seeing import Site, say
 from testing.browser import chromium, faults_of
+from testing.rows import each_row
 from testing.saved_models import saved_model
 
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
@@ -54,15 +55,28 @@ def site(catalog: Catalog) -> Iterator[Site]:
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def window(browser: Browser) -> Page:
+    """A page of a process that has started: a new one is a second of a core."""
+    return browser.new_page()
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """Fails when the page says anything to the console that is an error."""
-    made = browser.new_page()
+def page(window: Page) -> Iterator[Page]:
+    """As new. Fails when the page says anything to the console that is an error."""
     said: list[str] = []
-    made.on("pageerror", lambda error: said.append(str(error)))
-    made.on("console", lambda message: said.append(message.text) if "Content Security" in message.text else None)
-    yield made
-    made.close()
+    listeners: dict[Any, Any] = {
+        "pageerror": lambda error: said.append(str(error)),
+        "console": lambda message: said.append(message.text) if "Content Security" in message.text else None,
+    }
+    for name, listener in listeners.items():
+        window.on(name, listener)
+    yield window
+    window.goto("about:blank")
+    window.context.clear_cookies()
+    window.set_viewport_size({"width": 1280, "height": 720})
+    for name, listener in listeners.items():
+        window.remove_listener(name, listener)
     assert not said
 
 
@@ -262,19 +276,21 @@ def test_a_page_that_was_empty_shows_what_comes_but_never_takes_away_what_is_bei
     site.stop()
 
 
-@pytest.mark.parametrize(("size", "wanted"), [(1e-10, "e-10"), (1e11, "e11"), (0.1, "0.")])
-def test_both_axes_say_how_large_their_numbers_are(catalog: Catalog, page: Page, size: float, wanted: str) -> None:
+@each_row(("size", "wanted"), [(1e-10, "e-10"), (1e11, "e11"), (0.1, "0.")])
+def test_both_axes_say_how_large_their_numbers_are(
+    site: Site, catalog: Catalog, browser: Browser, size: float, wanted: str
+) -> None:
     predicted = [[size * place, size * place * 2, 0.1] for place in range(1, 5)]
-    publish(catalog, evaluation={"curves": {"candidate": {"price": {"predicted": predicted}}}})
-    site = Site(catalog)
+    drawn = publish(catalog, evaluation={"curves": {"candidate": {"price": {"predicted": predicted}}}})
+    page = browser.new_page()
     page.add_init_script(f"({WRITTEN})()")
-    page.goto(site.url("/models/m/versions/1"))
+    page.goto(site.url(f"/models/m/versions/{drawn.version}"))
     expect(page.locator(".plot canvas")).to_have_count(1)
     expect(page.locator("body[data-written]")).to_have_count(1)
     written = [text for text in page.evaluate("window.written") if text.strip()]
     assert len([text for text in written if wanted in text]) > 4, written
     assert written.count("0") < 3, "every number of the axis was written as 0"
-    site.stop()
+    page.close()
 
 
 def test_the_call_for_a_shell_is_what_the_form_asks(site: Site, page: Page) -> None:
@@ -413,12 +429,11 @@ def test_times_have_one_form_whatever_the_language_of_the_browser(
     plain.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@each_row("theme", ["light", "dark"])
 def test_the_underscores_of_a_link_are_not_lost_in_its_underline(
-    catalog: Catalog, browser: Browser, theme: Literal["light", "dark"]
+    site: Site, catalog: Catalog, browser: Browser, theme: Literal["light", "dark"]
 ) -> None:
     catalog.register_stream("a_b", json.dumps(SCHEMA))
-    site = Site(catalog)
     page = browser.new_page(color_scheme=theme, device_scale_factor=2, bypass_csp=True)
     page.goto(site.url("/streams"))
     link = page.locator("#stream-a_b a").first
@@ -430,7 +445,6 @@ def test_the_underscores_of_a_link_are_not_lost_in_its_underline(
     inked = np.abs(picture - picture[0, 0]).max(axis=1) > 60
     bands = int(np.count_nonzero(np.diff(inked.astype(int)) == 1))
     page.close()
-    site.stop()
     assert bands == 2, "the underscores, and the line below them"
 
 

@@ -22,6 +22,7 @@ from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.tests.building import publish
 from testing.browser import chromium
+from testing.rows import each_row
 
 KEPT = Path(__file__).parent / "pictures"
 PATHS = {"overview": "/", "model": "/models/m", "version": "/models/m/versions/2", "serving": "/serving",
@@ -75,37 +76,42 @@ def is_near(first: Picture, second: Picture) -> bool:
     return float(apart.mean()) <= _MOST_MEAN and float(apart.max()) <= _MOST_DOT
 
 
-def opened(browser: Browser, url: str, theme: Theme) -> Page:
-    page = browser.new_page(
+def window(browser: Browser, theme: Theme) -> Page:
+    return browser.new_page(
         viewport={"width": 1280, "height": 960}, color_scheme=theme, timezone_id="UTC", locale="en-GB", bypass_csp=True
     )
+
+
+def go(page: Page, url: str) -> None:
+    """Returns when everything is drawn."""
     page.goto(url)
     page.wait_for_load_state("load")
     if page.locator("main[sse-connect]").count():
         page.wait_for_selector("#live.on")
     page.wait_for_function(_DRAWN)
-    return page
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@each_row("theme", ["light", "dark"])
 def test_pages_look_as_those_that_were_looked_at(browser: Browser, url: str, theme: Theme, tmp_path: Path) -> None:
     found, far = {}, []
+    page = window(browser, theme)
     for name, path in PATHS.items():
-        page = opened(browser, url + path, theme)
+        go(page, url + path)
         found[name] = picture_of(page)
-        page.close()
         file = f"{name}-{theme}.png"
         Image.fromarray(found[name].astype(np.uint8)).save(tmp_path / file)
         kept = np.asarray(Image.open(KEPT / file), np.float64) if (KEPT / file).exists() else np.zeros_like(found[name])
         if not is_near(found[name], kept):
             far.append(file)
+    page.close()
     assert not far, f"look at the pages; where they are as meant, copy {far} from {tmp_path} to {KEPT}"
     others = [name for name in PATHS if name != "overview"]
     assert not any(is_near(found["overview"], found[name]) for name in others), "one page is taken for another"
 
 
 def test_a_part_that_is_missing_is_seen(browser: Browser, url: str) -> None:
-    page = opened(browser, url, "light")
+    page = window(browser, "light")
+    go(page, url)
     whole = picture_of(page)
     page.evaluate("document.querySelector('svg.loop').remove()")
     assert not is_near(whole, picture_of(page))

@@ -5,8 +5,6 @@ import json
 import multiprocessing
 import os
 import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +23,7 @@ from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.tests.building import SCHEMA, secret_of
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
+from testing.forked import ForkedProcess
 from testing.registry_server import RegistryServer
 from testing.rows import each_row
 from testing.waiting import wait_until
@@ -266,9 +265,8 @@ def test_all_its_threads_give_way_to_predictions_on_the_same_machine(
 
 def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
     second = RegistryServer(registry.data_dir)
-    done = _run(second.environment())
-    assert done.returncode == 1
-    assert "another registry runs on" in done.stderr
+    assert _refused(second) == 1
+    assert "another registry runs on" in _log(second)
 
 
 @each_row(
@@ -280,9 +278,9 @@ def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_meant_stops_the_start(tmp_path: Path, name: str, value: str, match: str) -> None:
-    done = _run(RegistryServer(tmp_path, {name: value}).environment())
-    assert done.returncode == (1 if name == "REGISTRY_DATA_DIR" else 2)
-    assert match in done.stderr
+    server = RegistryServer(tmp_path, {name: value})
+    assert _refused(server) == (1 if name == "REGISTRY_DATA_DIR" else 2)
+    assert match in _log(server)
 
 
 @each_row("content", [b"this is no database, and long enough to be told from one" * 100, None])
@@ -291,13 +289,21 @@ def test_a_catalog_that_cannot_be_read_stops_the_start(tmp_path: Path, content: 
         (tmp_path / "catalog.sqlite").mkdir()
     else:
         (tmp_path / "catalog.sqlite").write_bytes(content)
-    done = _run(RegistryServer(tmp_path).environment())
-    assert done.returncode == 1
-    assert "cannot run: the catalog" in done.stderr
-    assert "Traceback" not in done.stderr
+    server = RegistryServer(tmp_path)
+    assert _refused(server) == 1
+    assert "cannot run: the catalog" in _log(server)
+    assert "Traceback" not in _log(server)
 
 
-def _run(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "services.registry"], env=environment, capture_output=True, text=True, timeout=60
-    )
+def _refused(server: RegistryServer) -> int:
+    """The status with which its start ends."""
+    process = ForkedProcess("services.registry.__main__:main", environment=server.environment(), log_path=_path(server))
+    return process.wait(timeout=60)
+
+
+def _log(server: RegistryServer) -> str:
+    return _path(server).read_text()
+
+
+def _path(server: RegistryServer) -> Path:
+    return server.data_dir.with_suffix(".log")

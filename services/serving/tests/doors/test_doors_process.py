@@ -3,11 +3,8 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -16,6 +13,7 @@ from protos import prediction_log_pb2
 from services.serving.tests.front.test_front_process import Serving
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
+from testing.forked import ForkedProcess
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
@@ -28,8 +26,8 @@ _ROWS = {"instances": [[1, 2]]}
 def start(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     started: list[Serving] = []
 
-    def begin(port: int, *, stderr: IO[bytes] | None = None, **environment: str) -> Serving:
-        started.append(Serving(redis_server.url, port, tmp_path, stderr=stderr, **environment))
+    def begin(port: int, *, log_path: Path | None = None, **environment: str) -> Serving:
+        started.append(Serving(redis_server.url, port, tmp_path, log_path=log_path, **environment))
         wait_until(lambda: started[-1].answers("/readyz"))
         return started[-1]
 
@@ -61,26 +59,19 @@ def test_log_lines_and_records_name_the_request(
     start: Callable[..., Serving], redis_server: RedisServer, free_port: int, tmp_path: Path
 ) -> None:
     log_path = tmp_path / "serving.log"
-    with log_path.open("wb") as log:
-        serving = start(
-            free_port, stderr=log, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
-            SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
-        )  # fmt: skip
-        with FakeRunner(redis_server.url, row_sums):
-            headers = {"x-request-id": "order-17"}
-            assert (
-                plain_http.post(
-                    serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers, timeout=60
-                ).status_code
-                == 200
-            )
-            plain_http.post(
-                serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"}, timeout=60
-            )
-            metrics = plain_http.get(serving.url + "/metrics", timeout=60).text
-            assert "headrace_serving_async_predictions_total" in metrics
-            serving.process.send_signal(signal.SIGTERM)
-            assert serving.process.wait(timeout=_WAIT_SECONDS) == 0
+    serving = start(
+        free_port, log_path=log_path, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
+        SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
+    )  # fmt: skip
+    with FakeRunner(redis_server.url, row_sums):
+        for model, status, request_id in (("m", 200, "order-17"), ("no", 404, "order-18")):
+            asked = f"{serving.url}/v1/models/{model}:predict"
+            answer = plain_http.post(asked, json=_ROWS, headers={"x-request-id": request_id}, timeout=60)
+            assert answer.status_code == status
+        metrics = plain_http.get(serving.url + "/metrics", timeout=60).text
+        assert "headrace_serving_async_predictions_total" in metrics
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.process.wait(timeout=_WAIT_SECONDS) == 0
     lines = [json.loads(line) for line in log_path.read_text().splitlines() if line.startswith("{")]
     told = {line["request_id"]: line for line in lines if "request_id" in line}
     assert (told["order-17"]["model"], told["order-17"]["version"], told["order-17"]["code"]) == ("m", 3, 0)
@@ -99,10 +90,8 @@ def test_log_lines_and_records_name_the_request(
         ({"SERVING_ASYNC_LIMIT": "0"}, "SERVING_ASYNC_LIMIT"),
     ],
 )
-def test_a_wrong_setting_stops_the_start(settings: dict[str, str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "services.serving"], capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"SERVING_HTTP_PORT": "0", "SERVING_GRPC_PORT": "0", **settings},
-    )  # fmt: skip
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
+def test_a_wrong_setting_stops_the_start(tmp_path: Path, settings: dict[str, str], message: str) -> None:
+    given, log = os.environ | {"SERVING_HTTP_PORT": "0", "SERVING_GRPC_PORT": "0", **settings}, tmp_path / "log"
+    process = ForkedProcess("services.serving.__main__:main", environment=given, log_path=log)
+    assert process.wait(timeout=_WAIT_SECONDS) in (1, 2)
+    assert message in log.read_text()

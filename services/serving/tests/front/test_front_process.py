@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import httpx
 import psutil
@@ -15,6 +14,7 @@ import pytest
 
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
+from testing.forked import ForkedProcess
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
@@ -22,36 +22,22 @@ from testing.waiting import wait_until
 _WAIT_SECONDS = 60.0
 _MOST_RESIDENT_BYTES = 120 * 1024 * 1024
 _ROWS = {"instances": [[1, 2]]}
-_MAIN = """
-import sys
-from services.serving import __main__ as serving
-from services.serving.replica import manager_process
-
-class Stubbed(manager_process.ManagerProcess):
-    def __init__(self, **fields):
-        super().__init__(command=(sys.executable, "-m", "services.serving.tests.support.stub_manager"), **fields)
-
-serving.ManagerProcess = Stubbed
-sys.exit(serving.main())
-"""
 
 
 class Serving:
     """The process, with a manager that loads nothing."""
 
     def __init__(
-        self, redis_url: str, port: int, directory: Path, *, stderr: IO[bytes] | None = None, **environment: str
+        self, redis_url: str, port: int, directory: Path, *, log_path: Path | None = None, **environment: str
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.manager_log = directory / "manager.log"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN],
-            stderr=stderr,
-            env=os.environ | {
-                "SERVING_HTTP_PORT": str(port), "SERVING_GRPC_PORT": "0", "SERVING_REDIS_URL": redis_url,
-                "STUB_MANAGER_LOG": str(self.manager_log), **environment,
-            },
-        )  # fmt: skip
+        self.environment = os.environ | {
+            "SERVING_HTTP_PORT": str(port), "SERVING_GRPC_PORT": "0", "SERVING_REDIS_URL": redis_url,
+            "STUB_MANAGER_LOG": str(self.manager_log), **environment,
+        }  # fmt: skip
+        main = "services.serving.tests.support.stubbed_serving:main"
+        self.process = ForkedProcess(main, environment=self.environment, log_path=log_path)
 
     def answers(self, path: str, status: int = 200) -> bool:
         try:
@@ -68,9 +54,8 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
     started: list[Serving] = []
 
     def begin(**environment: str) -> Serving:
-        started.append(
-            Serving(environment.pop("redis_url", redis_server.url), free_port, tmp_path, stderr=None, **environment)
-        )
+        redis_url = environment.pop("redis_url", redis_server.url)
+        started.append(Serving(redis_url, free_port, tmp_path, log_path=None, **environment))
         return started[-1]
 
     yield begin
@@ -79,7 +64,7 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
         serving.process.wait(timeout=60)
 
 
-def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
+def test_it_gets_ready_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
     serving = start()
     wait_until(lambda: serving.answers("/readyz"))
     assert plain_http.get(serving.url + "/readyz", timeout=60).json()["conditions"] == {
@@ -94,9 +79,18 @@ def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], re
         'headrace_serving_requests_total{code="0",door="http",model="m",signature="serving_default",version="3"} 1.0'
         in plain_http.get(serving.url + "/metrics", timeout=60).text
     )
-    assert psutil.Process(serving.process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
-    maps = Path(f"/proc/{serving.process.pid}/maps").read_text()
-    assert "tensorflow" not in maps
+
+
+def test_a_process_of_the_interpreter_stays_small_and_without_tensorflow(start: Callable[..., Serving]) -> None:
+    serving = start()
+    serving.process.kill()
+    serving.process.wait(timeout=60)
+    command = [sys.executable, "-m", "services.serving.tests.support.stubbed_serving"]
+    with subprocess.Popen(command, env=serving.environment) as process:
+        wait_until(lambda: serving.answers("/readyz"))
+        assert psutil.Process(process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
+        assert "tensorflow" not in Path(f"/proc/{process.pid}/maps").read_text()
+        process.terminate()
 
 
 def test_it_is_alive_but_not_ready_without_redis(start: Callable[..., Serving], tmp_path: Path) -> None:
@@ -166,13 +160,11 @@ def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[...
         ("SERVING_QUEUE_LIMIT", "0", "SERVING_QUEUE_LIMIT"),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_stops_the_start_with_a_sentence(name: str, value: str, message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "services.serving"], env=os.environ | {name: value}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_a_wrong_setting_stops_the_start_with_a_sentence(tmp_path: Path, name: str, value: str, message: str) -> None:
+    log = tmp_path / "log"
+    process = ForkedProcess("services.serving.__main__:main", environment=os.environ | {name: value}, log_path=log)
+    assert process.wait(timeout=_WAIT_SECONDS) == 2
+    assert message in log.read_text()
 
 
 def test_a_taken_port_stops_the_start_with_a_sentence(start: Callable[..., Serving]) -> None:

@@ -18,19 +18,6 @@ from testing.waiting import DEADLINE_SECONDS, wait_until
 
 _LOAD_SECONDS = 240.0
 """TensorFlow is imported, a model is loaded."""
-STUBBED_MAIN = """
-import sys
-from services.serving import __main__ as serving
-from services.serving.replica import manager_process
-
-class Stubbed(manager_process.ManagerProcess):
-    def __init__(self, **fields):
-        super().__init__(command=(sys.executable, "-m", "services.serving.tests.support.stub_manager"), **fields)
-
-serving.ManagerProcess = Stubbed
-sys.exit(serving.main())
-"""
-"""With a manager that loads nothing."""
 
 
 def copy_version(source: Path, base: Path, version: int | str) -> Path:
@@ -51,10 +38,10 @@ class StandaloneServer:
         self.grpc_address = f"127.0.0.1:{self.port}"
         self.socket_path = ""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVING_")}
-        start = ["-c", STUBBED_MAIN] if is_stubbed else ["-m", "services.serving"]
+        main = "services.serving.tests.support.stubbed_serving" if is_stubbed else "services.serving"
         ports = [f"--port={self.port}", f"--rest_api_port={self.rest_port}", f"--redis_url={redis_url}"]
         self.process = subprocess.Popen(
-            [sys.executable, *start, *ports, *flags],
+            [sys.executable, "-m", main, *ports, *flags],
             env=inherited | {"SERVING_LOG_LEVEL": "WARNING"} | environment,
             stdin=subprocess.DEVNULL,
         )

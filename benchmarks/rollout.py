@@ -1,28 +1,35 @@
 """How often a rollout's judge stops a version that is no worse, and how many labelled predictions a bad one takes to be
-found: the judge's own code on drawn losses, no services.
+found: the product's own judges on drawn losses, no services.
 
     python -m benchmarks.rollout [--runs 1000]
 
 Each draw: both versions are wrong on 20 % of the examples and differ on one in ten; the bad one is wrong on 1 or 5
-points more. `turning bad`: it is no worse for 5,000 examples first.
+points more. `turning bad`: it is no worse for 5,000 examples first. They are looked at after every label.
 
-Then planted bad versions: ten of each of ten kinds, measured by the gate on held-out rows and, as if a person had
-promoted them all, by the judge on labelled predictions.
+Then canaries that go through three stages under a judge and every guard: equal to production, or at every limit.
+
+Then planted bad versions: ten of each of ten kinds, measured by the gate on held-out rows and, as if a person had made
+them all canary, by the judge on labelled predictions and by the guards.
 """
 
 import argparse
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Cell, publish
 from common.definition.gate import Gate
-from common.definition.rollout import Judge
+from common.definition.rollout import Canary, Judge
 from common.quality import metrics_of_rows
 from common.registry.catalog import Decision
+from common.registry.reporting import Part, Report
+from services.registry.versions.canaries import unfit
 from services.registry.versions.gate import judge as judged_by_gate
+from services.trainer.live.canary import ADVANCE, BACK, Trial
 from services.trainer.live.evidence import WORSE, Comparison, losses_of_rows
+from services.trainer.live.guards import Answered
 
 _AT_ONCE = 10
 _DIFFERING = 0.1
@@ -42,14 +49,11 @@ def draw(rng: np.random.Generator, count: int, points: float) -> tuple[Array, Ar
 def samples_to_stop(
     rng: np.random.Generator, judge: Judge, points: float, *, equal: int = 0, most: int = _MOST
 ) -> int | None:
-    """Of one rollout, looked at after every ten labels; None where it is not stopped."""
+    """Of one rollout; None where it is not stopped."""
     comparison = Comparison.begin(2, 1, judge)
-    while comparison.capital.samples < most:
-        is_equal = comparison.capital.samples < equal
-        comparison.add(judge, *draw(rng, _AT_ONCE, 0.0 if is_equal else points), at=0.0)
-        if comparison.verdict == WORSE:
-            return comparison.capital.samples - equal
-    return None
+    for count, more in ((equal, 0.0), (most - equal, points)):
+        comparison.add(judge, *draw(rng, count, more), at=0.0)
+    return comparison.capital.samples - equal if comparison.verdict == WORSE else None
 
 
 CASES = (("A/A", 0.0, 0), ("+5 points", 0.05, 0), ("+1 point", 0.01, 0), ("+5 points, turning bad", 0.05, _EQUAL))
@@ -71,10 +75,55 @@ def row_of(name: str, points: float, equal: int, *, runs: int, alpha: float) -> 
     }
 
 
+_STAGES = Canary((1.0, 10.0, 50.0), errors=0.01, latency=2.0, answers=0.3, slices="part", memory_bytes=2_000_000_000)
+_MARGIN, _FAILING, _SLICES = 0.02, 0.02, 4
+
+
+def requests(rng: np.random.Generator, count: int, slower: float, errors: float) -> Iterator[tuple[Answered, Answered]]:
+    """How production's and the canary's requests end: log-normal times, and these shares of errors more."""
+    seconds = rng.lognormal(-4.0, 0.5, (2, count)) * np.array([[1.0], [slower]])
+    failed = rng.random((2, count)) < np.array([[_FAILING], [_FAILING + errors]])
+    for own, other, is_own, is_other in zip(*seconds.tolist(), *failed.tolist(), strict=True):
+        yield Answered(own, is_own), Answered(other, is_other)
+
+
+def decided_canary(rng: np.random.Generator, judge: Judge, *, at_limits: bool) -> str:
+    """The last decision on a canary that is equal to production, or as bad as each limit allows, looked at after every
+    50 answers."""
+    trial, count = Trial.begin(2, 1, judge, _STAGES), 5 * _AT_ONCE
+    slower, errors, apart = (2.0, 0.01, 0.3) if at_limits else (1.0, 0.0, 0.05)
+    decision = ""
+    while decision in ("", ADVANCE):
+        losses, others = draw(rng, count, _MARGIN if at_limits else 0.0)
+        trial.add(judge, losses, others, at=0.0)
+        trial.guards.of_slices(judge, rng.integers(0, _SLICES, count).astype(str).tolist(), losses, others)
+        trial.guards.of_both(judge, (rng.random(count) * 2 * apart).tolist())
+        for live, canary in requests(rng, count, slower, errors):
+            trial.guards.of_production(live)
+            trial.guards.of_canary(canary)
+        decision = trial.decide(judge, seconds=0.0)
+        trial.at_stage(trial.stage + (decision == ADVANCE), judge)
+    return f"{decision} {trial.broken}".strip()
+
+
+def canary_row(name: str, *, at_limits: bool, runs: int, alpha: float) -> dict[str, Cell]:
+    judge, rng = Judge("error_rate", margin=_MARGIN, alpha=alpha), np.random.default_rng(11)
+    decisions = Counter(decided_canary(rng, judge, at_limits=at_limits) for _ in range(runs))
+    stopped = {decision: count for decision, count in decisions.items() if decision.startswith(BACK)}
+    return {
+        "canary": name,
+        "rollouts": runs,
+        "taken away": sum(stopped.values()),
+        "most allowed": int(alpha * runs),
+        "by": ", ".join(f"{decision.removeprefix(BACK).strip() or 'judge'} {n}" for decision, n in stopped.items())
+        or "-",
+        "in production": runs - sum(stopped.values()),
+    }
+
+
 _PLANTED, _HELD_OUT = 10, 500
 _GATE = Gate(metric="accuracy", max_regression=0.01)
 _TASK = "binary"
-_SLICES = 4
 Planted = Callable[[np.random.Generator, Array, Array], Array]
 """A bad version's logits, of the good one's and the slice of each row; shape [n]."""
 KINDS: dict[str, Planted] = {
@@ -92,13 +141,14 @@ KINDS: dict[str, Planted] = {
 _IN_SERVING_ALONE = ("skew in serving",)
 
 
-def rows_of(rng: np.random.Generator, kind: str, count: int, *, is_live: bool) -> tuple[Array, Array]:
-    """(probability, label) of the bad version and of the good one, shape [count, 2] each, on the same examples."""
+def rows_of(rng: np.random.Generator, kind: str, count: int, *, is_live: bool) -> tuple[Array, Array, Array]:
+    """(probability, label) of the bad version and of the good one, shape [count, 2] each, on the same examples; and the
+    slice of each, shape [count]."""
     logits, slices = rng.normal(0, 2.5, count), rng.integers(0, _SLICES, count).astype(np.float64)
     labels = (rng.random(count) < _sigmoid(logits)).astype(np.float64)
     is_good = kind in _IN_SERVING_ALONE and not is_live
     bad = logits if is_good else KINDS[kind](rng, logits, slices)
-    return np.stack([_sigmoid(bad), labels], 1), np.stack([_sigmoid(logits), labels], 1)
+    return np.stack([_sigmoid(bad), labels], 1), np.stack([_sigmoid(logits), labels], 1), slices
 
 
 def _sigmoid(logits: Array) -> Array:
@@ -107,36 +157,47 @@ def _sigmoid(logits: Array) -> Array:
 
 
 def is_rejected(rng: np.random.Generator, kind: str) -> bool:
-    candidate, parent = (metrics_of_rows(_TASK, rows) for rows in rows_of(rng, kind, _HELD_OUT, is_live=False))
+    candidate, parent = (metrics_of_rows(_TASK, rows) for rows in rows_of(rng, kind, _HELD_OUT, is_live=False)[:2])
     metrics = {"candidate": candidate, "parent": parent}
     return judged_by_gate(_GATE, metrics=metrics, has_parent=True, held_out_count=_HELD_OUT).decision is Decision.REJECT
 
 
-def stopped_after(rng: np.random.Generator, kind: str, judge: Judge) -> tuple[int | None, float]:
-    """Labels until the judge stops it, None: it does not; and how many answers more than its predecessor's were wrong
-    by then."""
-    comparison = Comparison.begin(2, 1, judge)
-    while comparison.capital.samples < _MOST and comparison.verdict != WORSE:
-        bad, good = rows_of(rng, kind, _AT_ONCE, is_live=True)
+def stopped_after(rng: np.random.Generator, kind: str, judge: Judge) -> tuple[str, int, float]:
+    """What stops it as canary, "" for nothing; after how many answers, and how many more than production's were wrong
+    by then. Each answer has its label at once."""
+    part = Part(model="m", version=2, numbers={"runner_private_bytes": 3e9 if kind == "larger than memory" else 5e8})
+    if unfit({"version": 2, "memory_bytes": _STAGES.memory_bytes}, "m", Report("r", "serving", "", 0.0, parts=(part,))):
+        return "memory_bytes", 0, 0.0
+    trial, seen = Trial.begin(2, 1, judge, _STAGES), 0
+    while seen < _MOST:
+        bad, good, slices = rows_of(rng, kind, _AT_ONCE, is_live=True)
         losses, others = (losses_of_rows(_TASK, judge, rows.tolist()) for rows in (bad, good))
-        comparison.add(judge, losses, others, at=0.0)
-    return comparison.capital.samples if comparison.verdict == WORSE else None, comparison.total
+        trial.add(judge, losses, others, at=0.0)
+        trial.guards.of_slices(judge, slices.astype(str).tolist(), losses, others)
+        trial.guards.of_both(judge, np.nan_to_num(np.abs(bad[:, 0] - good[:, 0]), nan=1.0).tolist())
+        for live, canary in requests(rng, _AT_ONCE, 3.0 if kind == "3x slower" else 1.0, 0.0):
+            trial.guards.of_production(live)
+            trial.guards.of_canary(canary)
+        seen += _AT_ONCE
+        if trial.decide(judge, seconds=0.0) == BACK:
+            return trial.broken or "judge", seen, trial.pair.total
+    return "", seen, trial.pair.total
 
 
 def planted_row(kind: str, alpha: float) -> dict[str, Cell]:
-    rng, judge = np.random.default_rng(list(kind.encode())), Judge("error_rate", alpha=alpha)
+    rng, judge = np.random.default_rng(list(kind.encode())), Judge("error_rate", margin=_MARGIN, alpha=alpha)
     rejected = [is_rejected(rng, kind) for _ in range(_PLANTED)]
     stops = [stopped_after(rng, kind, judge) for _ in range(_PLANTED)]
-    stopped = [(samples, wrong) for samples, wrong in stops if samples is not None]
-    let_through = [samples for is_out, (samples, _) in zip(rejected, stops, strict=True) if not is_out]
+    stopped = [(answers, wrong) for by, answers, wrong in stops if by]
     return {
         "planted": kind,
         "versions": _PLANTED,
         "rejected by the gate": sum(rejected),
-        "let through, stopped by the judge": sum(samples is not None for samples in let_through),
-        "caught by neither": sum(samples is None for samples in let_through),
-        "judge alone: labels, median": float(np.median([samples for samples, _ in stopped])) if stopped else None,
-        "most": max((samples for samples, _ in stopped), default=None),
+        "taken away as canary": len(stopped),
+        "by": ", ".join(f"{by} {count}" for by, count in Counter(by for by, *_ in stops if by).items()) or "-",
+        "caught by neither": sum(not (out or by) for out, (by, *_) in zip(rejected, stops, strict=True)),
+        "answers until then, median": float(np.median([answers for answers, _ in stopped])) if stopped else None,
+        "most": max((answers for answers, _ in stopped), default=None),
         "wrong answers more, median": float(np.median([wrong for _, wrong in stopped])) if stopped else None,
     }
 
@@ -146,15 +207,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--alpha", type=float, default=0.01)
     given = parser.parse_args()
+    facts: dict[str, Cell] = {"alpha": given.alpha}
     rows = [row_of(*case, runs=given.runs, alpha=given.alpha) for case in CASES]
-    notes = [f"each rollout is compared on {_MOST:,} labelled predictions at most, looked at after every {_AT_ONCE}"]
-    publish("rollout", "A judge of rollouts", rows, notes=notes, facts={"alpha": given.alpha})
-    planted = [planted_row(kind, given.alpha) for kind in KINDS]
-    notes = [
-        f"the gate allows 1 point less accuracy on {_HELD_OUT} held-out rows",
-        "neither looks at latency or memory: what is slower or larger answers alike",
+    notes = [f"each rollout is compared on {_MOST:,} labelled predictions at most, looked at after every label"]
+    publish("rollout", "A judge of rollouts", rows, notes=notes, facts=facts)
+    canaries = [
+        canary_row(name, at_limits=at_limits, runs=given.runs, alpha=given.alpha)
+        for name, at_limits in (("equal to production", False), ("at every limit", True))
     ]
-    publish("rollout_planted", "Planted bad versions", planted, notes=notes, facts={"alpha": given.alpha})
+    notes = [f"guards: errors {_STAGES.errors}, latency {_STAGES.latency}, answers {_STAGES.answers}, {_SLICES} slices"]
+    notes += ["three stages of 500 labelled predictions, looked at after every 50"]
+    publish("rollout_canary", "Canaries that are no worse than allowed", canaries, notes=notes, facts=facts)
+    planted = [planted_row(kind, given.alpha) for kind in KINDS]
+    notes = [f"the gate allows 1 point less accuracy on {_HELD_OUT} held-out rows"]
+    publish("rollout_planted", "Planted bad versions", planted, notes=notes, facts=facts)
 
 
 if __name__ == "__main__":

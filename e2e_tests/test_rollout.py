@@ -1,4 +1,4 @@
-"""A bad version that a person has promoted goes back by itself when labels come, and says why."""
+"""A bad version goes back by itself when labels come and says why; a good canary becomes production."""
 
 import random
 from collections.abc import Iterator
@@ -98,6 +98,31 @@ def test_a_label_counts_once_when_the_trainer_is_killed_between(platform: Platfo
     until(lambda: _labelled(client, pupil.model) >= 4 * _ROWS, "all labels are counted")
     counts = client.live(pupil.model)["counts"]
     assert (counts["labelled"], counts.get("duplicate_labels", 0)) == (4 * _ROWS, 0)
+
+
+def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tmp_path: Path) -> None:
+    client, source = pupil.client, random.Random(7)
+    document = yaml.safe_load((tmp_path / "model.yaml").read_text())
+    document["rollout"]["judge"] |= {"margin": 0.2, "min_samples": 50}
+    document["rollout"]["canary"] = {"share": [0, 50], "stage_samples": 100, "guards": {"errors": 0.1, "latency": 100}}
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
+    read_folder(tmp_path).apply(client)
+    _teach(client, pupil.stream, seed=3)
+    pupil.await_judged(2)
+    assert client.aliases(pupil.model) == {"production": 1, "canary": 2}
+    first_id = iter(range(10**6, 10**9, _ROWS))
+
+    def is_production() -> bool:
+        _predict_and_label(client, pupil, source, next(first_id))
+        return client.aliases(pupil.model)["production"] == 2
+
+    until(is_production, "the canary has become production")
+    last = next(one for one in reversed(client.alias_history(pupil.model)) if one.alias == "production")
+    assert (last.by, last.from_version, last.to_version) == ("judge", 1, 2)
+    canary = next(one for one in client.live(pupil.model)["versions"] if one["version"] == 2)["canary"]
+    assert (canary["verdict"], canary["stage"], canary["against"]) == ("passed", 1, 1)
+    assert {guard["guard"] for guard in canary["guards"]} == {"errors", "latency"}
+    assert canary["stage_samples"] >= 100, "which at a share of 50 % only the canary's own answers bring"
 
 
 def _labelled(client: Client, model: str) -> int:

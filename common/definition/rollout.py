@@ -9,7 +9,7 @@ rollout:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from common.definition.fields import Fields, is_number
 from common.definition.heads import Head
@@ -81,6 +81,9 @@ class Canary:
         max_samples: compared over all stages, and max_seconds since the first one began: past either, a canary without
             a decision is dealt with as `then` says. None: no such limit.
         then: `hold` leaves it at its stage for a person, `back` takes it away, `promote` makes it production.
+        errors, latency, answers, slices, memory_bytes: guards, each of which takes it away; None: not guarded. How much
+        larger its share of errors may be; how many times as long it may take as production; how far its answers may lie
+        from production's on average; the input on whose every value it is judged; what a replica may spend on it.
     """
 
     shares: tuple[float, ...]
@@ -89,6 +92,22 @@ class Canary:
     max_samples: int | None = 20_000
     max_seconds: float | None = None
     then: CanaryThen = "hold"
+    errors: float | None = None
+    latency: float | None = None
+    answers: float | None = None
+    slices: str | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def limits(self) -> dict[str, float | str]:
+        """Of the guards that bet, by name."""
+        guards = {"errors": self.errors, "latency": self.latency, "answers": self.answers, "slices": self.slices}
+        return {name: limit for name, limit in guards.items() if limit is not None}
+
+    @property
+    def tests(self) -> int:
+        """How many share the judge's alpha: its own, and the guards'."""
+        return 1 + len(self.limits)
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,7 @@ def _canary(section: object, judge: Judge) -> Canary | None:
         max_samples=fields.optional_integer("max_samples", Canary.max_samples),
         max_seconds=fields.optional_number("max_seconds", Canary.max_seconds, minimum=1.0),
         then=_then(fields.choice("then", ("hold", "back", "promote"), Canary.then)),
+        **_guards(fields.take("guards", {}), judge),
     )
     fields.finish()
     least = max(judge.min_samples, canary.stage_samples or 0)
@@ -155,6 +175,23 @@ def _canary(section: object, judge: Judge) -> Canary | None:
             f"rollout: canary: then: {canary.then} needs max_samples or max_seconds, after which it acts"
         )
     return canary
+
+
+def _guards(section: object, judge: Judge) -> dict[str, Any]:
+    """Raises InvalidInput also for a limit that nothing passes."""
+    fields = Fields("rollout: canary: guards", section)
+    guards: dict[str, Any] = {
+        "errors": fields.optional_number("errors", None, minimum=0.0),
+        "latency": fields.optional_number("latency", None, minimum=1.0),
+        "answers": fields.optional_number("answers", None, minimum=0.0),
+        "slices": fields.text("slices") if fields.has("slices") else None,
+        "memory_bytes": fields.optional_integer("memory_bytes", None),
+    }
+    fields.finish()
+    for name, most in (("errors", 1.0), ("answers", judge.scale)):
+        if guards[name] is not None and guards[name] >= most:
+            raise InvalidInput(f"{fields.where}: {name} {guards[name]:g} is not below {most:g}, so nothing passes it")
+    return guards
 
 
 def _shares(given: object) -> tuple[float, ...]:
@@ -249,3 +286,15 @@ def check_watched(
                 f"{place}: {section}: metric {judge.metric} is of {', '.join(LOSSES[judge.metric])}; head {head.name} "
                 f"is {head.task}"
             )
+
+
+def check_slices(rollout: Rollout | None, schema: Schema, *, place: str) -> None:
+    """Raises InvalidInput where the guard `slices` names nothing that has few values."""
+    if rollout is None or rollout.canary is None or rollout.canary.slices is None:
+        return
+    feature = schema.feature(rollout.canary.slices)
+    if not feature.is_scalar or feature.dtype not in ("string", "int64") or feature in schema.labels:
+        raise InvalidInput(
+            f"{place}: rollout: canary: guards: slices must be a scalar feature of string or int64, "
+            f"{feature.name} is not"
+        )

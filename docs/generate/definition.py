@@ -195,6 +195,13 @@ rollout:
   judge: {metric: error_rate, margin: 0.01}
   canary: {share: [1, 10, 50], by: key, stage_samples: 500, max_samples: 20000, max_seconds: 86400, then: back}
 """,
+    "rollout: canary: guards": """\
+rollout:
+  judge: {metric: error_rate}
+  canary:
+    share: [1, 10, 50]
+    guards: {errors: 0.01, latency: 2, answers: 0.2, memory_bytes: 2000000000}
+""",
     "rollout: judge": """\
 rollout:
   judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}

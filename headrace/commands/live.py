@@ -66,11 +66,16 @@ def _of_canary(canary: Mapping[str, Any], version: int) -> str:
     shares = canary["shares"]
     difference = "nothing compared yet" if canary["difference"] is None else f"{canary['difference']:+.4g}"
     outcome = canary.get("moved") or canary.get("stays")
+    guards = "".join(
+        f", {guard['guard']} {guard['value']:.3g} on {guard['samples']} (e-value {guard['e_value']:.3g} of "
+        f"{guard['of']:g})"
+        for guard in canary["guards"]
+    )
     return (
         f"canary {version}, stage {canary['stage'] + 1} of {len(shares)} ({shares[canary['stage']]:g} % by "
         f"{canary['by']}), against {canary['against']}: {canary['metric']} {difference} on the same "
         f"{counted(canary['samples'], 'example')}, e-value {canary['e_value']:.3g} for worse and "
-        f"{canary['no_worse_e_value']:.3g} for no worse, of {1 / canary['alpha']:g}: "
+        f"{canary['no_worse_e_value']:.3g} for no worse, of {1 / canary['alpha']:g}{guards}: "
         f"{canary['verdict'] or _UNDECIDED}{f'; {outcome}' if outcome else ''}"
     )
 

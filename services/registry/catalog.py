@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
+    CANARY,
     FIRED,
     PRODUCTION,
     Change,
@@ -57,7 +58,7 @@ from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
-from services.registry.versions import aliases, live, stages
+from services.registry.versions import aliases, canaries, live, stages
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
@@ -439,6 +440,8 @@ class Catalog:
         self.series.take(report)
         for model in {served.model for served in report.serves if served.given_up}:
             self._leave_if_unloadable(model)
+        for model in {served.model for served in report.serves if served.given_up or CANARY in served.aliases}:
+            self._take_back_if_unfit(model, report)
         return NEXT_SECONDS
 
     def instances(self) -> list[JsonMap]:
@@ -489,6 +492,17 @@ class Catalog:
             if failed:
                 call.outcome = {"left_version": model.aliases[PRODUCTION]}
                 self._leave(transaction, model, failed)
+
+    def _take_back_if_unfit(self, name: str, report: Report) -> None:
+        """The canary that this replica cannot load, or that takes more memory than its guard allows."""
+        with self._database.read() as connection:
+            known = models.is_registered(connection, name)
+            canary = models.get_model(connection, name).canary if known else {}
+        if not stages.is_open(canary) or not (reason := canaries.unfit(canary, name, report)):
+            return
+        told = {"version": canary["version"], "stage": canary["stage"], "decision": canaries.BACK, "reason": reason}
+        with self.audit.change(Call("judge", aliases.JUDGE, {"model": name, **told})) as transaction:
+            live.decide_canary(transaction, name, told)
 
     def _leave(self, transaction: Transaction, model: Model, failed: Mapping[str, str]) -> None:
         version = model.aliases[PRODUCTION]

@@ -9,6 +9,7 @@ import pytest
 from common.errors import InvalidInput
 from common.registry.catalog import Decision, VersionStatus
 from common.registry.live import Evidence
+from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
 from services.registry.tests.building import GATE, SCHEMA, definition, publish
@@ -20,10 +21,11 @@ _LATE = {
     "late_labels": {"key": "id", "wait_seconds": 60},
 }
 _STAGED = "rollout: {judge: {metric: error_rate}, canary: {share: [1, 10, 50], by: key}}\n"
+_GUARD = {"guard": "latency", "limit": 2, "samples": 40, "value": 0.25, "e_value": 0.5, "of": 200.0, "broken": False}
 _SHOWN = {
     "against": 1, "metric": "error_rate", "margin": 0.02, "alpha": 0.01, "samples": 600, "difference": 0.0,
     "e_value": 0.5, "no_worse_e_value": 120.0, "stage": 0, "shares": [1, 10, 50], "by": "key", "stage_samples": 500,
-    "verdict": "", "decision": "advance", "curve": [[20, 3.0, 0.1], [600, 0.5, 0.0]], "at": 1.0,
+    "verdict": "", "decision": "advance", "guards": [_GUARD], "curve": [[20, 3.0, 0.1], [600, 0.5, 0.0]], "at": 1.0,
 }  # fmt: skip
 _CANARY_GATE = replace(GATE, canary=True)
 
@@ -125,6 +127,7 @@ def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, brows
     assert "As canary against version 1, live" in text
     assert "by the numbers; stage 2 of 3: 10 % of the requests" in text
     assert "e-value for no worse 120, of 500 samples at this stage" in text
+    assert "Guard latency 0.25 on 40 answers, e-value 0.5 of 200" in text
     assert browser.get("/v1/models/w").json()["canary"]["share"] == 10.0
     assert browser.get("/v1/models/w/versions/2").json()["live"]["canary"]["samples"] == 600
     families = {family.name: family.samples for family in CatalogMetrics(staged).collect()}
@@ -132,6 +135,31 @@ def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, brows
     assert [[one.value for one in families[f"headrace_model_canary_{name}"]] for name in names] == [
         [2.0], [10.0], [600.0], [0.5, 120.0],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("served", "held", "reason"),
+    [
+        (
+            Served("w", 2, "END", reason="no such file", given_up=True),
+            0.0,
+            "cannot load canary version 2: no such file",
+        ),
+        (Served("w", 2, "AVAILABLE", aliases=("canary",)), 5e8 + 1, "memory_bytes: 500,000,001 bytes of replica r"),
+        (Served("w", 2, "AVAILABLE", aliases=("canary",)), 5e8, ""),
+    ],
+)
+def test_a_canary_that_a_replica_cannot_load_or_that_takes_too_much_memory_goes_back(
+    staged: Catalog, browser: httpx.Client, served: Served, held: float, reason: str
+) -> None:
+    _define(staged, _STAGED.replace("by: key", "guards: {memory_bytes: 500000000}"))
+    part = Part(model="w", version=2, numbers={"runner_private_bytes": held})
+    staged.report(Report("r", "serving", "", 1.0, serves=(served,), parts=(part,)))
+    assert staged.get_model("w").aliases.get("canary", 0) == (0 if reason else 2)
+    if reason:
+        assert reason in staged.alias_history("w")[-1].reason
+        assert staged.get_version("w", 2).status is VersionStatus.REJECTED
+        assert reason in " ".join(seen(browser.get("/models/w/versions/2")).text.split())
 
 
 @pytest.mark.parametrize(
@@ -148,6 +176,10 @@ def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, brows
         ("{share: 5, max_samples: null, then: back}", "then: back needs max_samples or max_seconds"),
         ("{share: 5}, back: manual", "does not go with back: manual"),
         ("{share: 5, guard: x}", "unknown keys ['guard']"),
+        ("{share: 5, guards: {speed: 2}}", "unknown keys ['speed']"),
+        ("{share: 5, guards: {errors: 1}}", "errors 1 is not below 1, so nothing passes it"),
+        ("{share: 5, guards: {latency: 0.5}}", "latency must be a number from 1"),
+        ("{share: 5, guards: {slices: x}}", "slices must be a scalar feature of string or int64, x is not"),
     ],
 )
 def test_stages_that_cannot_be_are_refused(catalog: Catalog, canary: str, sentence: str) -> None:

@@ -2,16 +2,19 @@
 
 import contextlib
 import logging
+import math
 from typing import Any
 
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import CANARY, PRODUCTION, ChangeKind, JsonMap, Model, VersionStatus
+from common.registry.reporting import Report
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
 from services.registry.store.tables import versions
 from services.registry.versions import aliases, stages
 
 logger = logging.getLogger(__name__)
+_MOST_REASON = 1000
 ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
 _VERDICTS = {PROMOTE: "passed", HOLD: "inconclusive"}
 
@@ -41,6 +44,22 @@ def decide(transaction: Transaction, name: str, told: JsonMap) -> dict[str, Any]
     if told["decision"] == HOLD:
         return {"stays": "a person promotes it or takes it away"}
     return _promote(transaction, model, str(told["reason"]))
+
+
+def unfit(canary: JsonMap, model: str, report: Report) -> str:
+    """Why a replica cannot serve the canary, by its report; "" where it can."""
+    version, replica = canary["version"], report.instance_id
+    for served in report.serves:
+        if (served.model, served.version, served.given_up) == (model, version, True):
+            return f"replica {replica} cannot load canary version {version}: {served.reason}"[:_MOST_REASON]
+    for part in report.parts:
+        held = part.numbers.get("runner_private_bytes", 0.0) if (part.model, part.version) == (model, version) else 0.0
+        if held > canary.get("memory_bytes", math.inf):
+            return (
+                f"canary version {version} does not keep to the guard memory_bytes: {held:,.0f} bytes of replica "
+                f"{replica}, {canary['memory_bytes']:,} are allowed"
+            )
+    return ""
 
 
 def _stands(canary: JsonMap) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from common.definition.model import parse_definition
 from common.errors import Conflict, InvalidInput
-from common.registry.catalog import PRODUCTION, JsonMap
+from common.registry.catalog import PRODUCTION, JsonMap, Model
 from common.registry.live import Evidence
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
@@ -59,10 +60,33 @@ def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> in
             outcome = _go_back(transaction, model, version, evidence.reason)
             shown["judge"] = {**shown["judge"], "reason": evidence.reason, **outcome}
         if version == evidence.canary.get("version"):
-            outcome = canaries.decide(transaction, model, evidence.canary)
-            shown["canary"] = {**shown["canary"], "reason": evidence.canary["reason"], **outcome}
+            shown["canary"] = _decided(transaction, model, shown["canary"], evidence.canary)
         _put_version(transaction, model, version, shown)
     return stored + 1
+
+
+def decide_canary(transaction: Transaction, model: str, told: JsonMap) -> None:
+    """A decision of the registry's own (canaries.unfit), beside the evidence that there is."""
+    known = evidence_of(transaction.connection, model, told["version"]).get("canary")
+    known = known or _nothing_compared(models.get_model(transaction.connection, model), transaction.connection)
+    document = _decided(transaction, model, {**known, "verdict": "unfit"}, told)
+    _put_version(transaction, model, told["version"], {"canary": document})
+
+
+def _nothing_compared(model: Model, connection: Connection) -> JsonMap:
+    rollout = parse_definition(models.get_definition(connection, model.definition_digest)).rollout
+    assert rollout is not None
+    assert rollout.canary is not None
+    judge, canary = rollout.judge, rollout.canary
+    return {
+        "against": model.aliases[PRODUCTION], "metric": judge.metric, "margin": judge.margin, "alpha": judge.alpha,
+        "samples": 0, "difference": None, "e_value": 1.0, "no_worse_e_value": 1.0, "curve": [], "guards": [],
+        "stage": model.canary["stage"], "shares": list(canary.shares), "by": canary.by, "stage_samples": 0,
+    }  # fmt: skip
+
+
+def _decided(transaction: Transaction, model: str, document: JsonMap, told: JsonMap) -> JsonMap:
+    return {**document, "reason": told["reason"], **canaries.decide(transaction, model, told)}
 
 
 def _put_version(transaction: Transaction, model: str, version: int, document: JsonMap) -> None:

@@ -39,7 +39,10 @@ def at_stage(transaction: Transaction, model: Model, canary: dict[str, Any], sta
     if staged is None:
         return {}
     stage = min(stage, len(staged.shares) - 1)
-    return {**canary, "stage": stage, "stages": len(staged.shares), "share": staged.shares[stage], "by": staged.by}
+    guards = {"slices": staged.slices, "memory_bytes": staged.memory_bytes}
+    told = {"stage": stage, "stages": len(staged.shares), "share": staged.shares[stage], "by": staged.by}
+    others = {name: value for name, value in canary.items() if name not in guards}
+    return others | told | {name: limit for name, limit in guards.items() if limit is not None}
 
 
 def _now(transaction: Transaction, model: Model) -> dict[str, Any]:

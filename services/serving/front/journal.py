@@ -166,15 +166,17 @@ class Journal:
 
     def log(self, entry: Entry, request: queue_pb2.PredictionRequest, reply: queue_pb2.PredictionReply) -> None:
         """Hands a request and its answer to the request log; neither may be changed afterwards."""
-        if self._request_log is None or (reply.error_code and not entry.is_sampled):
+        split = self._shadow.split_of(entry.model) if self._shadow is not None and entry.keys else None
+        if self._request_log is None or (reply.error_code and not entry.is_sampled and split is None):
             return
         seconds = time.perf_counter() - entry.started_at
         sample = Sample(
             entry.model, entry.tag, time.time(), seconds, request, reply,
-            keys=() if reply.error_code else entry.keys, alias=entry.alias, has_inputs=entry.is_sampled,
+            keys=entry.keys if split is not None or not reply.error_code else (), alias=entry.alias,
+            has_inputs=entry.is_sampled or (split is not None and split.logs_inputs),
         )  # fmt: skip
         self._request_log.offer(sample)
-        if sample.keys and self._shadow is not None:
+        if sample.keys and self._shadow is not None and not reply.error_code:
             self._shadow.follow(sample)
 
     def refused(self, entry: Entry, code: int, message: str, *, is_known: bool) -> None:

@@ -20,6 +20,7 @@ from services.serving.front.core import Front
 from services.serving.front.request_log import Sample
 from services.serving.wire.keys import alias_target
 from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.replica_state import Split
 
 _MOST_OPEN = 64
 ANSWERED, FAILED, DROPPED = "answered", "failed", "dropped"
@@ -34,6 +35,10 @@ class Shadow(Collector):
         self._counts: Counter[tuple[str, str]] = Counter()
         """By (model, what became of the shadow)."""
 
+    def split_of(self, model: str) -> Split | None:
+        """None where no canary of the model is being judged; else errors under a key count as well."""
+        return self._front.splits.get(model)
+
     def follow(self, sample: Sample) -> None:
         """Scores an answered prediction where there is something to compare it with; returns at once."""
         for alias in self._compared_with(sample):
@@ -43,7 +48,7 @@ class Shadow(Collector):
                 asyncio.get_running_loop().call_soon(self._submit, sample, alias)
 
     def _compared_with(self, sample: Sample) -> tuple[str, ...]:
-        split = self._front.splits.get(sample.model)
+        split = self.split_of(sample.model)
         if sample.alias == PRODUCTION:
             return (PREDECESSOR, CANARY) if split is not None and not split.share else (PREDECESSOR,)
         return (PRODUCTION,) if split is not None and sample.alias == CANARY else ()
@@ -65,7 +70,7 @@ class Shadow(Collector):
 
     def _take(self, sample: Sample, alias: str, began: float, reply: queue_pb2.PredictionReply) -> None:
         self._end(sample.model, FAILED if reply.error_code else ANSWERED)
-        if reply.error_code:
+        if reply.error_code and self.split_of(sample.model) is None:
             return
         seconds = time.perf_counter() - began
         shadow = Sample(

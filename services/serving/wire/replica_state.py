@@ -177,6 +177,8 @@ class Split:
     """Per cent; 0: it answers none, and is scored on what production answers under a key."""
     by: str
     """key or request."""
+    logs_inputs: bool = False
+    """Whether keyed predictions are logged with their inputs, by whose values the canary is judged."""
 
 
 @dataclass(frozen=True)

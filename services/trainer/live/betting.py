@@ -55,27 +55,47 @@ class Capital:
         self._logs: dict[int, Array] = {}
         """By number of the beginning, of each share the logarithm of what 1 has become."""
 
-    def add(self, differences: Array) -> None:
-        """Bets on each, in order. Shape [n]."""
+    def add(self, differences: Array, *, limit: float = math.inf, least: int = 0) -> int:
+        """Bets on each, in order, until the e-value is `limit` at `least` samples or later.
+
+        Args:
+            differences: shape [n].
+
+        Returns:
+            On how many it has bet.
+        """
+        before = self.samples
         for part in np.split(differences, range(EVERY - self.samples % EVERY, len(differences), EVERY)):
             if not len(part):
                 continue
             if self.samples % EVERY == 0:
                 self._logs[self.samples // EVERY] = np.zeros(len(self._bets))
                 self._logs.pop(self.samples // EVERY - _MOST_BEGINNINGS, None)
-            gained = np.log1p(self._bets * (part[:, None] - self._margin)).sum(axis=0)
+            gained = np.log1p(self._bets * (part[:, None] - self._margin)).cumsum(axis=0)
+            taken = len(part)
+            if limit < math.inf:
+                enough = self._e_values(gained) >= limit
+                enough[: max(0, least - self.samples - 1)] = False
+                taken = int(enough.argmax()) + 1 if enough.any() else taken
             for logs in self._logs.values():
-                logs += gained
-            self.samples += len(part)
+                logs += gained[taken - 1]
+            self.samples += taken
+            if taken < len(part) or (limit < math.inf and enough[-1]):
+                break
+        return self.samples - before
+
+    def _e_values(self, gained: Array) -> Array:
+        """After each of these gains of the beginnings that there are; shape [n] of [n, shares]."""
+        numbers = np.fromiter(self._logs, np.int64)
+        logs = np.stack(list(self._logs.values()))
+        capitals = np.exp(np.minimum(logs + gained[:, None], _MOST_LOG)).mean(axis=2)
+        found: Array = capitals @ (1 / ((numbers + 1) * (numbers + 2))) + 1 / (numbers.max() + 2)
+        return found
 
     @property
     def e_value(self) -> float:
         """The capital: 1 at first; from 1 / alpha on, the mean is above the margin with confidence 1 - alpha."""
-        begun = sum(
-            float(np.exp(np.minimum(logs, _MOST_LOG)).mean()) / ((number + 1) * (number + 2))
-            for number, logs in self._logs.items()
-        )
-        return begun + 1 / (-(-self.samples // EVERY) + 1)
+        return float(self._e_values(np.zeros((1, len(self._bets))))[0]) if self._logs else 1.0
 
     def to_mapping(self) -> dict[str, Any]:
         logs = {str(number): logs.tolist() for number, logs in self._logs.items()}

@@ -10,9 +10,11 @@ from typing import Any
 
 from common.definition.rollout import Canary, Judge
 from common.quality import Array
-from common.registry.catalog import JsonMap
+from common.registry.catalog import CANARY, PRODUCTION, JsonMap
 from services.trainer.live.betting import Capital
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, differences_of, rule_of
+from services.trainer.live.guards import Answered, Guards, distance
+from services.trainer.live.join import Answer
 
 ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
 PASSED = "passed"
@@ -27,13 +29,17 @@ class Trial:
         stage: from 0, as the registry has it.
         before: how many samples earlier stages had.
         decision: the newest, as the registry takes it; "" before the first.
+        broken: the guard that it does not keep to; "": none.
     """
 
     pair: Comparison
     favour: Capital
     stage: int
+    rule: Canary
+    guards: Guards
     before: int = 0
     decision: str = ""
+    broken: str = ""
 
     @property
     def version(self) -> int:
@@ -48,12 +54,13 @@ class Trial:
         return self.pair.capital.samples
 
     @classmethod
-    def begin(cls, version: int, against: int, judge: Judge, *, stage: int) -> "Trial":
-        return cls(Comparison.begin(version, against, judge), _favour(judge), stage)
+    def begin(cls, version: int, against: int, judge: Judge, rule: Canary, *, stage: int = 0) -> "Trial":
+        return cls(Comparison.begin(version, against, judge), _favour(judge), stage, rule, Guards(dict(rule.limits)))
 
     def is_of(self, against: int, judge: Judge) -> bool:
         """Another production, or another rule, begins another trial."""
-        return self.against == against and self.pair.rule == rule_of(judge)
+        is_same = self.guards.limits == self.rule.limits and self.pair.rule == rule_of(judge)
+        return is_same and self.against == against
 
     def at_stage(self, stage: int, judge: Judge) -> None:
         """The registry has it at this stage."""
@@ -62,25 +69,42 @@ class Trial:
 
     def add(self, judge: Judge, losses: Array, others: Array, *, at: float) -> None:
         """Takes the losses of canary and production on more examples, shape [n] each."""
-        if self.pair.verdict:
-            return
-        self.pair.add(replace(judge, max_samples=None), losses, others, at=at)
-        self.favour.add(-differences_of(judge, losses, others))
+        taken = self.pair.add(self._shared(judge), losses, others, at=at)
+        self.favour.add(-differences_of(judge, losses, others)[:taken])
 
-    def decide(self, judge: Judge, rule: Canary, *, seconds: float) -> str:
+    def _shared(self, judge: Judge) -> Judge:
+        """The judge's alpha is for all tests of the canary together."""
+        return replace(judge, alpha=judge.alpha / self.rule.tests, max_samples=None)
+
+    def see(self, alias: str, version: int, answered: Answered | None) -> None:
+        """A keyed request of this alias was answered. `answered` is None of production's shadows, which had another
+        load. An error may have no version."""
+        if alias == CANARY and version in (0, self.version) and answered is not None:
+            self.guards.of_canary(answered)
+        elif alias == PRODUCTION and version in (0, self.against) and answered is not None:
+            self.guards.of_production(answered)
+
+    def see_answer(self, task: str, judge: Judge, answer: Answer, known: Mapping[int, Answer]) -> None:
+        """`known`: the answers of other versions under its key."""
+        other = known.get({self.version: self.against, self.against: self.version}.get(answer.version, 0))
+        if other is not None:
+            self.guards.of_both(judge, [distance(task, judge, answer.output, other.output)])
+
+    def decide(self, judge: Judge, *, seconds: float) -> str:
         """What the evidence suffices for; "": for nothing yet.
 
         Args:
             seconds: since the first stage began.
         """
-        self.decision = self._decision(judge, rule, seconds)
+        self.broken = self.guards.broken(self._shared(judge).alpha)
+        self.decision = self._decision(judge, self.rule, seconds)
         return self.decision
 
     def _decision(self, judge: Judge, rule: Canary, seconds: float) -> str:
-        if self.pair.verdict == WORSE:
+        if self.pair.verdict == WORSE or self.broken:
             return BACK
         here = self.samples - self.before
-        is_no_worse = here >= judge.min_samples and self.favour.e_value >= 1 / judge.alpha
+        is_no_worse = here >= judge.min_samples and self.favour.e_value >= 1 / self._shared(judge).alpha
         if is_no_worse or (rule.stage_samples is not None and here >= rule.stage_samples):
             return ADVANCE if self.stage + 1 < len(rule.shares) else PROMOTE
         is_full = rule.max_samples is not None and self.samples >= rule.max_samples
@@ -95,32 +119,41 @@ class Trial:
 
     def reason(self, judge: Judge) -> str:
         pair, samples = self.pair, self.samples
+        broken = next((one for one in self.guards.shown(self._shared(judge).alpha) if one["broken"]), None)
+        if broken:
+            return (
+                f"canary version {self.version} at stage {self.stage + 1} does not keep to the guard "
+                f"{broken['guard']}: {broken['value']:.4g} on {broken['samples']} answers beside version "
+                f"{self.against}'s, e-value {broken['e_value']:.4g} of {broken['of']:g}: {self.decision}"
+            )
         difference = f"{judge.metric} {pair.total / samples:+.4g}" if samples else f"{judge.metric} not compared yet"
         return (
             f"canary version {self.version} at stage {self.stage + 1}: {difference} against version {self.against} on "
             f"the same {samples} labelled predictions, {samples - self.before} at this stage, margin {judge.margin:g}: "
             f"e-value {pair.capital.e_value:.4g} for worse, {self.favour.e_value:.4g} for no worse, of "
-            f"{1 / judge.alpha:g}: {self.decision or 'undecided'}"
+            f"{1 / self._shared(judge).alpha:g}: {self.decision or 'undecided'}"
         )
 
-    def shown(self, rule: Canary) -> dict[str, Any]:
-        """Of an inconclusive canary and one that passed the decision is the verdict, too."""
-        verdicts = {BACK: WORSE if self.pair.verdict else INCONCLUSIVE, PROMOTE: PASSED, HOLD: INCONCLUSIVE}
+    def shown(self, judge: Judge) -> dict[str, Any]:
+        """The limit of `e_value` is 1 / alpha, where alpha is the judge's divided by the number of tests."""
+        is_worse = bool(self.pair.verdict or self.broken)
+        verdicts = {BACK: WORSE if is_worse else INCONCLUSIVE, PROMOTE: PASSED, HOLD: INCONCLUSIVE}
+        shared = self._shared(judge)
         return {
-            **self.pair.shown(),
-            "stage": self.stage, "shares": list(rule.shares), "by": rule.by,
+            **self.pair.shown(), "alpha": shared.alpha, "guards": self.guards.shown(shared.alpha),
+            "stage": self.stage, "shares": list(self.rule.shares), "by": self.rule.by,
             "stage_samples": self.samples - self.before, "no_worse_e_value": self.favour.e_value,
             "decision": self.decision, "verdict": verdicts.get(self.decision, ""),
         }  # fmt: skip
 
     def to_mapping(self) -> dict[str, Any]:
         return {"pair": self.pair.to_mapping(), "favour": self.favour.to_mapping(), "stage": self.stage,
-                "before": self.before, "decision": self.decision}  # fmt: skip
+                "before": self.before, "guards": self.guards.to_mapping()}  # fmt: skip
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Trial":
-        own = {"pair": Comparison.from_mapping(mapping["pair"]), "favour": Capital.from_mapping(mapping["favour"])}
-        return cls(**{**mapping, **own})
+    def from_mapping(cls, mapping: Mapping[str, Any], rule: Canary) -> "Trial":
+        pair, favour = Comparison.from_mapping(mapping["pair"]), Capital.from_mapping(mapping["favour"])
+        return cls(pair, favour, mapping["stage"], rule, Guards.from_mapping(mapping["guards"]), mapping["before"])
 
 
 def _favour(judge: Judge) -> Capital:

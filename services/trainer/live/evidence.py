@@ -79,14 +79,15 @@ class Comparison:
     def begin(cls, version: int, against: int, judge: Judge) -> "Comparison":
         return cls(version, against, rule_of(judge), Capital(judge.margin / judge.scale))
 
-    def add(self, judge: Judge, losses: Array, others: Array, *, at: float) -> None:
-        """Takes the losses of production and predecessor on more examples, shape [n] each, and decides where it can;
-        after that it takes none."""
-        if self.verdict:
-            return
-        differences = differences_of(judge, losses, others)
-        self.capital.add(differences)
-        self.total += float(differences.sum()) * judge.scale
+    def add(self, judge: Judge, losses: Array, others: Array, *, at: float) -> int:
+        """Takes the losses of production and predecessor on more examples, shape [n] each, and decides after the first
+        where it can; gives how many it has taken."""
+        if self.verdict or not len(losses):
+            return 0
+        most = None if judge.max_samples is None else judge.max_samples - self.capital.samples
+        differences = differences_of(judge, losses, others)[:most]
+        taken = self.capital.add(differences, limit=1 / judge.alpha, least=judge.min_samples)
+        self.total += float(differences[:taken].sum()) * judge.scale
         samples, e_value = self.capital.samples, self.capital.e_value
         if samples >= judge.min_samples and e_value >= 1 / judge.alpha:
             self.verdict = WORSE
@@ -95,6 +96,7 @@ class Comparison:
         if self.verdict or not self.curve or samples >= self.curve[-1][0] * _CURVE_GROWTH:
             self.curve.append([samples, e_value, self.total / samples])
         self.at = at
+        return taken
 
     def reason(self, judge: Judge) -> str:
         samples = self.capital.samples
@@ -161,11 +163,13 @@ class Decline:
         """Takes the losses on more examples, shape [n]."""
         if self.figure is None:
             return
-        self.test.add(replace(judge, alpha=judge.alpha / 2), losses, np.full(len(losses), self.highest), at=at)
-        if self.test.verdict == WORSE:
-            self.alarms += 1
-            self.alarm = {"number": self.alarms, "at": at, **self._numbers()}
-            self.test = Comparison.begin(self.version, 0, judge)
+        half = replace(judge, alpha=judge.alpha / 2)
+        while len(losses):
+            losses = losses[self.test.add(half, losses, np.full(len(losses), self.highest), at=at) :]
+            if self.test.verdict == WORSE:
+                self.alarms += 1
+                self.alarm = {"number": self.alarms, "at": at, **self._numbers()}
+                self.test = Comparison.begin(self.version, 0, judge)
 
     def _numbers(self) -> dict[str, Any]:
         samples = self.test.capital.samples

@@ -5,7 +5,7 @@ the window once more. The window is bounded; past its bound the oldest keys are 
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,8 @@ class Answer:
     alias: str
     output: NDArray[np.float32]
     row: tuple[float, float] | None = None
+    part: str = ""
+    """Of the examples: the value of the input by which a canary is judged; "" where it is not known."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,11 @@ class Join:
     def horizon(self) -> float:
         """Records from before this time are no longer needed."""
         return self.now - 2 * self._wait
+
+    def answers(self, key: str) -> Mapping[int, Answer]:
+        """Known under the key, by version."""
+        entry = self._entries.get(key)
+        return entry.answers if entry is not None else {}
 
     def predict(self, key: str, at: float, answer: Answer) -> Iterator[tuple[Entry, Answer]]:
         """The prediction, if its label is there already."""

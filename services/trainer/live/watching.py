@@ -32,11 +32,13 @@ from protos.prediction_log_pb2 import PredictionLog
 from services.trainer import metrics
 from services.trainer.live.canary import Trial
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Decline, Track, losses_of_rows, rule_of
+from services.trainer.live.guards import answered_of, parts_of
 from services.trainer.live.join import Answer, Entry, Join
 
 MOST_RECORDS = 500
 """Of each topic's partition, at a time."""
-_KEPT_TRACKS, _KEPT_COMPARISONS = 8, 4
+_KEPT_TRACKS, _KEPT_COMPARISONS = 8, 16
+"""Those that were used last: production may be an old version."""
 Place = tuple[str, int]
 """(topic, partition)."""
 
@@ -109,7 +111,11 @@ class Watching:
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
         self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
         canary = state.get("canary", {})
-        self._trial = Trial.from_mapping(canary) if canary else None
+        staged = watched.definition.rollout.canary if watched.definition.rollout else None
+        self._trial = Trial.from_mapping(canary, staged) if canary and staged else None
+        self._slices = staged.slices if staged else None
+        self._guarded: Trial | None = None
+        """The trial whose guards look at the records that are being read."""
         self._changed: set[int] = set()
         self._read_window_again(_places(state.get("window", {})), state.get("counts", {}))
 
@@ -140,7 +146,7 @@ class Watching:
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
         pair, trial, decline = self._pair(model), self._trial_of(model), self._decline(model, registry)
         contests = [one for one in (pair, trial) if one is not None]
-        is_new = False
+        is_new, self._guarded = False, trial
         for record, place in self._merged(starts, limits):
             is_new = True
             self._take(record, place, contests, decline)
@@ -158,9 +164,10 @@ class Watching:
         live, against = model.aliases.get(PRODUCTION, 0), model.aliases.get(PREDECESSOR, 0)
         if judge is None or not live or not against:
             return None
-        known = self._comparisons.get(live)
+        known = self._comparisons.pop(live, None)
         if known is None or known.against != against or known.rule != rule_of(judge):
-            known = self._comparisons[live] = Comparison.begin(live, against, judge)
+            known = Comparison.begin(live, against, judge)
+        self._comparisons[live] = known
         return None if known.verdict else known
 
     def _trial_of(self, model: Model) -> Trial | None:
@@ -171,7 +178,7 @@ class Watching:
         version, stage = canary["version"], canary["stage"]
         trial = self._trial
         if trial is None or trial.version != version or not trial.is_of(live, rollout.judge):
-            trial = self._trial = Trial.begin(version, live, rollout.judge, stage=stage)
+            trial = self._trial = Trial.begin(version, live, rollout.judge, rollout.canary, stage=stage)
         trial.at_stage(stage, rollout.judge)
         return trial
 
@@ -180,7 +187,7 @@ class Watching:
         rollout = self.watched.definition.rollout
         if trial is None or rollout is None or rollout.canary is None:
             return {}
-        if trial.decide(rollout.judge, rollout.canary, seconds=time.time() - model.canary["since"]):
+        if trial.decide(rollout.judge, seconds=time.time() - model.canary["since"]):
             self._changed.add(trial.version)
         return trial.told(rollout.judge)
 
@@ -189,10 +196,11 @@ class Watching:
         judge, live = self.watched.quality, model.aliases.get(PRODUCTION, 0)
         if judge is None or not live:
             return None
-        known = self._declines.get(live)
+        known = self._declines.pop(live, None)
         if known is None or known.test.rule != rule_of(judge):
             version = registry.get_version(model.name, live)
-            known = self._declines[live] = Decline.begin(version, self.watched.evaluated_as, judge)
+            known = Decline.begin(version, self.watched.evaluated_as, judge)
+        self._declines[live] = known
         return known
 
     def _start_of(self, place: Place, end: int) -> int:
@@ -230,7 +238,7 @@ class Watching:
         self, record: Record, place: Place, contests: Sequence[Comparison | Trial], decline: Decline | None
     ) -> None:
         rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
-        pairs: list[list[tuple[tuple[float, float], tuple[float, float]]]] = [[] for _ in contests]
+        pairs: list[list[tuple[tuple[float, float], tuple[float, float], str]]] = [[] for _ in contests]
         for entry, answer in self._scored(record, place):
             assert answer.row is not None
             rows.setdefault((answer.version, answer.alias), []).append(answer.row)
@@ -239,16 +247,22 @@ class Watching:
                     found.append(both)
         at, task = record.headers.ingest_time, self.watched.task
         for key, scored in rows.items():
-            track = self._tracks.setdefault(key, Track(*key, since=at))
+            track = self._tracks.pop(key) if key in self._tracks else Track(*key, since=at)
+            self._tracks[key] = track
             track.add(task, np.asarray(scored, np.float64), self.watched.window)
             self._changed.add(key[0])
             if decline is not None and self.watched.quality and key[0] == decline.version:
                 decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, scored), at=at)
         judge = self.watched.judge
         for contest, found in zip(contests, pairs, strict=True):
-            if judge is not None and found:
-                contest.add(judge, *(losses_of_rows(task, judge, side) for side in zip(*found, strict=True)), at=at)
-                self._changed.add(contest.version)
+            if judge is None or not found:
+                continue
+            own, other, parts = zip(*found, strict=True)
+            losses, others = losses_of_rows(task, judge, own), losses_of_rows(task, judge, other)
+            contest.add(judge, losses, others, at=at)
+            if isinstance(contest, Trial):
+                contest.guards.of_slices(judge, parts, losses, others)
+            self._changed.add(contest.version)
 
     def _scored(self, record: Record, place: Place) -> Iterator[tuple[Entry, Answer]]:
         """What has its label by this record."""
@@ -265,8 +279,11 @@ class Watching:
 
     def _predictions(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
         logged = PredictionLog.FromString(value)
-        keys = list(logged.prediction_keys)
-        if not keys:
+        keys, trial = list(logged.prediction_keys), self._guarded
+        if trial is not None and keys:
+            trial.see(logged.alias, logged.log_metadata.model_spec.version.value, answered_of(logged))
+            self._changed.add(trial.version)
+        if not keys or logged.error_code:
             return
         proto = logged.predict_log.response.outputs.get(self.watched.output)
         output = array_of(proto) if proto is not None else None
@@ -274,8 +291,12 @@ class Watching:
             self._join.counts["unusable"] += len(keys)
             return
         version = logged.log_metadata.model_spec.version.value
-        for key, row in zip(keys, output.astype(np.float32), strict=True):
-            yield from self._join.predict(key, at, Answer(version, logged.alias, row))
+        parts = parts_of(logged, self._slices, len(keys)) if self._slices else ("",) * len(keys)
+        for key, row, part in zip(keys, output.astype(np.float32), parts, strict=True):
+            answer, known = Answer(version, logged.alias, row, part=part), self._join.answers(key)
+            if trial is not None and self.watched.judge is not None and version not in known:
+                trial.see_answer(self.watched.task, self.watched.judge, answer, known)
+            yield from self._join.predict(key, at, answer)
 
     def _labels(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
         decoded = self._codec.decode(value)
@@ -321,16 +342,13 @@ class Watching:
         judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
         rollout = self.watched.definition.rollout
         if rollout and rollout.canary and trial is not None and trial.version == version:
-            judge["canary"] = trial.shown(rollout.canary)
+            judge["canary"] = trial.shown(rollout.judge)
         return {"tracks": tracks, **judge}
 
     def _state(self) -> dict[str, Any]:
-        newest = sorted(self._tracks.values(), key=lambda one: one.version)[-_KEPT_TRACKS:]
-        self._tracks = {(one.version, one.alias): one for one in newest}
-        self._comparisons = {
-            version: self._comparisons[version] for version in sorted(self._comparisons)[-_KEPT_COMPARISONS:]
-        }
-        self._declines = {version: self._declines[version] for version in sorted(self._declines)[-_KEPT_COMPARISONS:]}
+        _keep_newest(self._tracks, _KEPT_TRACKS)
+        _keep_newest(self._comparisons, _KEPT_COMPARISONS)
+        _keep_newest(self._declines, _KEPT_COMPARISONS)
         window = dict(self._positions)
         for _, place, offset in self._read:
             window[place] = min(window.get(place, offset), offset)
@@ -349,14 +367,19 @@ class Watching:
 
 def _both(
     entry: Entry, answer: Answer, pair: Comparison | Trial
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """The rows of both versions, once the second of them has its label."""
+) -> tuple[tuple[float, float], tuple[float, float], str] | None:
+    """The rows of both versions and the part of the examples, once the second of them has its label."""
     if answer.version not in (pair.version, pair.against):
         return None
     live, other = entry.answers.get(pair.version), entry.answers.get(pair.against)
     if live is None or other is None or live.row is None or other.row is None:
         return None
-    return live.row, other.row
+    return live.row, other.row, live.part or other.part
+
+
+def _keep_newest(kept: dict[Any, Any], most: int) -> None:
+    while len(kept) > most:
+        kept.pop(next(iter(kept)))
 
 
 def _text(value: Any) -> str:

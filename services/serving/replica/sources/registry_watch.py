@@ -72,4 +72,5 @@ class RegistryWatch:
 
 
 def _split(model: Model) -> Split:
-    return Split(version=model.canary["version"], share=model.canary["share"], by=model.canary["by"])
+    canary = model.canary
+    return Split(canary["version"], canary["share"], canary["by"], logs_inputs=bool(canary.get("slices")))

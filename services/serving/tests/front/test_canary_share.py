@@ -3,13 +3,15 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.eventlog import tfrecord
+from protos import queue_pb2
 from protos.prediction_log_pb2 import PredictionLog
 from services.serving.front.request_log import RequestLog, RequestLogOptions
 from services.serving.front.request_log_places import open_place
@@ -17,6 +19,8 @@ from services.serving.front.split import Asks, is_canarys
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState, Split, decode, encode
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -68,9 +72,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
-def _state(share: float) -> ReplicaState:
+def _state(share: float, *, logs_inputs: bool = False) -> ReplicaState:
     state = replica_state(version(), version(4, aliases=("canary",)), aliases={"production": 3, "canary": 4})
-    state = replace(state, splits={"m": Split(4, share, "key")})
+    state = replace(state, splits={"m": Split(4, share, "key", logs_inputs)})
     return decode(encode(state))
 
 
@@ -109,3 +113,34 @@ def test_a_canary_of_share_0_answers_nobody_and_is_scored_on_what_production_ans
     versions, logged = _answered(redis_url, 0.0, tmp_path)
     assert versions == ["3", "3", "3"]
     assert logged == [("a", "production", False), ("a", "canary", True)]
+
+
+def test_an_error_of_a_canary_is_logged_by_key_and_inputs_are_where_slices_are_judged(
+    redis_url: str, tmp_path: Path
+) -> None:
+    def failing(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        raise RequestFailed(Code.INTERNAL, "a table is gone")
+
+    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=RequestLogOptions(0.0), buffer_bytes=1 << 20)
+    log.start()
+    with (
+        FakeRunner(redis_url, failing, version=4, targets=("alias/failing",)),
+        FrontThread(redis_url, _failing_state(), request_log=log) as front,
+    ):
+        headers = {"x-prediction-key": "a"}
+        answer = plain_http.post(
+            f"{front.url}/v1/models/m/labels/failing:predict", json=_ROW, headers=headers, timeout=60
+        )
+        assert answer.status_code == 500
+        plain_http.post(f"{front.url}/v1/models/m:predict", json=_ROW, headers=headers, timeout=60)
+    log.stop(timeout_seconds=60.0)
+    (value,) = (path.read_bytes() for path in (tmp_path / "m").glob("*.tfrecord"))
+    failed, answered, *_ = [PredictionLog.FromString(each) for each in tfrecord.cut(value)[0]]
+    assert (list(failed.prediction_keys), failed.error_code, failed.alias) == (["a"], int(Code.INTERNAL), "failing")
+    assert list(answered.predict_log.request.inputs) == ["x"]
+
+
+def _failing_state() -> ReplicaState:
+    state = _state(0.0, logs_inputs=True)
+    versions = (version(), version(4, aliases=("failing",)))
+    return replace(state, versions=versions, models={"m": {"production": 3, "failing": 4}})

@@ -21,13 +21,17 @@ from common.registry.catalog import Model, Stream, Version
 from common.registry.live import Evidence
 from common.schema import Schema
 from protos.prediction_log_pb2 import PredictionLog
-from protos.tfserving_pb2 import DT_FLOAT
+from protos.tfserving_pb2 import DT_FLOAT, DT_STRING
 from services.trainer.live.watch import LiveWatch
 from services.trainer.live.watching import MOST_RECORDS
 
 SCHEMA = Schema.from_mapping(
     {
-        "features": [{"name": "id", "dtype": "int64"}, {"name": "distance", "dtype": "float32"}],
+        "features": [
+            {"name": "id", "dtype": "int64"},
+            {"name": "distance", "dtype": "float32"},
+            {"name": "part", "dtype": "string", "required": False, "default": "a"},
+        ],
         "labels": [{"name": "late", "dtype": "string", "vocabulary": ["no", "yes"]}],
         "late_labels": {"key": "id", "wait_seconds": 100},
     }
@@ -105,8 +109,15 @@ class Log:
         self._codec = ExampleCodec(SCHEMA.of_late_labels("s"))
         self._appended = 0
 
-    def predict(self, keys: Sequence[int], chance: float, version: int, alias: str, *, at: float = NOW) -> None:
-        record = PredictionLog(prediction_keys=map(str, keys), alias=alias)
+    def predict(
+        self, keys: Sequence[int], chance: float, version: int, alias: str, *, at: float = NOW, **ended: Any
+    ) -> None:
+        """ended: fields of the record."""
+        record = PredictionLog(prediction_keys=map(str, keys), alias=alias, **ended)
+        parts = record.predict_log.request.inputs["part"]
+        parts.dtype = DT_STRING
+        parts.tensor_shape.dim.add(size=len(keys))
+        parts.string_val.extend(b"a" if key % 5 else b"b" for key in keys)
         record.log_metadata.model_spec.version.value = version
         output = record.predict_log.response.outputs["probability"]
         output.dtype = DT_FLOAT
@@ -387,7 +398,8 @@ def _decided(registry: Registry) -> list[tuple[str, int, int]]:
 
 def _staged(rule: str = "then: hold", since: float = math.inf) -> Registry:
     canary = {"version": 3, "stage": 0, "share": 1.0, "by": "key", "since": since, "verdict": ""}
-    stages = f"canary: {{share: [1, 50], stage_samples: 60, max_samples: 200, {rule}}}"
+    samples = "" if "stage_samples" in rule else "stage_samples: 60, max_samples: 200, "
+    stages = f"canary: {{share: [1, 50], {samples}{rule}}}"
     definition = DEFINITION.replace(b"min_samples: 20}}", f"min_samples: 20}}, {stages}}}".encode())
     return Registry({"production": 2, "canary": 3}, canary, definition=definition)
 
@@ -432,6 +444,61 @@ def test_a_canary_without_a_verdict_is_dealt_with_as_the_definition_says(log: Lo
     (decided,) = (one.canary for one in registry.handed_in)
     assert (decided["decision"], registry.handed_in[0].versions[3]["canary"]["difference"]) == (then, None)
     assert "error_rate not compared yet" in decided["reason"]
+
+
+_GUARDED = "guards: {errors: 0.05, latency: 2, answers: 0.3, slices: part}, then: hold"
+_KEPT = {"chance": 0.8, "latency_seconds": 0.019}
+
+
+@pytest.mark.parametrize(
+    ("guard", "canary"),
+    [
+        ("", _KEPT),
+        ("latency", _KEPT | {"latency_seconds": 0.03}),
+        ("errors", _KEPT | {"error_code": 13}),
+        ("answers", _KEPT | {"chance": 0.1}),
+        ("answers", _KEPT | {"chance": math.nan}),
+    ],
+)
+def test_a_guard_takes_a_canary_away_without_a_label_and_is_named(log: Log, guard: str, canary: dict[str, Any]) -> None:
+    registry = _staged(_GUARDED)
+    watch = _watch(registry, log)
+    for number in range(60):
+        log.predict([number], 0.9, 2, "production", latency_seconds=0.01)
+        log.predict([number], 0.9, 2, "production", latency_seconds=5.0, is_shadow=True)
+        log.predict([number], version=3, alias="canary", **canary)
+        watch = _watch(registry, log) if number % 7 == 0 else watch
+        watch.turn()
+    decided = [one.canary for one in registry.handed_in if one.canary]
+    assert [one["decision"] for one in decided] == (["back"] if guard else [])
+    if guard:
+        assert f"does not keep to the guard {guard}: " in decided[0]["reason"]
+        return
+    shown = {one["guard"]: one for one in registry.handed_in[-1].versions[3]["canary"]["guards"]}
+    assert {name: (one["samples"], one["value"]) for name, one in shown.items()} == {
+        "errors": (60, 0.0), "latency": (60, 0.0), "answers": (60, pytest.approx(0.1, abs=1e-6)),
+    }  # fmt: skip
+    assert shown["errors"]["of"] == 500.0, "five tests share an alpha of 1 %"
+
+
+def test_a_slice_that_is_lost_takes_a_canary_away_though_it_is_better_on_the_whole(log: Log) -> None:
+    registry = _staged("guards: {slices: part}, stage_samples: null, max_samples: null, then: hold")
+    watch = _watch(registry, log)
+    for number in range(100):
+        in_b = number % 5 == 0
+        log.predict([number], 0.1 if in_b else 0.9, 3, "canary")
+        log.predict([number], 0.9 if in_b or number % 3 else 0.1, 2, "production")
+        log.label([number], "yes")
+        watch = _watch(registry, log) if number % 7 == 0 else watch
+        watch.turn()
+        if (decided := registry.handed_in[-1].canary).get("decision") == "back":
+            break
+    assert "does not keep to the guard slice b: 1 on" in decided["reason"]
+    shown = {one["guard"]: one for one in registry.handed_in[-1].versions[3]["canary"]["guards"]}
+    assert (shown["slice b"]["of"], shown["slice a"]["of"]) == (400.0, 1200.0), (
+        "half an alpha of 1 %, divided by k (k + 1)"
+    )
+    assert shown["slice a"]["value"] < 0
 
 
 def test_an_error_of_one_model_holds_up_no_other(log: Log) -> None:

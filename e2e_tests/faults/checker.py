@@ -1,4 +1,4 @@
-"""The judge: pure functions from a history (history.py) to what breaks one of the six rules.
+"""The judge: pure functions from a history (history.py) to what breaks one of the seven rules.
 
 1. Every acknowledged event is in the log exactly once (retries with the same key included), and none that was refused.
 2. The versions' ranges are contiguous, do not overlap, start where the parent ended, and trained + held out equals the
@@ -8,6 +8,7 @@
    openly; nothing hung past its deadline.
 5. Nothing incomplete was ever visible; no alias moved without its entry in the history.
 6. The account names every event once: trained, held out, unusable, left out or waiting (accounts.py).
+7. The evidence of rollouts never goes back, counts no label twice and goes on after every fault (evidence.py).
 
 Rule 0 is the suite's own: every fault was recovered from within its bound.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from e2e_tests.faults.accounts import every_event_is_accounted_for
+from e2e_tests.faults.evidence import evidence_goes_on
 from e2e_tests.faults.history import (
     AliasMove,
     AliasSeen,
@@ -64,6 +66,7 @@ def judge(history: Sequence[Entry]) -> list[Violation]:
         predictions_answered_once_and_right,
         only_whole_versions_and_recorded_moves,
         every_event_is_accounted_for,
+        evidence_goes_on,
     )
     return [violation for rule in rules for violation in rule(history)]
 

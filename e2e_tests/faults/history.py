@@ -179,6 +179,38 @@ class AccountSeen:
 
 
 @dataclass(frozen=True)
+class EvidenceSeen:
+    """The model's live quality as the registry showed it.
+
+    Attributes:
+        revision: how often a trainer has handed in evidence.
+        labelled: predictions with their label, as counted.
+        samples: by "version V against W", on how many examples the judge has compared them.
+        tracks: by "version V as ALIAS", how many of its answers had their label.
+    """
+
+    at: float
+    until: float
+    revision: int
+    labelled: int
+    samples: Mapping[str, int]
+    tracks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A request of keyed predictions whose labels were sent, whatever was heard; no key is used twice.
+
+    Attributes:
+        is_after: sent when all faults were over, answered and acknowledged.
+    """
+
+    at: float
+    keys: int
+    is_after: bool = False
+
+
+@dataclass(frozen=True)
 class LogRecord:
     """A record of the event log, read when all was over, with the ids of its events."""
 
@@ -259,6 +291,8 @@ Entry = (
     | VersionSeen
     | AliasSeen
     | AccountSeen
+    | EvidenceSeen
+    | Labelled
     | LogRecord
     | VersionRecord
     | AliasMove
@@ -269,8 +303,8 @@ Entry = (
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, AccountSeen, LogRecord,
-        VersionRecord, AliasMove, Undo, Rebuild, Expected,
+        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, AccountSeen,
+        EvidenceSeen, Labelled, LogRecord, VersionRecord, AliasMove, Undo, Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

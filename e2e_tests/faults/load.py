@@ -3,6 +3,7 @@
 Everything that is asked goes into the history with what was heard, a silent door included.
 """
 
+import contextlib
 import http
 import http.client
 import itertools
@@ -21,7 +22,7 @@ import grpc
 import numpy as np
 import orjson
 
-from e2e_tests.faults.history import Append, Outcome, Prediction, PredictionOutcome, Recorder, Undo
+from e2e_tests.faults.history import Append, Labelled, Outcome, Prediction, PredictionOutcome, Recorder, Undo
 from e2e_tests.faults.stream import MODEL, STREAM, events
 from headrace import Addresses, Client, Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
 from headrace.client.connection import Door
@@ -38,6 +39,10 @@ _SILENCE_SECONDS = 5.0
 """How long after a prediction's deadline the asker hangs up."""
 _DEFINITE = (InvalidInput, NotFound, Conflict, Overloaded)
 _UNDO_SECONDS = (8.0, 25.0)
+_LABEL_PAUSE_SECONDS = 0.5
+_KEYS_AT_ONCE = 10
+_FIRST_KEY = 10**12
+"""Beyond all events that are sent."""
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
 
@@ -169,6 +174,34 @@ class Operator:
             outcome = "refused" if isinstance(error, _DEFINITE) else "in doubt"
             detail = f"{type(error).__name__}: {error.message}"[:200]
         self._history.add(Undo(at, time.time(), reason, outcome, detail))
+
+
+class Labeller:
+    """Asks for predictions under keys and sends their labels, by which a judge compares versions."""
+
+    def __init__(self, client: Client, history: Recorder, seed: int) -> None:
+        self._client, self._history, self._seed = client, history, seed
+        self._keys = itertools.count(_FIRST_KEY, _KEYS_AT_ONCE)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(_LABEL_PAUSE_SECONDS):
+            with contextlib.suppress(HeadraceError):
+                self.label()
+
+    def label(self, *, is_after: bool = False) -> int:
+        """How many keys. Raises HeadraceError: the predictions or the labels are in doubt."""
+        asked = events(next(self._keys), _KEYS_AT_ONCE, seed=self._seed)
+        rows = [{"a": event["a"], "b": event["b"]} for event in asked]
+        at = time.time()
+        try:
+            self._client.predict(MODEL, instances=rows, keys=[event["event"] for event in asked])
+            self._client.label(STREAM, [{"event": event["event"], "above": event["above"]} for event in asked])
+        except HeadraceError:
+            is_after = False
+            raise
+        finally:
+            self._history.add(Labelled(at, _KEYS_AT_ONCE, is_after))
+        return _KEYS_AT_ONCE
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from e2e_tests.faults.history import (
     read_history,
 )
 from e2e_tests.faults.injection import Card, Injector, deal, logs_of, overlap
-from e2e_tests.faults.load import GrpcAsker, Operator, Rates, RestAsker, Sender, Successes
+from e2e_tests.faults.load import GrpcAsker, Labeller, Operator, Rates, RestAsker, Sender, Successes
 from e2e_tests.faults.stream import MODEL, ROUND_EVENTS, apply
 from e2e_tests.faults.table import Judged
 from e2e_tests.faults.truth import expected_answers
@@ -52,6 +52,7 @@ _JOIN_SECONDS = 300.0
 _SETTLE_SECONDS = 180.0
 _REBUILD_SECONDS = 180.0
 _ACCOUNT_SECONDS = 60.0
+_LABEL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class FaultRun:
         requests, questions, rates, seed = itertools.count(), itertools.count(1), options.rates, options.seed
         self._operator = Operator(addresses, self._history, seed)
         shared = (self._history, self._successes)
+        self._labeller = Labeller(injector.platform.client(timeout_seconds=_LABEL_SECONDS), self._history, seed)
         self._senders = [
             Sender(addresses.ingest, *shared, requests, rates, seed + number) for number in range(rates.senders)
         ]
@@ -123,9 +125,10 @@ class FaultRun:
                 timeout_seconds=_BEGIN_SECONDS,
             )
             until(self._is_served, "it is served", timeout_seconds=_BEGIN_SECONDS)
-            with self._going_on([*(asker.run for asker in self._askers), self._operator.run]):
+            with self._going_on([*(asker.run for asker in self._askers), self._operator.run, self._labeller.run]):
                 self.strike_all()
         self._settle()
+        self._label_the_rest()
         self._read_out()
         self._history.close()
         history = read_history(self._history.path)
@@ -223,6 +226,19 @@ class FaultRun:
             with suppress(Conflict):  # nothing was left, or a trigger was quicker
                 client.train(MODEL, reason="the rest")
             until(lambda: not _open_round(client), "the last round ended", timeout_seconds=_SETTLE_SECONDS)
+
+    def _label_the_rest(self) -> None:
+        """Waits until labels that come when all is over are counted, or for so long; that is judged later."""
+        before = self._watcher.evidence()
+        self._history.add(before)
+        keys = until(lambda: self._labeller.label(is_after=True), "labels are acknowledged")
+        with suppress(AssertionError):
+            until(
+                lambda: self._watcher.evidence().labelled >= before.labelled + keys,
+                "the labels are counted",
+                timeout_seconds=_SETTLE_SECONDS,
+            )
+        self._history.add(self._watcher.evidence())
 
     def _read_out(self) -> None:
         """Everything that the judge needs and only shows when all is over."""

@@ -1,6 +1,7 @@
 """The stream under faults: points of the plane as in e2e_tests/points.py, each with an id that the log keeps.
 
-Rounds are cheap and every version passes the gate, so that versions change all the while.
+Rounds are cheap and every version passes the gate, so that versions change all the while. A judge compares each with
+the version before it on keyed predictions, and moves nothing.
 """
 
 import random
@@ -23,6 +24,7 @@ features:
   - {{name: event, dtype: int64}}
 labels:
   - {{name: above, dtype: int64, min: 0, max: 1}}
+late_labels: {{key: event, wait_seconds: 600}}
 """
 _MODEL_YAML = f"""
 name: {MODEL}
@@ -37,6 +39,7 @@ training: {{shards: SHARDS, batch_size: 50, optimizer: {{name: adam, learning_ra
 triggers: {{min_examples: ROUND_EVENTS, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
 evaluation: {{holdout_fraction: 0.2}}
 gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
+rollout: {{judge: {{metric: error_rate, margin: 0.5}}, back: manual}}
 """
 
 

@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 
-from e2e_tests.faults.history import AccountSeen, AliasSeen, Recorder, Stall, VersionSeen
+from e2e_tests.faults.history import AccountSeen, AliasSeen, EvidenceSeen, Recorder, Stall, VersionSeen
 from e2e_tests.faults.load import Successes
 from e2e_tests.faults.stream import MODEL
 from headrace import Addresses, Client, HeadraceError, NotFound, Unavailable
@@ -53,7 +53,7 @@ class Watcher:
                 self._successes.note("learned", version.created_at, version.created_at)
                 self._known.add(version.version)
         if time.monotonic() >= self._account_at:
-            self._history.add(self.account())
+            self._history.add(self.account(), self.evidence())
             self._account_at = time.monotonic() + _ACCOUNT_SECONDS
 
     def account(self, *, is_last: bool = False) -> AccountSeen:
@@ -64,6 +64,18 @@ class Watcher:
         return AccountSeen(
             at, time.time(), found["head_version"], **found["examples"], left_out_ranges=ranges,
             problems=found["problems"], is_last=is_last,
+        )  # fmt: skip
+
+    def evidence(self) -> EvidenceSeen:
+        """Raises HeadraceError when the registry does not answer."""
+        at = time.time()
+        found = self._client.live(MODEL)
+        judges = {one["version"]: one["judge"] for one in found["versions"] if "judge" in one}
+        tracks = [(one["version"], track) for one in found["versions"] for track in one["tracks"]]
+        return EvidenceSeen(
+            at, time.time(), found["revision"], found["counts"].get("labelled", 0),
+            samples={f"version {number} against {one['against']}": one["samples"] for number, one in judges.items()},
+            tracks={f"version {number} as {one['alias']}": one["total"]["examples"] for number, one in tracks},
         )  # fmt: skip
 
     def look_at(self, number: int) -> None:

@@ -27,6 +27,7 @@ from common.errors import (
     Unavailable,
 )
 from common.process.retry import Backoff, Pauses
+from headrace.client.bodies import JSON, encode
 from headrace.client.credentials import token_for
 from headrace.client.trust import context_of
 
@@ -166,6 +167,18 @@ class Door:
             if not may_repeat or time.monotonic() + asked + 2 * pause_seconds >= deadline:
                 raise error
             time.sleep(asked + pause_seconds)
+
+    def get(self, path: str, *, repeatable: bool = True) -> Any:
+        """What the service answers, as JSON."""
+        return self.call("GET", path, repeatable=repeatable).json()
+
+    def post(
+        self, path: str, body: Mapping[str, Any], *, repeatable: bool = False, timeout_seconds: float | None = None
+    ) -> Any:
+        """The same of a JSON document that is sent."""
+        return self.call(
+            "POST", path, encode(body), headers=JSON, repeatable=repeatable, timeout_seconds=timeout_seconds
+        ).json()
 
     def ask(self, path: str) -> Answer:
         """GET, once, whatever the status. Raises Unavailable when there is no answer."""

@@ -136,7 +136,7 @@ class Lifecycle:
         if files is not None:
             encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
             body["model"] = {"name": chosen.model, "files": encoded}
-        answer = self._registry.call("POST", "/v1/apply", orjson.dumps(body), headers=JSON, repeatable=True).json()
+        answer = self._registry.post("/v1/apply", body, repeatable=True)
         return Applied(
             build(Stream, answer["stream"]) if answer["stream"] else None, str(answer["stream_change"]),
             build(Model, answer["model"]) if answer["model"] else None, str(answer["model_change"]),
@@ -173,36 +173,30 @@ class Lifecycle:
             "by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]
         }  # fmt: skip
         if judge:
-            asking = orjson.dumps({"by": self._by, "reason": reason, "files": body["files"]})
-            asked = self._trainer.call(
-                "POST", f"/v1/models/{segment(model)}:measure", asking, headers=JSON, repeatable=True
-            ).json()
+            asking = {"by": self._by, "reason": reason, "files": body["files"]}
+            asked = self._trainer.post(f"/v1/models/{segment(model)}:measure", asking, repeatable=True)
             body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
         if signing_key is not None:
             body["signature"] = self._signed(model, files, signing_key)
-        path = f"/v1/models/{segment(model)}:push"
-        answer = self._registry.call("POST", path, orjson.dumps(body), headers=JSON, repeatable=False).json()
-        return build(Version, answer)
+        return build(Version, self._registry.post(f"/v1/models/{segment(model)}:push", body))
 
     def _signed(self, model: str, files: Sequence[FileEntry], signing_key: Path) -> str:
         from common.registry.signing import read_signer
         from common.registry.statements import Statement, digests_of
 
-        answer = self._registry.call("GET", f"/v1/models/{segment(model)}", repeatable=True).json()
+        answer = self._registry.get(f"/v1/models/{segment(model)}")
         statement = Statement(model, int(answer["newest_version"]) + 1, digests_of(files), {"signer": self._by})
         return read_signer(signing_key).sign(statement)
 
     def definition(self, digest: str) -> dict[str, bytes]:
         """The files of a definition by its digest."""
-        answer = self._registry.call("GET", f"/v1/definitions/{segment(digest)}", repeatable=True).json()
+        answer = self._registry.get(f"/v1/definitions/{segment(digest)}")
         return {path: base64.b64decode(text) for path, text in answer["files"].items()}
 
     def diff(self, model: str, from_version: int, to_version: int) -> Mapping[str, Any]:
         """Two versions side by side, as the registry tells it: configuration, definition, metrics, events, files."""
         query = urlencode({"from": from_version, "to": to_version})
-        answer: Mapping[str, Any] = self._registry.call(
-            "GET", f"/v1/models/{segment(model)}/diff?{query}", repeatable=True
-        ).json()
+        answer: Mapping[str, Any] = self._registry.get(f"/v1/models/{segment(model)}/diff?{query}")
         return answer
 
     def pause(self, model: str, *, reason: str = "") -> Model:
@@ -261,11 +255,9 @@ class Lifecycle:
             Conflict: a round is open, or all of it is forgotten already.
         """
         chosen = {"ranges": [asdict(one) for one in ranges]} if ranges else {"feature": feature, "value": value}
-        body = orjson.dumps({"by": self._by, "reason": reason, "dry_run": dry_run, **chosen})
+        body = {"by": self._by, "reason": reason, "dry_run": dry_run, **chosen}
         path = f"/v1/models/{segment(model)}:forget"
-        answer: Mapping[str, Any] = self._trainer.call(
-            "POST", path, body, headers=JSON, repeatable=False, timeout_seconds=wait_seconds
-        ).json()
+        answer: Mapping[str, Any] = self._trainer.post(path, body, timeout_seconds=wait_seconds)
         return answer
 
     def replay_triggers(
@@ -303,7 +295,7 @@ class Lifecycle:
         """Who did what, when and why, the newest first."""
         given = {"model": model, "stream": stream, "by": by, "action": action, "limit": limit}
         query = urlencode({name: value for name, value in given.items() if value})
-        answer = self._registry.call("GET", f"/v1/history?{query}", repeatable=True).json()
+        answer = self._registry.get(f"/v1/history?{query}")
         return [build(HistoryEntry, entry) for entry in answer["entries"]]
 
     def audit_lines(self, *, after: int = 0) -> Iterator[str]:
@@ -318,12 +310,12 @@ class Lifecycle:
 
     def audit_head(self) -> Head:
         """Number and digest of the newest entry."""
-        return build(Head, self._registry.call("GET", "/v1/audit/head", repeatable=True).json())
+        return build(Head, self._registry.get("/v1/audit/head"))
 
     def dead_letters(self, stream: str, *, limit: int = 100) -> list[Mapping[str, Any]]:
         """The newest first, each with its reason."""
         path = f"/v1/streams/{segment(stream)}/deadletters?{urlencode({'limit': limit})}"
-        letters: list[Mapping[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["dead_letters"]
+        letters: list[Mapping[str, Any]] = self._ingest.get(path)["dead_letters"]
         return letters
 
     def replay_dead_letters(self, stream: str) -> Mapping[str, Any]:
@@ -346,15 +338,13 @@ class Lifecycle:
         return self._of_model(model, "why")
 
     def _of_model(self, model: str, part: str) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self._registry.call(
-            "GET", f"/v1/models/{segment(model)}/{part}", repeatable=True
-        ).json()
+        answer: Mapping[str, Any] = self._registry.get(f"/v1/models/{segment(model)}/{part}")
         return answer
 
     def serving(self) -> dict[str, Mapping[str, Any]]:
         """{model: {"version", "replicas": [instance], "available": [instance], "failed": {instance: reason},
         "converged_at"}} of production, as the replicas report it."""
-        answer = self._registry.call("GET", "/v1/models", repeatable=True).json()
+        answer = self._registry.get("/v1/models")
         return {str(item["name"]): item["serving"] for item in answer["models"] if item.get("serving")}
 
     def listing(self, model: str, *, limit: int | None = None) -> Listing:
@@ -364,7 +354,7 @@ class Lifecycle:
         while True:
             left = MOST_LISTED if limit is None else min(MOST_LISTED, limit - len(items))
             query = urlencode({"limit": left} | ({"before": before} if before else {}))
-            answer = self._registry.call("GET", f"{path}?{query}", repeatable=True).json()
+            answer = self._registry.get(f"{path}?{query}")
             items[:0] = list_of(answer, "versions", path)
             before = int(answer.get("older", 0))
             if not before or len(items) == limit:
@@ -383,15 +373,14 @@ class Lifecycle:
 
     def instances(self) -> list[Mapping[str, Any]]:
         """Every instance of every service that has reported lately, as it says of itself."""
-        answer = self._registry.call("GET", "/v1/instances", repeatable=True).json()
+        answer = self._registry.get("/v1/instances")
         return list(answer["instances"])
 
     def _change_model(self, model: str, how: Change, reason: str) -> Model:
         return build(Model, self._post(f"/v1/models/{segment(model)}:{how}", reason))
 
     def _post(self, path: str, reason: str, **more: Any) -> Any:
-        body = orjson.dumps({"by": self._by, "reason": reason, **more})
-        return self._registry.call("POST", path, body, headers=JSON, repeatable=False).json()
+        return self._registry.post(path, {"by": self._by, "reason": reason, **more})
 
     def _delete(self, path: str, reason: str, *, dry_run: bool) -> None:
         query = urlencode({"by": self._by, "reason": reason} | ({"dry_run": "true"} if dry_run else {}))

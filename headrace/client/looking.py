@@ -10,7 +10,7 @@ import orjson
 
 from common.errors import NotFound
 from common.registry.catalog import FileEntry, Version
-from headrace.client.bodies import JSON, segment
+from headrace.client.bodies import segment
 from headrace.client.connection import Door
 
 _STATISTICS = "statistics/round.json"
@@ -33,13 +33,13 @@ class Looking:
     def tail(self, stream: str, last: int = 100) -> list[dict[str, Any]]:
         """The newest events of a stream as rows, the newest last; at most 1,000."""
         path = f"/v1/streams/{segment(stream)}/events?last={last:d}"
-        found: list[dict[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["events"]
+        found: list[dict[str, Any]] = self._ingest.get(path)["events"]
         return found
 
     def stream_statistics(self, stream: str, last: int = 10_000) -> Mapping[str, Any]:
         """Of the newest events, by field, as common/statistics/sketches.py says; at most 20,000."""
         path = f"/v1/streams/{segment(stream)}/statistics?last={last:d}"
-        found: Mapping[str, Any] = self._ingest.call("GET", path, repeatable=True).json()
+        found: Mapping[str, Any] = self._ingest.get(path)
         return found
 
     def version_statistics(self, model: str, version: int) -> Mapping[str, Any]:
@@ -60,7 +60,6 @@ class Looking:
         Raises:
             Conflict: the next round is to be traced already.
         """
-        body = orjson.dumps({"by": self._by, "first_step": first_step, "steps": steps})
-        path = f"/v1/models/{segment(model)}:profile"
-        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=JSON, repeatable=False).json()
+        body = {"by": self._by, "first_step": first_step, "steps": steps}
+        found: Mapping[str, Any] = self._trainer.post(f"/v1/models/{segment(model)}:profile", body)
         return found

@@ -153,11 +153,11 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def stream(self, name: str, *, schema_version: int = 0) -> Stream:
         """With the newest schema, or the version asked for."""
         query = f"?{urlencode({'schema_version': schema_version})}" if schema_version else ""
-        return build(Stream, self._get(self._registry, f"/v1/streams/{segment(name)}{query}"))
+        return build(Stream, self._registry.get(f"/v1/streams/{segment(name)}{query}"))
 
     def stream_state(self, name: str) -> Mapping[str, Any]:
         """What ingest says of the stream: start and end position, counts, schema version."""
-        state: Mapping[str, Any] = self._get(self._ingest, f"/v1/streams/{segment(name)}")
+        state: Mapping[str, Any] = self._ingest.get(f"/v1/streams/{segment(name)}")
         return state
 
     # models, rounds and versions
@@ -173,7 +173,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return Models(build(Model, item) for item in self._read("/v1/models", "models"))
 
     def model(self, name: str) -> Model:
-        return build(Model, self._get(self._registry, f"/v1/models/{segment(name)}"))
+        return build(Model, self._registry.get(f"/v1/models/{segment(name)}"))
 
     def versions(self, model: str, *, limit: int | None = None) -> Versions:
         """The newest `limit`, or all; oldest first, without files. `.to_frame()` makes a DataFrame of the list."""
@@ -241,7 +241,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return content
 
     def version(self, model: str, version: int) -> Version:
-        return build(Version, self._get(self._registry, f"/v1/models/{segment(model)}/versions/{version:d}"))
+        return build(Version, self._registry.get(f"/v1/models/{segment(model)}/versions/{version:d}"))
 
     def rounds(self, model: str = "", *, limit: int = 50) -> list[Round]:
         """Of the model, or of all models together; newest first."""
@@ -273,12 +273,10 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
         asked: dict[str, Any] = {"by": self._by, "reason": reason, "request_id": request_id}
         asked |= {} if start == "head" else {"from": chosen}
-        body = encode(asked | ({"allow_signature_change": True} if allow_signature_change else {}))
+        asked |= {"allow_signature_change": True} if allow_signature_change else {}
         path = f"/v1/models/{segment(model)}:train"
         try:
-            document = self._trainer.call(
-                "POST", path, body, headers=JSON, repeatable=False, timeout_seconds=wait_seconds
-            ).json()
+            document = self._trainer.post(path, asked, timeout_seconds=wait_seconds)
         except NoAnswer as error:
             planned = self._planned_by(model, request_id)
             if planned is None:
@@ -311,12 +309,12 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
         path = f"/v1/models/{segment(model)}/versions/{version:d}:rebuild"
-        asked = self._trainer.call("POST", path, encode({"by": self._by}), headers=JSON, repeatable=True).json()
+        asked = self._trainer.post(path, {"by": self._by}, repeatable=True)
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds, on_wait=on_wait)
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
-        status: Mapping[str, Any] = self._get(self._trainer, "/v1/status", repeatable=False)
+        status: Mapping[str, Any] = self._trainer.get("/v1/status", repeatable=False)
         return status
 
     # aliases
@@ -344,15 +342,14 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         Raises:
             Conflict: there is none.
         """
-        body = encode({"by": self._by, "reason": reason, "events": events})
-        path = f"/v1/models/{segment(model)}:rollback"
-        return build(Model, self._registry.call("POST", path, body, headers=JSON, repeatable=False).json())
+        body = {"by": self._by, "reason": reason, "events": events}
+        return build(Model, self._registry.post(f"/v1/models/{segment(model)}:rollback", body))
 
     # the platform
 
     def whoami(self) -> Mapping[str, Any]:
         """{"name", "roles"} of the token's principal; of `anonymous` where requests need no token."""
-        found: Mapping[str, Any] = self._get(self._registry, "/v1/whoami")
+        found: Mapping[str, Any] = self._registry.get("/v1/whoami")
         return found
 
     def status(self) -> list[ServiceStatus]:
@@ -369,20 +366,17 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         for index, url in enumerate(self.addresses.serving):
             door = self.door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
             try:
-                states.append(self._get(door, "/headrace/status", repeatable=False))
+                states.append(door.get("/headrace/status", repeatable=False))
             finally:
                 door.close()
         return states
-
-    def _get(self, door: Door, path: str, *, repeatable: bool = True) -> Any:
-        return door.call("GET", path, repeatable=repeatable).json()
 
     def _put(self, path: str, body: Mapping[str, Any], *, repeatable: bool = True) -> Answer:
         return self._registry.call("PUT", path, encode(body), headers=JSON, repeatable=repeatable)
 
     def _read(self, path: str, name: str) -> list[Any]:
         """A list, bare or under its name."""
-        return list_of(self._get(self._registry, path), name, path)
+        return list_of(self._registry.get(path), name, path)
 
 
 def _status_of(door: Door) -> ServiceStatus:

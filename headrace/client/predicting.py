@@ -109,6 +109,6 @@ class Predicting:
         Raises:
             NotFound: no version of the model is served.
         """
-        document = self._serving.call("GET", f"/v1/models/{segment(model)}/metadata", repeatable=True).json()
+        document = self._serving.get(f"/v1/models/{segment(model)}/metadata")
         signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
         return signatures

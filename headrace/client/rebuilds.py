@@ -58,7 +58,7 @@ def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict
 def _done(trainer: Door, path: str, what: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> dict[str, Any]:
     deadline = time.monotonic() + wait_seconds
     while True:
-        answer: dict[str, Any] = trainer.call("GET", path, repeatable=True).json()
+        answer: dict[str, Any] = trainer.get(path)
         if answer["state"] == "done":
             return answer
         if answer["state"] == "failed" and what == "measurement":

@@ -36,8 +36,9 @@ RUN test -n "$SERVICE" && test -n "$HTTP_PORT" \
  && echo 'headrace:x:65532:65532:Headrace:/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'headrace:x:65532:' >> /etc/group \
  && mkdir -p -m 0700 /data /access /token /tokens/operator /tokens/registry /tokens/ingest /tokens/trainer /tokens/serving \
-    /tokens/tensorboard && mkdir -m 0750 /tokens/prometheus && chmod 0755 /tokens \
- && chown -R 65532:65532 /data /access /token /tokens
+    /tokens/tensorboard /tls/registry /tls/ingest /tls/trainer /tls/serving /tls/tensorboard \
+ && mkdir -m 0750 /tokens/prometheus /tls/proxy && chmod 0755 /tokens \
+ && chown -R 65532:65532 /data /access /token /tokens /tls
 COPY --from=packages /venv /venv
 WORKDIR /app
 COPY common common

@@ -96,14 +96,19 @@ definitions: $(INSTALLED)  ## definitions at random: each trains, resumes, is re
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Containers. WITH=gpu or WITH=cluster takes that compose file as well as those that .env names.
-.PHONY: requirements base-images images up down kubernetes test-containers
+# Containers. WITH=gpu, WITH=cluster or WITH=tls takes that compose file as well as those that .env names.
+.PHONY: requirements advisories base-images images up down kubernetes test-containers
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES := $(or $(shell sed -n 's/^COMPOSE_FILE=//p' .env 2>/dev/null),docker-compose.yml)
 COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml) $(COMPOSE)
 
 requirements:  ## requirements/*.txt: what each image installs, with hashes, from pyproject.toml and constraints.txt
 	PYTHON=$(PYTHON) docker/requirements.sh
+
+advisories:  ## known weaknesses of what the images install (pip-audit); asks an advisory database (SERVICE=pypi|osv)
+	python3 -m venv build/pip-audit && build/pip-audit/bin/pip install --quiet pip-audit==2.10.1
+	failed=0; for file in requirements/*.txt; do echo $$file; build/pip-audit/bin/pip-audit --no-deps --disable-pip \
+	  --vulnerability-service $(or $(SERVICE),pypi) --requirement $$file || failed=1; done; exit $$failed
 
 base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env
 	docker/base-images/build.sh
@@ -113,7 +118,7 @@ images:  ## the four services' images (WITH=gpu: with CUDA)
 	PYTHON=$(PYTHON) DEVICES=$(if $(filter gpu,$(WITH)),-gpu) docker/wheelhouse.sh
 	$(COMPOSE) build registry ingest trainer serving
 
-up:  ## the platform in containers (WITH=gpu|cluster, SCALE="--scale serving=3")
+up:  ## the platform in containers (WITH=gpu|cluster|tls, SCALE="--scale serving=3")
 	$(COMPOSE) up -d $(SCALE)
 
 down:  ## ends it; its data stays in the volumes

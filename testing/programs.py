@@ -15,6 +15,7 @@ PROGRAMS = {
     "chromium": "chromium",  # the dashboard in a browser
     "curl": "curl",  # the tutorial's request
     "initdb": "postgresql",  # the catalog in PostgreSQL
+    "haproxy": "haproxy",  # the proxy of the platform in containers
     "g++": "g++",  # a library of operations for TensorFlow
     "java": "openjdk-17-jre-headless",  # Kafka
     "mvn": "maven",  # Kafka's jars

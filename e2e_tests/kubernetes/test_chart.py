@@ -299,3 +299,26 @@ def _allowed(
                 others = [other for other, pod in templates.items() if labels and _selects(labels, pod)]
                 found |= {(name, other) if direction == "egress" else (other, name) for other in others}
     return found
+
+
+def test_with_a_secret_of_certificates_every_door_and_every_call_is_tls_and_each_pod_has_its_own_key() -> None:
+    plain, tls = (dict(pods(manifests(example))) for example in ("try", "production"))
+    for service in _SERVICES:
+        name = f"demo-headrace-{service}"
+        pod = tls[name]
+        (volume,) = (volume["secret"] for volume in pod["spec"]["volumes"] if volume["name"] == "tls")
+        keys = {item["key"]: item["path"] for item in volume["items"]}
+        assert keys == {"ca.pem": "ca.pem", f"{service}.pem": "certificate.pem", f"{service}.key": "key.pem"}
+        (container,) = pod["spec"]["containers"]
+        (mount,) = (mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "tls")
+        named = {entry["value"] for key, entry in _variables(pod).items() if key.startswith("TLS_")}
+        assert named == {f"{mount}/{path}" for path in keys.values()}
+        assert "TLS_" not in str(_variables(plain[name]))
+        for scheme, one in (("HTTPS", container), ("HTTP", plain[name]["spec"]["containers"][0])):
+            probes = [one[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
+            assert set(probes) == {scheme}, name
+    entries = _variables(tls["demo-headrace-registry"]).items()
+    asked = [entry["value"].partition("://")[0] for key, entry in entries if key.endswith("_URL")]
+    assert asked == ["https"] * 3
+    monitors = [item for item in manifests("production") if item["kind"] == "ServiceMonitor"]
+    assert [endpoint["scheme"] for item in monitors for endpoint in item["spec"]["endpoints"]] == ["https"]

@@ -33,6 +33,8 @@ _SERVICE = "com.docker.compose.service"
 _NUMBER = "com.docker.compose.container-number"
 _ACCESS, _OPERATORS_TOKEN = "access", "/tokens/operator/token"
 """The service that makes the tokens, and ends; where it keeps the operator's."""
+_CERTIFICATES = "certificates"
+"""The service of docker-compose.tls.yml that makes certificates, and ends."""
 _PORT_VARIABLES: Mapping[str, int] = {
     **{f"PORT_{service.upper()}_HTTP": HTTP_PORT_OF[service] for service in SERVICES},
     **{f"PORT_{service.upper()}_GRPC": GRPC_PORT_OF[service] for service in SERVICES if service != "trainer"},
@@ -147,7 +149,7 @@ class ComposeLauncher:
             start; says why.
         """
         if tls:
-            raise InvalidInput("--tls is for a platform on this machine; containers take TLS_* (docs/guide/access.md)")
+            raise InvalidInput("--tls is for a platform on this machine; containers take docker-compose.tls.yml")
         if not (self._folder / "docker-compose.yml").is_file():
             raise InvalidInput(f"there is no docker-compose.yml in {self._folder}; run this in the project's folder")
         _check_count("serving replicas", replicas)
@@ -274,7 +276,7 @@ def state_of(project: str) -> ComposeState:
             "by COMPOSE_PROJECT_NAME"
         )
     ended = [item for item in found if item["Config"]["Labels"][_SERVICE] == _ACCESS]
-    named = _named([item for item in found if item not in ended])
+    named = _named([item for item in found if item["Config"]["Labels"][_SERVICE] not in (_ACCESS, _CERTIFICATES)])
     processes = tuple(_process(name, item) for name, item in named.items())
     started = [process.started_at for process in processes if process.pid]
     volumes = frozenset(mount["Name"] for item in found for mount in item["Mounts"] if mount["Type"] == "volume")
@@ -345,18 +347,24 @@ def _doors(named: Mapping[str, Mapping[str, Any]]) -> Addresses | None:
         return None
     replicas = [_published(item) for name, item in named.items() if name.startswith("serving-")]
     http, registry_grpc = HTTP_PORT_OF["serving"], GRPC_PORT_OF["registry"]
+    scheme = _scheme(named["proxy"])
     return Addresses(
-        registry=_url(ports[HTTP_PORT_OF["registry"]]),
-        ingest=_url(ports[HTTP_PORT_OF["ingest"]]),
-        trainer=_url(ports[HTTP_PORT_OF["trainer"]]),
-        serving=tuple(_url(replica[http]) for replica in replicas if http in replica),
-        predictions=_url(ports[http]),
+        registry=_url(ports[HTTP_PORT_OF["registry"]], scheme),
+        ingest=_url(ports[HTTP_PORT_OF["ingest"]], scheme),
+        trainer=_url(ports[HTTP_PORT_OF["trainer"]], scheme),
+        serving=tuple(_url(replica[http], scheme) for replica in replicas if http in replica),
+        predictions=_url(ports[http], scheme),
         registry_grpc=f"{HOST}:{ports[registry_grpc]}" if registry_grpc in ports else "",
     )
 
 
-def _url(port: int) -> str:
-    return f"http://{HOST}:{port}"
+def _scheme(proxy: Mapping[str, Any]) -> str:
+    """Of every door, as docker-compose.tls.yml says to the proxy. HEADRACE_CA_FILE verifies https:// doors."""
+    return "https" if "PROXY_TLS=yes" in (proxy["Config"].get("Env") or ()) else "http"
+
+
+def _url(port: int, scheme: str = "http") -> str:
+    return f"{scheme}://{HOST}:{port}"
 
 
 def _published(item: Mapping[str, Any]) -> dict[int, int]:

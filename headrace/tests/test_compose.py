@@ -94,6 +94,15 @@ def test_replicas_are_numbered_from_0_in_order_and_clients_ask_the_proxy(engine:
     assert "label=com.docker.compose.project=p" in engine.asked[0]
 
 
+def test_with_tls_clients_ask_https_and_the_certificates_container_is_none_of_the_platforms(engine: Engine) -> None:
+    proxy = container("proxy", ports={8501: 1, 8601: 2, 8701: 3, 8801: 4})
+    proxy["Config"]["Env"] = ["PROXY_TLS=yes"]
+    engine.holds(proxy, container("registry"), container("certificates", Running=False))
+    state = state_of("p")
+    assert state.addresses.predictions == "https://127.0.0.1:1"
+    assert {process.name for process in state.processes} == {"proxy", "registry"}
+
+
 @each_row(
     ("told", "phase", "note"),
     [

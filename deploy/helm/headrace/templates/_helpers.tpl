@@ -82,21 +82,26 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{- define "headrace.scheme" -}}
+{{ if .Values.tls.secret }}https{{ else }}http{{ end }}
+{{- end }}
+
 {{/* (list $ "ingest" "registry"): a container's probes. The start waits for every condition; later a condition that all
      replicas share takes none of them out (docs/guide/kubernetes.md). */}}
 {{- define "headrace.probes" -}}
+{{- $scheme := include "headrace.scheme" (index . 0) | upper -}}
 startupProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 300
 readinessProbe:
-  httpGet: {path: {{ with index . 2 }}"/readyz?exclude={{ . }}"{{ else }}/readyz{{ end }}, port: http}
+  httpGet: {path: {{ with index . 2 }}"/readyz?exclude={{ . }}"{{ else }}/readyz{{ end }}, port: http, scheme: {{ $scheme }}}
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 2
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 10
   timeoutSeconds: 10
   failureThreshold: 6
@@ -104,10 +109,13 @@ lifecycle:
   preStop: {sleep: {seconds: {{ (index . 0).Values.drainSeconds }}}}
 {{- end }}
 
-{{/* (list $ "ingest" 8601 8600): ports of a container and of its Service. */}}
+{{/* (list $ 8601 8600): ports of a Service; (list 8601 8600): of its container. */}}
 {{- define "headrace.servicePorts" -}}
-- {name: http, port: {{ index . 0 }}, targetPort: http, appProtocol: http}
-- {name: grpc, port: {{ index . 1 }}, targetPort: grpc, appProtocol: kubernetes.io/h2c}
+- {name: http, port: {{ index . 1 }}, targetPort: http, appProtocol: {{ include "headrace.scheme" (index . 0) }}}
+- {name: grpc, port: {{ index . 2 }}, targetPort: grpc, appProtocol: {{ include "headrace.grpcProtocol" (index . 0) }}}
+{{- end }}
+{{- define "headrace.grpcProtocol" -}}
+{{ if .Values.tls.secret }}https{{ else }}kubernetes.io/h2c{{ end }}
 {{- end }}
 {{- define "headrace.containerPorts" -}}
 - {name: http, containerPort: {{ index . 0 }}}
@@ -126,6 +134,11 @@ lifecycle:
 {{- else }}
 - {name: ACCESS_FILE, value: /access/access.yaml}
 - {name: SERVICE_TOKEN_FILE, value: /access/token}
+{{- end }}
+{{- if $root.Values.tls.secret }}
+- {name: TLS_CERTIFICATE_FILE, value: /tls/certificate.pem}
+- {name: TLS_KEY_FILE, value: /tls/key.pem}
+- {name: TLS_CA_FILE, value: /tls/ca.pem}
 {{- end }}
 {{- with $root.Values.traceEndpoint }}
 - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
@@ -162,11 +175,14 @@ lifecycle:
 {{- if .Values.redis.bundled }}redis://{{ include "headrace.fullname" . }}-redis:6379/0{{ else }}{{ .Values.redis.url }}{{ end }}
 {{- end }}
 
-{{/* (list $ "ingest"): who may do what, and the service's own token; nothing else of the Secret. */}}
+{{/* (list $ "ingest"): who may do what, the service's own token and its own key; nothing else of the Secrets. */}}
 {{- define "headrace.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 {{- if not (index . 0).Values.access.anonymous }}
 - {name: access, mountPath: /access, readOnly: true}
+{{- end }}
+{{- if (index . 0).Values.tls.secret }}
+- {name: tls, mountPath: /tls, readOnly: true}
 {{- end }}
 {{- end }}
 {{- define "headrace.volumes" -}}
@@ -180,6 +196,16 @@ lifecycle:
     items:
       - {key: access.yaml, path: access.yaml}
       - {key: {{ index . 1 }}, path: token}
+{{- end }}
+{{- with (index . 0).Values.tls.secret }}
+- name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items:
+      - {key: ca.pem, path: ca.pem}
+      - {key: {{ index $ 1 }}.pem, path: certificate.pem}
+      - {key: {{ index $ 1 }}.key, path: key.pem}
 {{- end }}
 {{- end }}
 
@@ -209,7 +235,7 @@ metadata:
 spec:
   type: {{ $values.service.type }}
   selector: {{- include "headrace.selector" . | nindent 4 }}
-  ports: {{- include "headrace.servicePorts" (list (index . 2) (index . 3)) | nindent 4 }}
+  ports: {{- include "headrace.servicePorts" (list (index . 0) (index . 2) (index . 3)) | nindent 4 }}
 {{- end }}
 
 {{/* (list $ persistence "data"): a claim of a StatefulSet's pods. */}}

@@ -45,6 +45,9 @@ def test_up_starts_redis_and_the_four_services_and_says_where_they_are(launcher:
         assert folder.stat().st_mode & 0o777 == 0o700, "what people sent is nobody else's to read"
     with urllib.request.urlopen(f"{state.addresses.ingest}/readyz", timeout=60) as answer:
         assert answer.status == 200
+    document = json.loads((launcher.data_dir / "platform.json").read_text())  # other programs read it
+    assert {"supervisor_pid", "data_dir", "started_at", "port_offset", "processes", "ca_file"} == set(document)
+    assert {"name", "pid", "http_port", "grpc_port", "phase"} <= set(document["processes"][0])
 
 
 def test_down_stops_everything_in_order_and_leaves_no_process(launcher: Launcher) -> None:
@@ -191,12 +194,6 @@ def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
         starter.kill()
     wait_until(lambda: _all_gone(pids), "the platform ends with the process that started it")
     assert not (data_dir / "platform.json").exists()
-
-
-def test_the_state_file_is_readable_by_other_programs(launcher: Launcher) -> None:
-    document = json.loads((launcher.data_dir / "platform.json").read_text())
-    assert {"supervisor_pid", "data_dir", "started_at", "port_offset", "processes", "ca_file"} == set(document)
-    assert {"name", "pid", "http_port", "grpc_port", "phase"} <= set(document["processes"][0])
 
 
 def test_a_disk_that_takes_no_more_does_not_end_the_platform(launcher: Launcher) -> None:

@@ -174,7 +174,7 @@ def _ids_in(kafka: KafkaServer) -> Iterator[Any]:
 
 def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_are_told(tmp_path: Path) -> None:
     (steer := tmp_path / "steer").mkdir()
-    (steer / "bytes_per_second").write_text("500000")
+    (steer / "bytes_per_second").write_text("1000000")
     ingest = _Ingest(
         tmp_path, "services.ingest.tests.slow_log:main", f"segments:{tmp_path}/log", slow_log_dir=steer,
         max_in_flight_bytes=_IN_FLIGHT_BYTES, max_body_bytes=3 * _MEBIBYTE,
@@ -190,6 +190,7 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
             with contextlib.suppress(OSError, http.client.HTTPException):  # at the end ingest is killed
                 status, _ = ingest.send(body)
                 statuses[status] += 1
+                ending.wait(0.0 if status == 200 else 0.02)  # a caller who asks again at once only warms the machine
 
     assert ingest.process.popen is not None
     process = psutil.Process(ingest.process.popen.pid)

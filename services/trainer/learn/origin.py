@@ -40,6 +40,10 @@ class Origin:
     layer: str = ""
     place: str = ""
 
+    def told(self, step: int) -> dict[str, Any]:
+        """As the failure of a round has it."""
+        return {"step": step, "operation": self.operation, "layer": self.layer, "place": self.place}
+
 
 def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Origin:
     """ "; the first operation that was not finite is Log (model.py, line 9, in call), in layer hidden"; says so where

@@ -40,7 +40,7 @@ from services.trainer.shards.team import ALONE, Team
 
 _COMPARED_STEPS = 20
 _FEW = 10
-"""So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
+"""Examples at fault in a batch, or in all, that are never too many; beyond, half of them are."""
 
 
 class Training:
@@ -384,7 +384,7 @@ class Training:
         self._fault = fault
         made = self._origin_of(fault, examples, rows) if self._is_debugged else Origin()
         if self._policy == "fail":
-            told = self._told_of(made)
+            told = made.told(self.step)
             if self._is_debugged:
                 found = culprits.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
                 told["rows"] = [] if found.are_all else list(found.reasons)
@@ -401,7 +401,7 @@ class Training:
                 raise self._fault.raised(
                     f" at step {self.step}: {aside} of {seen} examples are at fault, so it is the model and not they"
                     f"{made.sentence}",
-                    self._told_of(made),
+                    made.told(self.step),
                 )
         self.set_aside |= {(block, row): reason + made.sentence for row, reason in reasons.items()}
         rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
@@ -411,9 +411,6 @@ class Training:
         if remaining:
             raise remaining.raised(f" at step {self.step}")
         return losses
-
-    def _told_of(self, made: Origin) -> dict[str, Any]:
-        return {"step": self.step, "operation": made.operation, "layer": made.layer, "place": made.place}
 
     def _origin_of(self, fault: Fault, examples: TrainingSet, rows: NDArray[np.int64]) -> Origin:
         if not fault.is_numeric:

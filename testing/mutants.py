@@ -5,7 +5,8 @@ number, truth value, condition or call is changed in a copy of the tracked files
 test files run with -x: those with the fewest imports between test and module, in the folder's own service. Prints by
 folder how many mutants are caught (a test fails, or the time is over), survived, or not reached (tests pass although
 the statement raises), and lists those that are not caught. "tests fail without it": the machine was too busy for
---seconds, or a test fails anyway; such a mutant counts for nothing. A mutant that changes nothing visible survives.
+--seconds, or a test fails anyway, which is tried once for the same tests; such a mutant counts for nothing. A mutant
+that changes nothing visible survives.
 """
 
 import argparse
@@ -178,18 +179,19 @@ def main() -> None:
                 (Path(folder) / str(job) / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, Path(folder) / str(job) / path)
 
+        fail_anyway: dict[tuple[Path, ...], bool] = {}
+
         def judge(mutant: Mutant) -> str:
             tests, tree = nearest_tests(mutant.path, imports), trees.get()
             try:
-                if not tests or not fails(tree, mutant.path, mutant.raising, tests, given.seconds):
+                if not tests:
                     return "not reached"
                 if not fails(tree, mutant.path, mutant.text, tests, given.seconds):
-                    return "survived"
-                return (
-                    "tests fail without it"
-                    if fails(tree, mutant.path, mutant.path.read_bytes(), tests, given.seconds)
-                    else "caught"
-                )
+                    is_reached = fails(tree, mutant.path, mutant.raising, tests, given.seconds)
+                    return "survived" if is_reached else "not reached"
+                if (key := tuple(tests)) not in fail_anyway:
+                    fail_anyway[key] = fails(tree, mutant.path, mutant.path.read_bytes(), tests, given.seconds)
+                return "tests fail without it" if fail_anyway[key] else "caught"
             finally:
                 trees.put(tree)
 

@@ -98,7 +98,7 @@ class EstimatorParameters:
 
     Attributes:
         wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
-            linear_* the numeric ones too.
+            linear_* the numeric features too.
         deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
         activation, initializer: of the hidden layers; Keras's names, with Keras's options.
         embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.

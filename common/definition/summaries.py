@@ -27,7 +27,7 @@ class Summaries:
     audio: features that are sounds, with their samples per second: of the worst examples they can be heard.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     graph: what is served, as TensorBoard's tab of graphs shows it.
-    projector: rows of each embedding table, the first ones, with what each is in words; 0: none.
+    projector: rows of each embedding table, the first rows, with what each is in words; 0: none.
     taps: tensors to print, patterns of weights/PATH, gradients/PATH and activations/LAYER; after every `tap_blocks`
         blocks, into a file of at most `tap_bytes` beside the log.
     compiled: what XLA made of a step (training.jit_compile), as a text.

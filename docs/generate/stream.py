@@ -56,7 +56,7 @@ _MEANING = {
     "yes_no": "whether words and truth values are taken for 1 and 0.",
     "tensor": "what the bytes are the values of, little-endian and in C order; a model gets the values.",
     "image": "how the bytes are decoded; a model gets float32 [height, width, channels].",
-    "vocabulary": "the words allowed. An event with another one is refused.",
+    "vocabulary": "the words allowed. An event with another word is refused.",
 }
 _INTRODUCTION = """\
 A stream's schema, in the definition's folder. What it is for, and how it may change:

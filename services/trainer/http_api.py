@@ -127,7 +127,7 @@ def create_http_app(
 
         `from`: `"head"` (the default); `"scratch"`: from nothing, over the log from its start; `{partition: offset}`:
         from there on, what lies between is left out and stands in the account. `allow_signature_change`: the version
-        may break the signatures of the one before it, which is rejected otherwise. `request_id`: of the caller's
+        may break the signatures of the version before it, which is rejected otherwise. `request_id`: of the caller's
         making; the plan has it under `configuration.requested`: a caller without an answer sees what came of it.
         """
         return round_as_json(
@@ -139,11 +139,10 @@ def create_http_app(
 
     @app.post("/v1/models/{model}:forget", tags=["rounds"])
     def forget(model: str, request: ForgetRequest) -> dict[str, Any]:
-        """No later version learns the events, nor descends from one that has. Where one has, the next round starts from
-        the newest ancestor without them and is planned at once; `dry_run` only says what would be.
-
-        Answers `{examples, learned_by: [version], head_version, was, production_version, events_again, rounds_again,
-        seconds, not_looked_at, round_id or waits}`. 409 while a round is open.
+        """No later version learns the events, nor descends from a version that has. Where a version has, the next
+        round starts from the newest ancestor without them and is planned at once; `dry_run` only says what would
+        be. Answers `{examples, learned_by: [version], head_version, was, production_version, events_again,
+        rounds_again, seconds, not_looked_at, round_id or waits}`. 409 while a round is open.
         """
         ranges = [OffsetRange(one.partition, one.from_offset, one.to_offset) for one in request.ranges]
         key = (request.feature, request.value) if request.feature else None
@@ -166,7 +165,7 @@ def create_http_app(
     ) -> dict[str, Any]:
         """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
 
-        A free trainer takes it, one at a time, between two rounds. Asked while it is open, gives that one.
+        A free trainer takes it, one at a time, between two rounds. Asked while it is open, gives that job.
         """
         asking = request or Asking.model_validate({})
         return rebuild_as_json(

@@ -104,7 +104,7 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
     def get_model(model: str) -> Response:
         """The model. `head_version`: where the next round starts; `paused`: who and why, or empty; `pinned_version`: 0
         when it is not pinned; `failure`: `{message, stage, place, events, advice, log, round_id, attempts, at}` of the
-        last failed round, which stays when later ones succeed; `serving`: `{version, moved_at, replicas, available,
+        last failed round, which stays when later rounds succeed; `serving`: `{version, moved_at, replicas, available,
         failed: {instance: reason}, converged_at}` says how replicas stand with production, null in `converged_at` while
         one lacks it."""
         return json_answer(_model_json(catalog, catalog.get_model(model)))

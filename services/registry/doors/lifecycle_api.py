@@ -15,7 +15,7 @@ from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, 
 from services.registry.store.audit import Call
 
 _MODEL_WORDS: dict[ModelChange, str] = {
-    "pause": "No round is planned until it is resumed; one that runs goes on to its end.",
+    "pause": "No round is planned until it is resumed; a running round goes on to its end.",
     "resume": "Rounds are planned again, at once also after failures.",
     "unpin": "The next version that passes the gate is promoted again.",
     "archive": "The model is neither trained nor served any more; 409 while a round of it is open.",

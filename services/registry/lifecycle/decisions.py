@@ -32,7 +32,7 @@ from services.registry.versions.published import get_version
 
 
 def pause(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
-    """No round is planned until it is resumed; one that runs goes on to its end."""
+    """No round is planned until it is resumed; a running round goes on to its end."""
     check_author(by, reason)
     models.get_model(transaction.connection, name)
     words = f"{by}: {reason}" if reason else by

@@ -161,7 +161,7 @@ class FrontMetrics(Collector):
             fetched.add_metric([kind.removesuffix("_bytes")], count)
         yield fetched
         states = GaugeMetricFamily(
-            "headrace_serving_versions", "Versions of this replica by state; error: ended with one", labels=["state"]
+            "headrace_serving_versions", "Versions of this replica by state; error: it failed", labels=["state"]
         )
         for state, count in sorted(Counter(_state_of(version) for version in versions).items()):
             states.add_metric([state], count)

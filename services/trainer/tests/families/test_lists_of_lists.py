@@ -15,7 +15,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example, SequenceExample
 from services.trainer.features.filling import rows_beyond
 from services.trainer.features.parsing import in_rows, parse, parse_in_graph
-from services.trainer.protocol.messages import Done, Stopped
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt
 
@@ -63,15 +63,12 @@ def events() -> list[bytes]:
 
 @pytest.mark.covers("rec-parse")
 @pytest.mark.parametrize("kind", ["ragged", "filled"])
-def test_lists_of_lists_train_resume_rebuild_and_are_served(tmp_path: Path, kind: str) -> None:
+def test_lists_of_lists_train_rebuild_and_are_served(tmp_path: Path, kind: str) -> None:
     platform = Platform(tmp_path, SCHEMA)
     platform.append(events())
     lease = platform.lease(module(f"RAGGED = {kind == 'ragged'}\n{NETWORK}"), block_examples=20)
-    assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(1)), Stopped)
-    lease = platform.registry.taken_up(lease)
-    outcome = platform.train(lease, work_dir="again")
+    outcome = platform.train(lease)
     assert isinstance(outcome, Done), outcome
-    platform.registry.resume_point = None
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
     served = tmp_path / "cache" / "model" / "1" / "saved_model"

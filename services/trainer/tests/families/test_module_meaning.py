@@ -116,7 +116,7 @@ def test_what_is_mixed_shared_or_written_by_hand_has_no_meaning() -> None:
 
 
 def test_a_round_says_what_moved_and_its_version_rebuilds(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     for parent, names in enumerate((["x", "pair"], ["pair", "x"])):
         platform.append(events(40, seed=parent))
         lease = platform.lease(module(JOINED, parameters={"names": names}), parent_version=parent)

@@ -499,6 +499,31 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
     assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"
 
 
+OWN_STEP = """
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.last, self.optimizer_of_last, self.traced = keras.layers.Dense(1), keras.optimizers.SGD(0.1), 0
+
+    def call(self, inputs):
+        return self.last(inputs["pair"])
+
+    def train_step(self, data):
+        TAKEN = data
+        self.given, self.traced = len(data), self.traced + 1
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(inputs)[:, 0] - tf.reshape(labels, [-1])) ** 2)
+        weights = self.last.trainable_variables
+        self.optimizer_of_last.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+inputs = ["pair"]
+
+def build_model(schema, parameters):
+    return Own()
+"""
+
+
 @pytest.mark.covers("grad-api")
 @pytest.mark.parametrize(
     ("taken", "weight", "given"),
@@ -506,23 +531,13 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
     ids=["as fit gives it", "with weights", "a module that always takes weights"],
 )
 def test_a_train_step_gets_what_fit_would_give_it(tmp_path: Path, taken: str, weight: str | None, given: int) -> None:
-    source = GAN.replace(
-        "        inputs, labels, weights = data\n", f"        {taken} = data\n        self.given = len(data)\n"
-    )
+    """And is traced to find its variables, and once more."""
+    source = OWN_STEP.replace("TAKEN", taken)
     training, block = built_on_pairs(tmp_path, source, {"label": "x", "task": "regression"}, weight=weight)
-    training.train_block(block, pass_index=0, block_index=0)
-    assert training.model.network.given == given
-
-
-def test_a_train_step_is_traced_to_find_its_variables_and_once_more(tmp_path: Path) -> None:
-    counting = GAN.replace(
-        "        inputs, labels, weights = data\n",
-        "        inputs, labels, weights = data\n        self.traced = getattr(self, 'traced', 0) + 1\n",
-    )
-    training, block = built_on_pairs(tmp_path, counting, {"label": "x", "task": "regression"})
     for index in range(2):
         training.train_block(block, pass_index=index, block_index=0)
-    assert training.model.network.traced <= 2
+    network = training.model.network
+    assert (network.given, network.traced <= 2) == (given, True)
 
 
 LARGE = {

@@ -67,7 +67,7 @@ def test_hashed_and_unknown_words_are_weighed_by_their_ids() -> None:
 
 @pytest.mark.covers("feat-dense-views", "eco-tft")
 def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, exports=False)
     platform.append(events(60))
     files = definition(
         estimator="dnn_classifier",
@@ -77,7 +77,6 @@ def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
     assert isinstance(platform.train(lease), Done)
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
-    platform.exports = False
     platform.append(events(60, seed=2))
     assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
     cache = tmp_path / "cache" / "model"

@@ -17,6 +17,7 @@ from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 NUMERIC = {name: FEATURES[name] for name in ("x", "pair", "code_columns")} | {"code": FEATURES["code"]}
 WIDE: dict[str, Any] = {
     "estimator": "dnn_classifier", "features": NUMERIC, "parameters": {"hidden_units": [256, 256]},

@@ -172,7 +172,7 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     random = np.random.default_rng(3)
     drawn = [event(random) for _ in range(80)]
     late_only = [{key: value for key, value in one.items() if key != "amount"} for one in drawn[::2]]
-    platform = Platform(tmp_path, {**SCHEMA, "labels": labels})
+    platform = Platform(tmp_path, {**SCHEMA, "labels": labels}, exports=False)
     platform.append([serialized(one) for one in [*late_only, *drawn[1::2]]])
     done = platform.train(platform.lease(several(evaluation={"holdout_fraction": 0.5}), block_examples=100))
     assert isinstance(done, Done), done

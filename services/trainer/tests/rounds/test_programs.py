@@ -30,8 +30,8 @@ from services.trainer.tests.support.small_rounds import (
     serialized,
 )
 
-WIDE: dict[str, Any] = {
-    **FEATURES,
+FITTED: dict[str, Any] = {
+    **{name: FEATURES[name] for name in ("x", "pair", "word", "word_vector")},
     "x_tenth": {"type": "bucketized", "of": "x", "quantiles": 10},
     "text": {"type": "text", "of": "word", "split": "characters", "max_words": 40, "oov": "bucket"},
     "text_columns": {"type": "indicator", "of": "text", "counts": "tf_idf"},
@@ -39,7 +39,7 @@ WIDE: dict[str, Any] = {
     "grown_vector": {"type": "embedding", "of": "grown", "dimension": 2},
 }
 ESTIMATOR: dict[str, Any] = {
-    "features": WIDE,
+    "features": FITTED,
     "calibration": "isotonic",
     "evaluation": {"holdout_fraction": 0.5, "calibration_fraction": 0.5},
     "training": {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01, "use_ema": True}},

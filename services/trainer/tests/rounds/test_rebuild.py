@@ -15,7 +15,7 @@ from services.trainer.protocol.messages import Done
 from services.trainer.rounds import environment
 from services.trainer.rounds.rebuild_check import variable_differences
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
-from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 from testing.waiting import wait_until
 
 
@@ -24,11 +24,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Le
     """Two versions, the second one over two passes and put together from resume points."""
     platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False)
     platform.append(events(120))
-    leases = [platform.lease(definition(features=FEATURES))]
+    leases = [platform.lease(definition())]
     assert isinstance(platform.train(leases[0]), Done)
     platform.append(events(120, seed=2))
     several = {"wide": {"name": "ftrl", "learning_rate": 0.1}}
-    twice = definition(features=FEATURES, training={"batch_size": 8, "passes": 2, "optimizers": several})
+    twice = definition(training={"batch_size": 8, "passes": 2, "optimizers": several})
     leases.append(platform.lease(twice, parent_version=1))
     assert isinstance(platform.train(leases[1], resume_interval_seconds=0.0), Done)
     return platform, leases

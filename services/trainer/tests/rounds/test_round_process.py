@@ -111,7 +111,7 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
 
 @pytest.mark.covers("loop-global-step", "mode-warm-start")
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:
-    files = definition(features=FEATURES)
+    files = definition(features={name: FEATURES[name] for name in ("x", "pair", "word", "word_vector")})
     platform.append(events(120))
     platform.train(platform.lease(files, block_examples=1000))
     platform.append(events(120, seed=2))
@@ -130,8 +130,8 @@ def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(plat
 
 def test_without_learning_the_candidate_scores_exactly_as_its_parent(platform: Platform) -> None:
     still = {"batch_size": 8, "optimizer": {"name": "sgd", "learning_rate": 0.0}}
-    features = {**FEATURES, "x": {"type": "numeric", "normalize": "zscore", "update": False}}
-    files = definition(training=still, features=features)
+    kept = {"type": "numeric", "normalize": "zscore", "update": False}
+    files = definition(training=still, features={"x": kept, "word": FEATURES["word"]})
     platform.append(events(80))
     platform.train(platform.lease(files))
     platform.append(events(80, seed=2))
@@ -157,7 +157,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
 
 @pytest.mark.covers("rec-parse")
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:
-    features = {**FEATURES, "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
+    features = {"x": FEATURES["x"], "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
     good = event(np.random.default_rng(5))
     bad = [
         b"\xff\xff not an Example",

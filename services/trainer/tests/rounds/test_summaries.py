@@ -26,6 +26,7 @@ from services.trainer.summaries import drawings, graphs, pr_curves, projector
 from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
 from services.trainer.tests.support.small_rounds import events as small_events
 
+WATCHED = {name: FEATURES[name] for name in ("x", "extra", "word", "word_vector", "tags", "tags_vector")}
 Found = dict[str, dict[str, list[tuple[int, Any]]]]
 
 
@@ -66,7 +67,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
         (watched, {"summaries": {"histograms": 2, "worst": 3}}),
     ):
         platform.append(small_events(240))
-        files = definition(features=FEATURES, training=asked | summaries)
+        files = definition(features=WATCHED, training=asked | summaries)
         assert isinstance(platform.train(platform.lease(files)), Done)
     (without,), (version,) = plain.registry.versions, watched.registry.versions
     assert version.weights_digest == without.weights_digest
@@ -110,7 +111,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
     assert [category.title for category in layout.category] == ["losses", "metrics"]
     watched.append(small_events(120))
-    few = definition(features=FEATURES, training=asked | {"summaries": {"histograms": 1000, "worst": 3}})
+    few = definition(features=WATCHED, training=asked | {"summaries": {"histograms": 1000, "worst": 3}})
     assert isinstance(watched.train(watched.lease(few, parent_version=1), work_dir="work-2"), Done)
     assert len(of_version(watched, 2)["histograms"]["weights/hidden_0/kernel"]) == 1, "a short round is seen once"
     tags = {plugin: {tag.split("/")[0] for tag in tags} for plugin, tags in of_version(watched, 2).items()}

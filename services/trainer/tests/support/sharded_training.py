@@ -137,6 +137,7 @@ def _block(model: Any, index: int, count: int) -> TrainingSet:
 
 def _set_up(question: dict[str, Any]) -> tuple[str, ...]:
     determinism.configure(intra_op_threads=1, inter_op_threads=1)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as in pytest's own process
     return use_devices(question["devices"])
 
 

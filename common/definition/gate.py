@@ -13,6 +13,7 @@
     min_examples: 100         # held-out examples below which nothing can be judged
     confidence: 0.95          # judge by the interval of so much confidence and not by the figure; null: by the figure
     on_not_enough_evidence: reject   # or promote, canary: where an interval or a slice lets nothing be said
+    max_state_bytes: null     # the most that the files of its SavedModel may have together; null: no bound
     canary: false             # a version that passes becomes canary first
     on_reject: retry          # or skip; the planner acts on it
 
@@ -76,6 +77,7 @@ class Gate:
     rules: tuple[Rule, ...] = ()
     confidence: float | None = None
     on_not_enough_evidence: OnNotEnough = "reject"
+    max_state_bytes: int | None = None
 
     @property
     def asked(self) -> tuple[Rule, ...]:
@@ -176,6 +178,7 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
         rules=rules,
         confidence=fields.optional_number("confidence", None, minimum=0.5),
         on_not_enough_evidence=_on_not_enough(fields),
+        max_state_bytes=fields.optional_integer("max_state_bytes", None),
     )
     fields.finish()
     _check_confidence(gate, measurable)

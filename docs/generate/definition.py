@@ -170,6 +170,7 @@ gate:
   min_examples: 200
   confidence: 0.95
   on_not_enough_evidence: reject
+  max_state_bytes: 500000000
   on_reject: retry
   canary: false
 """,

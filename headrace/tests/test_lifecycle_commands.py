@@ -395,3 +395,20 @@ def test_forgetting_says_what_learned_the_events_and_how_long_the_way_back_takes
     refused = run("forget", "m", "--offsets", "1-2", "--key", "user=ada", answers=())
     assert "forget takes --offsets or --key" in refused.stderr
     assert "--key takes FEATURE=VALUE" in run("forget", "m", "--key", "ada", answers=()).stderr
+
+
+def test_live_quality_says_how_a_canary_stands_with_its_guards(run: Run) -> None:
+    track = {"alias": "canary", "since": 1.0, "window": {"examples": 9, "metrics": {"accuracy": 0.9}},
+             "total": {"examples": 9, "metrics": {}}}  # fmt: skip
+    guard = {"guard": "latency", "value": 0.85, "samples": 40, "e_value": 612.0, "of": 200.0, "broken": True}
+    canary = {
+        "against": 1, "metric": "error_rate", "alpha": 0.005, "samples": 90, "difference": 0.02, "e_value": 1.5,
+        "no_worse_e_value": 0.4, "stage": 1, "shares": [1.0, 10.0], "by": "key", "verdict": "worse", "guards": [guard],
+        "moved": "it is no canary any more",
+    }  # fmt: skip
+    answer = {"versions": [{"version": 2, "tracks": [track], "canary": canary}], "counts": {"labelled": 9}}
+    shown = " ".join(run("live", "m", answers=(answer,)).stdout.split())
+    assert (
+        "canary 2, stage 2 of 2 (10 % by key), against 1: error_rate +0.02 on the same 90 examples, e-value 1.5 for "
+        "worse and 0.4 for no worse, of 200, latency 0.85 on 40 (e-value 612 of 200): worse; it is no canary any more"
+    ) in shown

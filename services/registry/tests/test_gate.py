@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from common.definition.gate import Gate, read_gate
 from common.errors import InvalidInput
 from common.registry.catalog import Decision, Verdict, VersionMetrics
+from services.registry.catalog import Catalog
 from services.registry.store.told import check_told
+from services.registry.tests.building import GATE, publish
 from services.registry.versions.gate import judge
 from testing.rows import each_row
 
@@ -269,3 +272,16 @@ def test_with_confidence_bounds_are_held_against_the_interval(bounds: Mapping[st
     verdict = _judge_rules({"metric": "auc", **bounds}, details=details, confidence=0.95)
     assert verdict.outcomes[0]["outcome"] == outcome
     assert (verdict.decision is Decision.PROMOTE) == (outcome == "passed")
+
+
+def test_a_version_is_rejected_that_is_larger_than_the_gate_allows(catalog: Catalog) -> None:
+    contents = {"saved_model/variables/state": b"x" * 5000, "checkpoint/large": b"x" * 9000}
+    size = sum(file.size_bytes for file in publish(catalog, contents=contents).files if file.path[:6] == "saved_")
+    fits, large = (
+        publish(catalog, contents=contents, gate=replace(GATE, max_state_bytes=most)) for most in (size, size - 1)
+    )
+    assert fits.verdict.decision is Decision.PROMOTE
+    assert large.verdict.decision is Decision.REJECT
+    assert large.verdict.reasons[-1] == (
+        f"the files of its SavedModel have {size:,} bytes, gate.max_state_bytes allows {size - 1:,}"
+    )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from common.counted import counted
 from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
-from common.registry.catalog import Decision, JsonMap, Verdict, VersionMetrics
+from common.registry.catalog import Decision, FileEntry, JsonMap, Verdict, VersionMetrics
 from common.registry.round_words import JUDGED_ON
 
 Outcome = Literal["passed", "failed", "not_enough_evidence"]
@@ -129,6 +129,17 @@ def refuse_unusable(
     most = max(reasons, key=lambda reason: (reasons[reason], reason), default="")
     why = f", most of them because: {most}" if most else ""
     fault = f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}"
+    before = verdict.reasons if verdict.decision is Decision.REJECT else ()
+    return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
+
+
+def refuse_large(verdict: Verdict, files: Sequence[FileEntry]) -> Verdict:
+    """REJECT when what a replica would load of the version is larger than the gate allows."""
+    most = verdict.rule.max_state_bytes
+    size = sum(file.size_bytes for file in files if file.path.startswith("saved_model/"))
+    if most is None or size <= most:
+        return verdict
+    fault = f"the files of its SavedModel have {size:,} bytes, gate.max_state_bytes allows {most:,}"
     before = verdict.reasons if verdict.decision is Decision.REJECT else ()
     return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
 

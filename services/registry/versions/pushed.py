@@ -36,7 +36,7 @@ from services.registry.store.manifest import check_manifest
 from services.registry.store.told import check_told
 from services.registry.versions import published
 from services.registry.versions.contract import refuse_changed, signature_changes
-from services.registry.versions.gate import judge
+from services.registry.versions.gate import judge, refuse_large
 
 _FOLDER = "saved_model/"
 
@@ -102,7 +102,9 @@ def push_version(
             events_held_out=measured.held_out,
         )  # fmt: skip
     verdict = (
-        _judged(transaction, model, contract, measured) if measured else _unjudged(transaction, model, contract, by)
+        _judged(transaction, model, contract, measured, files)
+        if measured
+        else _unjudged(transaction, model, contract, by)
     )
     version = model.newest_version + 1
     row = add_done_round(transaction, plan, version)
@@ -114,7 +116,9 @@ def push_version(
     return published.get_version(transaction.connection, model.name, version)
 
 
-def _judged(transaction: Transaction, model: Model, contract: JsonMap, measured: Measured) -> Verdict:
+def _judged(
+    transaction: Transaction, model: Model, contract: JsonMap, measured: Measured, files: Sequence[FileEntry]
+) -> Verdict:
     verdict = judge(
         measured.gate, metrics=measured.metrics, evaluation=measured.evaluation, has_parent=True,
         held_out_count=measured.held_out,
@@ -122,6 +126,7 @@ def _judged(transaction: Transaction, model: Model, contract: JsonMap, measured:
     live = model.aliases.get(PRODUCTION, model.head_version)
     before = published.contract_of_version(transaction.connection, model.name, live)
     verdict = refuse_changed(verdict, before=before, after=contract, allowed=False)
+    verdict = refuse_large(verdict, files)
     if verdict.decision is Decision.REJECT:
         return verdict
     if measured.against != live:

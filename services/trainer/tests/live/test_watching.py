@@ -538,3 +538,17 @@ def test_what_the_log_no_longer_has_is_passed_over_and_an_answer_that_is_no_numb
     judge = registry.handed_in[-1].versions[2]["judge"]
     assert (judge["samples"], judge["verdict"]) == (20, "worse"), "by the first record of labels"
     assert judge["difference"] == pytest.approx(1 - 0.1**2)
+
+
+def test_production_that_is_older_than_many_versions_keeps_its_count_and_its_comparison(log: Log) -> None:
+    registry = Registry({"production": 1, "predecessor": 30})
+    for number in range(2, 20):
+        log.predict([number], 0.9, number, "")
+        log.label([number], "yes")
+    for number in range(100, 103):
+        log.predict([number], 0.9, 1, "production")
+        log.predict([number], 0.9, 30, "predecessor")
+        log.label([number], "yes")
+        _watch(registry, log).turn()
+    assert registry.track(1, "production")["total"]["examples"] == 3
+    assert registry.handed_in[-1].versions[1]["judge"]["samples"] == 3

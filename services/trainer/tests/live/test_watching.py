@@ -545,6 +545,7 @@ def test_production_that_is_older_than_many_versions_keeps_its_count_and_its_com
     for number in range(2, 20):
         log.predict([number], 0.9, number, "")
         log.label([number], "yes")
+    _watch(registry, log).turn()
     for number in range(100, 103):
         log.predict([number], 0.9, 1, "production")
         log.predict([number], 0.9, 30, "predecessor")

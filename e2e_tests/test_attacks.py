@@ -46,6 +46,8 @@ _PREDICT = json.dumps({"instances": PROBES}).encode()
 _EVENTS = json.dumps({"events": [{"a": 0.1, "b": 0.2, "above": 1}]}).encode()
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _HTML = {"Accept": "text/html"}
+_CONNECTIONS, _CALLS = 4, 12
+"""Of one principal, at the doors that are flooded with them."""
 _SECRET = ("access", "tls")
 """Folders of a platform that hold secrets."""
 
@@ -154,7 +156,9 @@ _JWTS: Mapping[str, Any] = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launcher = Launcher(tmp_path_factory.mktemp("attacked"))
-    with issuer() as made:
+    with issuer() as made, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("INGEST_MAX_CONNECTIONS_PER_PRINCIPAL", str(_CONNECTIONS))
+        environment.setenv("REGISTRY_MAX_CALLS_PER_PRINCIPAL", str(_CALLS))
         launcher.up(port_offset=None, identity=True, tls=True)
         try:
             launcher.wait_until_ready(timeout_seconds=120)
@@ -213,6 +217,20 @@ _OVER_HTTP = {
     "an author changes another's model": ("registry", "PUT", f"/v1/models/{MODEL}", "author", {}, _MODEL_BODY, {403}),
     "an author trains another's model": ("trainer", "POST", f"/v1/models/{MODEL}:train", "author", {}, _BY, {403}),
     "an author changes a stream": ("registry", "PUT", _OF_STREAM, "author", {}, _SCHEMA, {403}),
+    "an author stops another's round": (
+        "registry", "POST", f"/v1/models/{MODEL}/rounds/{MODEL}-000001:stop", "author", {}, _BY, {403},
+    ),
+    "an author profiles another's model": (
+        "trainer", "POST", f"/v1/models/{MODEL}:profile", "author", {}, b"{}", {403},
+    ),
+    "an author pauses another's model": ("registry", "POST", f"/v1/models/{MODEL}:pause", "author", {}, _BY, {403}),
+    "a predictor asks asynchronously for another's model": (
+        "serving", "POST", "/v1/models/other:predictAsync", "predictor", {}, _PREDICT, {403},
+    ),
+    "a sender reads the audit log": ("registry", "GET", "/v1/audit", "sender", {}, b"", {403}),
+    "a viewer replays dead letters": (
+        "ingest", "POST", f"{_OF_STREAM}/deadletters:replay", "viewer", {}, b"{}", {403, 404},
+    ),
     "a sender reads events": ("ingest", "GET", f"{_OF_STREAM}/events", "sender", {}, b"", {403}),
     "a pattern and a path": ("serving", "POST", "/v1/models/a%2F..%2Fb:predict", "pattern", {}, _PREDICT, {403}),
     "a pattern and dots": ("serving", "POST", "/v1/models/a/../b:predict", "pattern", {}, _PREDICT, {400, 403}),
@@ -330,12 +348,15 @@ def _statuses(world: World, service: str, sent: bytes, count: int) -> list[int]:
     ):
         wire.sendall(sent)
         file = wire.makefile("rb")
-        found = []
-        for _ in range(count):
-            found.append(int(file.readline().split()[1]))
-            headers = dict(line.lower().split(b": ", 1) for line in iter(file.readline, b"\r\n"))
-            file.read(int(headers.get(b"content-length", b"0")))
-        return found
+        return [_status_of(file) for _ in range(count)]
+
+
+def _status_of(file: Any) -> int:
+    """Of the next answer, which is read whole."""
+    status = int(file.readline().split()[1])
+    headers = dict(line.lower().split(b": ", 1) for line in iter(file.readline, b"\r\n"))
+    file.read(int(headers.get(b"content-length", b"0")))
+    return status
 
 
 def _wire(world: World, service: str) -> socket.socket:
@@ -415,6 +436,50 @@ def test_a_viewers_session_sees_no_button_and_submits_no_form(world: World) -> N
     fields = urlencode({"token": form, "from": "1", "reason": ""}).encode()
     path = f"/models/{MODEL}/do/rollback"
     assert world.ask("registry", "POST", path, {**_FORM, "Cookie": cookies}, fields)[0] == 403
+
+
+def test_one_principals_connections_take_its_own_place_and_no_others(world: World) -> None:
+    """Those that are idle end, the oldest first."""
+    trusted = context_of(world.ca_file)
+    head = "".join(f"{name}: {value}\r\n" for name, value in world.bearer("sender").items())
+    sent = f"GET {_OF_STREAM} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode()
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(_CONNECTIONS + 2):
+            plain = stack.enter_context(_wire(world, "ingest"))
+            wire = stack.enter_context(trusted.wrap_socket(plain, server_hostname="127.0.0.1"))
+            opened.append((wire, wire.makefile("rb")))
+            wire.sendall(sent)
+            assert _status_of(opened[-1][1]) == 200
+        for _, file in opened[:2]:
+            with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
+                assert file.read(1) == b""
+        assert world.ask("ingest", "GET", _OF_STREAM, world.bearer("operator"))[0] == 200
+        wire, file = opened[-1]
+        wire.sendall(sent)
+        assert _status_of(file) == 200, "what is within the bound stays"
+
+
+def test_one_principals_open_streams_are_bounded_and_others_are_answered(world: World) -> None:
+    request = registry_pb2.WatchRequest().SerializeToString()
+    with world.channel("registry") as channel:
+        watch: Any = channel.unary_stream(f"/{_REGISTRY}/Watch")
+        held = [watch(request, timeout=120, metadata=world.metadata("viewer")) for _ in range(_CALLS)]
+        for call in held:
+            next(call)
+        one_more = registry_pb2.ListModelsRequest()
+        listed = world.call("registry", f"{_REGISTRY}/ListModels", one_more, world.metadata("viewer"))
+        assert listed is grpc.StatusCode.RESOURCE_EXHAUSTED
+        others = world.call("registry", f"{_REGISTRY}/ListModels", one_more, world.metadata("operator"))
+        assert others is grpc.StatusCode.OK
+        for call in held:
+            call.cancel()
+
+    def is_free() -> bool:
+        metadata = world.metadata("viewer")
+        return world.call("registry", f"{_REGISTRY}/ListModels", one_more, metadata) is grpc.StatusCode.OK
+
+    until(is_free, "the ended streams have made room")
 
 
 def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) -> None:

@@ -1,6 +1,7 @@
 """A service's HTTP routes behind its rules: one place, before any route."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from common.process.http_protocol import CERTIFICATE, CONNECTION
 Identify = Callable[[Scope], Principal]
 """Whose request it is. Raises Unauthenticated."""
 Refused = Callable[[Request, Exception], Response]
+_MOST_PASSED = 4096
 
 
 class GuardedRoutes:
@@ -28,6 +30,8 @@ class GuardedRoutes:
     ) -> None:
         self._app, self._guard, self._routes, self._refused = app, guard, routes, refused
         self._identify = identify or self._by_header
+        self._passed: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = {}
+        """By method and path, of requests that were let in: the action, and what the path names."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,22 +53,26 @@ class GuardedRoutes:
 
     def _let_in(self, scope: Scope) -> None:
         """Raises Unauthenticated, PermissionDenied, Overloaded."""
-        route, found = self._route_of(scope)
-        if route is None:
+        asked = scope["method"], scope["path"]
+        found = self._passed.get(asked) or self._action_of(scope)
+        if found is None:
             self._identify(scope)  # The router answers 404 or 405.
             return
-        action = action_of(route, scope["method"])
+        action, named = found
         principal = self._guard.let_in(action, lambda: self._identify(scope))
         if principal.is_identified and CONNECTION in scope:
             scope[CONNECTION].belong(principal.name)
-        self._guard.check(action, principal, values_of(found["path_params"]))
+        self._guard.check(action, principal, values_of(named))
+        if len(self._passed) >= _MOST_PASSED:
+            self._passed.clear()
+        self._passed[asked] = found
 
-    def _route_of(self, scope: Scope) -> tuple[BaseRoute | None, Scope]:
+    def _action_of(self, scope: Scope) -> tuple[str, Mapping[str, Any]] | None:
         for route in self._routes:
             match, found = route.matches(scope)
             if match is Match.FULL:
-                return route, found
-        return None, {}
+                return action_of(route, scope["method"]), found["path_params"]
+        return None
 
     def _by_header(self, scope: Scope) -> Principal:
         return self._guard.access.principal_of(credentials_of(scope))

@@ -122,7 +122,8 @@ class AsyncDoor:
             reading.request.traceparent = span.traceparent if span is not None else ""
             prediction_id = await self._predictions.submit(
                 route, reading.request,
-                rows=reading.is_rows, deadline_seconds=deadline_seconds, serialized=reading.serialized,
+                rows=reading.is_rows, row_count=reading.rows, deadline_seconds=deadline_seconds,
+                serialized=reading.serialized,
             )  # fmt: skip
             error = ""
         except RequestFailed as failed:

@@ -9,6 +9,7 @@ What a crash in `submit` leaves behind: nothing, or a prediction whose id nobody
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import Counter
@@ -20,19 +21,23 @@ import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.access.principal import current
 from common.errors import Unavailable
 from protos import queue_pb2
 from services.serving.front.routing import Route
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.async_scripts import (
+    ADVANCE,
     FORGET,
     LENGTHS,
     NO_RUNNER,
     QUEUE_FULL,
     READ,
+    SHARE_FULL,
     SUBMIT,
     TOO_LARGE,
     TOO_MANY,
+    WAITS,
 )
 from services.serving.queue.redis_connection import Argument, RedisConnection, Reply, connect
 from services.serving.queue.scripts import Script
@@ -41,9 +46,17 @@ from services.serving.wire.prediction import RequestFailed
 
 PREFIX = "headrace:prediction:"
 _INDEX, _BYTES, _OPEN = "headrace:predictions", "headrace:predictions:bytes", "headrace:predictions:open"
+_LINES = "headrace:predictions:lines"
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _POLL_AGAIN_SECONDS = 0.2
+_TURN_SECONDS, _LOOK_FOR_LINES_SECONDS = 0.005, 1.0
+"""Between two looks at the lines of principals: while requests wait in them, and otherwise, as another front may have
+left some."""
+_BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 2, 32, 512
+"""Requests of all lines that are in the queue, by the batches of its runners (turns.py)."""
+_TURNS_OF_ONE = 8
+"""That a request costs at most, however many rows it has."""
 _POLLED_AT_ONCE = 500
 _MOST_WAITING = 2_000
 _ID_BYTES = 16
@@ -112,6 +125,9 @@ class AsyncPredictions(Collector):
         self.waiting_count = 0
         """Requests that wait for an answer at this front."""
         self._poll: asyncio.Task[None] | None = None
+        self._turns: asyncio.Task[None] | None = None
+        self._is_waited_for = asyncio.Event()
+        """Requests wait for their turn."""
         self._is_stopping = False
         self._counts: Counter[str] = Counter()
 
@@ -121,10 +137,12 @@ class AsyncPredictions(Collector):
         request: queue_pb2.PredictionRequest,
         *,
         rows: bool,
+        row_count: int = 1,
         deadline_seconds: float | None = None,
         serialized: bytes = b"",
     ) -> str:
         """Enqueues a request whose signature and inputs are filled in; returns the prediction's id once Redis has it.
+        With identity it waits there for its principal's turn, at a cost of its rows.
 
         Args:
             serialized: the inputs and the rest of it where they are serialized already.
@@ -147,19 +165,44 @@ class AsyncPredictions(Collector):
         }
         if request.traceparent:
             header |= {"traceparent": request.traceparent, "submitted_at_micros": str(int(time.time() * 1e6))}
+        self._help_with_turns()
+        asks, batch = current(), route.queue.load.at_once
+        principal = asks.name if asks.is_identified else ""
+        ahead = min(max(_BATCHES_AHEAD * batch * max(route.queue.runners, 1), _FEWEST_AHEAD), _MOST_AHEAD)
         taken = await self._run(
             SUBMIT,
             [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
             [
                 self._limit_of(route), request.SerializeToString() + serialized, prediction_id, orjson.dumps(header),
                 int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, PREFIX,
+                principal, max(1, min(row_count, _TURNS_OF_ONE * batch)), f"{ahead} {batch}",
             ],
         )  # fmt: skip
-        if taken != 1:
+        if taken not in (1, WAITS):
             self._counts["refused"] += 1
-            raise _refusal(int(str(taken)), route, limits)
+            raise _refusal(int(str(taken)), route, limits, principal)
+        if taken == WAITS:
+            self._is_waited_for.set()
         self._counts["submitted"] += 1
         return prediction_id
+
+    def _help_with_turns(self) -> None:
+        """At each front that a principal asks, whichever front took its requests: that front may be gone."""
+        if self._turns is None and current().is_identified:
+            self._turns = asyncio.get_running_loop().create_task(self._give_turns())
+
+    async def _give_turns(self) -> None:
+        while True:
+            try:
+                if not await self._run(ADVANCE, [], [PREFIX]):
+                    self._is_waited_for.clear()
+            except RequestFailed:
+                await asyncio.sleep(_POLL_AGAIN_SECONDS)
+            if self._is_waited_for.is_set():
+                await asyncio.sleep(_TURN_SECONDS)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_waited_for.wait(), _LOOK_FOR_LINES_SECONDS)
 
     def _limit_of(self, route: Route) -> int:
         """Half of what the queue may hold: whoever waits for an answer shall find room beside those who do not."""
@@ -172,6 +215,7 @@ class AsyncPredictions(Collector):
         Raises:
             RequestFailed: NOT_FOUND for an id that nobody knows, any more or at all.
         """
+        self._help_with_turns()
         late = queue_pb2.PredictionReply(
             request_id=prediction_id.encode(),
             error_code=Code.DEADLINE_EXCEEDED,
@@ -271,15 +315,16 @@ class AsyncPredictions(Collector):
         return forgotten == 1
 
     async def status(self) -> Mapping[str, Any]:
-        """How many are open or kept, the bytes that are counted for them, and how many requests wait at this front for
-        an answer; empty while Redis is away."""
+        """How many are open or kept, the bytes that are counted for them, how many requests wait at this front for an
+        answer, and queues at which requests wait for their turn; empty while Redis is away."""
         try:
             count = await self._ask(b"ZCARD", _INDEX)
             counted = await self._ask(b"HGET", _BYTES, b"")
+            lines = await self._ask(b"HLEN", _LINES)
         except RequestFailed:
             return {}
         held = int(counted) if isinstance(counted, bytes) else 0
-        return {"count": count, "bytes": held, "waiting": self.waiting_count}
+        return {"count": count, "bytes": held, "waiting": self.waiting_count, "lines": lines}
 
     def stop(self) -> None:
         """Ends all waiting, now and later: who waits is told what is known."""
@@ -288,8 +333,9 @@ class AsyncPredictions(Collector):
             self._wake(prediction_id)
 
     def close(self) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
+        for task in (self._poll, self._turns):
+            if task is not None:
+                task.cancel()
         if self._connection is not None:
             self._connection.close()
 
@@ -335,7 +381,7 @@ def _unknown(prediction_id: str) -> RequestFailed:
     )
 
 
-def _refusal(taken: int, route: Route, limits: AsyncLimits) -> RequestFailed:
+def _refusal(taken: int, route: Route, limits: AsyncLimits, principal: str) -> RequestFailed:
     queue = f"model {route.queue.model} ({route.queue.target})"
     if taken == NO_RUNNER:
         return RequestFailed(Code.UNAVAILABLE, f"nobody serves {queue} right now; try again")
@@ -343,6 +389,12 @@ def _refusal(taken: int, route: Route, limits: AsyncLimits) -> RequestFailed:
         return RequestFailed(
             Code.RESOURCE_EXHAUSTED,
             f"the queue of {queue} is half full; asynchronous predictions take no more; try again",
+        )
+    if taken == SHARE_FULL:
+        return RequestFailed(
+            Code.RESOURCE_EXHAUSTED,
+            f"asynchronous predictions of {principal} for {queue} wait for their turn, and others need room, too; "
+            "try again",
         )
     if taken == TOO_MANY:
         return RequestFailed(

@@ -6,27 +6,94 @@
     headrace:predictions:bytes   hash: id -> bytes that are counted for it; the field "" is their sum
     headrace:predictions:open    list of ids whose answers were not counted yet
 
+Where identity is on, requests wait here for their turn, as at a front (turns.py): a front that dies must lose none.
+
+    headrace:predictions:lines   hash: queue -> the requests of all lines together that may be in it, and rows a turn
+    headrace:predictions:request:<id>           the request, as long as it waits
+    headrace:predictions:line:<principal>:<queue>   list of `rows id`, in order
+    headrace:predictions:turns:<queue>          list of the principals with a line; the first has its turn
+    headrace:predictions:credits:<queue>   hash: principal -> rows that it may put in; `waiting ` -> those of all lines
+    headrace:predictions:sent:<queue>      set of ids that are in the queue, and were not answered at the last look
+
 A runner needs to know nothing of this: the list is the reply address of the request. Its lifetime is the one the front
 gave it, because COMPLETE (queue_scripts.py) leaves lists under this prefix theirs.
 """
 
 from services.serving.queue.scripts import Script
 
-NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE = -1, 0, -3, -4
+NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE, SHARE_FULL = -1, 0, -3, -4, -5
+WAITS = 2
 
-SUBMIT = Script("""
+_ADVANCE = """
+local own = 'headrace:predictions:'
+-- Puts in what the lines' part of the queue has room for: deficit round robin, a row costs one. What is forgotten or
+-- past its deadline is left out.
+local function advance(queue, prefix)
+  local most, quantum = string.match(redis.call('HGET', own .. 'lines', queue) or '0 1', '(%d+) (%d+)')
+  local turns, credits, sent = own .. 'turns:' .. queue, own .. 'credits:' .. queue, own .. 'sent:' .. queue
+  for _, id in ipairs(redis.call('SMEMBERS', sent)) do
+    if redis.call('LLEN', prefix .. id) ~= 1 then
+      redis.call('SREM', sent, id)
+    end
+  end
+  local free = most - redis.call('SCARD', sent)
+  while free > 0 do
+    local principal = redis.call('LINDEX', turns, 0)
+    if not principal then
+      redis.call('HDEL', own .. 'lines', queue)
+      redis.call('DEL', credits)
+      return 0
+    end
+    local line = own .. 'line:' .. principal .. ':' .. queue
+    local rows, id = string.match(redis.call('LINDEX', line, 0), '(%d+) (.+)')
+    local request = redis.call('GET', own .. 'request:' .. id)
+    local is_wanted = request and redis.call('LLEN', prefix .. id) == 1
+    if is_wanted and tonumber(redis.call('HGET', credits, principal) or 0) < tonumber(rows) then
+      redis.call('HINCRBY', credits, principal, quantum)
+      redis.call('LMOVE', turns, turns, 'LEFT', 'RIGHT')
+    else
+      redis.call('LPOP', line)
+      redis.call('HINCRBY', credits, 'waiting ', -1)
+      if is_wanted then
+        redis.call('HINCRBY', credits, principal, -rows)
+        local header = cjson.decode(redis.call('LINDEX', prefix .. id, 0))
+        header.entry = redis.call('XADD', queue, '*', 'r', request)
+        redis.call('LSET', prefix .. id, 0, cjson.encode(header))
+        redis.call('SADD', sent, id)
+        free = free - 1
+      end
+      redis.call('DEL', own .. 'request:' .. id)
+      if redis.call('LLEN', line) == 0 then
+        redis.call('LPOP', turns)
+        redis.call('HDEL', credits, principal)
+      end
+    end
+  end
+  return redis.call('LLEN', turns)
+end
+"""
+
+SUBMIT = Script(
+    _ADVANCE
+    + """
 -- Enqueues one request and makes the place for its answer, or does nothing. Beforehand it forgets what is over and
 -- counts the answers that came since: each call looks at more open ids than it adds, so the count stays close behind.
 -- KEYS: queue, serving set, prediction, predictions, bytes, open
--- ARGV: queue limit, request, id, header, lifetime in ms, limit of predictions, limit of bytes, prefix of the keys
--- Answer: 1, or one of the numbers above.
+-- ARGV: queue limit, request, id, header, lifetime in ms, limit of predictions, limit of bytes, prefix of the keys,
+--   principal ('' without identity), rows as they count, what `lines` holds for the queue
+-- Answer: 1 when it is in the queue or nobody waits for a turn, 2 when requests wait, or one of the numbers above.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
   return -1
 end
-if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[1]) then
+local credits, line = own .. 'credits:' .. KEYS[1], own .. 'line:' .. ARGV[9] .. ':' .. KEYS[1]
+local room = ARGV[1] - redis.call('XLEN', KEYS[1]) - (redis.call('HGET', credits, 'waiting ') or 0)
+if room <= 0 then
   return 0
+end
+if ARGV[9] ~= '' and redis.call('LLEN', line) >= 8 * room then
+  return -5
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('HINCRBY', KEYS[5], '', -(redis.call('HGET', KEYS[5], id) or 0))
@@ -54,17 +121,43 @@ local size = #ARGV[2] + #ARGV[4]
 if tonumber(redis.call('HGET', KEYS[5], '') or 0) + size > tonumber(ARGV[7]) then
   return -4
 end
-local entry = redis.call('XADD', KEYS[1], '*', 'r', ARGV[2])
 local header = cjson.decode(ARGV[4])
-header.entry = entry
+header.entry = ''
+if ARGV[9] == '' then
+  header.entry = redis.call('XADD', KEYS[1], '*', 'r', ARGV[2])
+end
 redis.call('RPUSH', KEYS[3], cjson.encode(header))
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
 redis.call('ZADD', KEYS[4], now + ARGV[5], ARGV[3])
 redis.call('HSET', KEYS[5], ARGV[3], size)
 redis.call('HINCRBY', KEYS[5], '', size)
 redis.call('RPUSH', KEYS[6], ARGV[3])
-return 1
-""")
+if ARGV[9] == '' then
+  return 1
+end
+redis.call('SET', own .. 'request:' .. ARGV[3], ARGV[2], 'PX', ARGV[5])
+if redis.call('RPUSH', line, ARGV[10] .. ' ' .. ARGV[3]) == 1 then
+  redis.call('RPUSH', own .. 'turns:' .. KEYS[1], ARGV[9])
+end
+redis.call('HINCRBY', credits, 'waiting ', 1)
+redis.call('HSET', own .. 'lines', KEYS[1], ARGV[11])
+return advance(KEYS[1], ARGV[8]) > 0 and 2 or 1
+"""
+)
+
+ADVANCE = Script(
+    _ADVANCE
+    + """
+-- Gives all lines their turns.    ARGV: prefix of the keys    Answer: queues with requests that wait.
+local count = 0
+for _, queue in ipairs(redis.call('HKEYS', own .. 'lines')) do
+  if advance(queue, ARGV[1]) > 0 then
+    count = count + 1
+  end
+end
+return count
+"""
+)
 
 READ = Script("""
 -- The header and the answer of a prediction. Past its deadline one without an answer gets one, for good: ARGV[1].
@@ -104,9 +197,10 @@ if not header or string.sub(header, 1, 1) ~= '{' then
 end
 local told = cjson.decode(header)
 local is_open = redis.call('LLEN', KEYS[1]) < 2
-if is_open then
+if is_open and told.entry ~= '' then
   redis.call('XDEL', told.queue, told.entry)
 end
+redis.call('DEL', 'headrace:predictions:request:' .. ARGV[1])
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HINCRBY', KEYS[3], '', -(redis.call('HGET', KEYS[3], ARGV[1]) or 0))
@@ -114,4 +208,4 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 return is_open and 1 or 0
 """)
 
-ALL = (SUBMIT, READ, LENGTHS, FORGET)
+ALL = (SUBMIT, ADVANCE, READ, LENGTHS, FORGET)

@@ -1,8 +1,9 @@
 """Asynchronous predictions over HTTP: real Redis, fronts and a runner; what is answered, kept, bounded and refused."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +11,13 @@ import numpy as np
 import pytest
 import redis
 
+from common.access.access import Access
+from common.access.guard import Guard
 from common.process.tracing import open_tracing
 from protos import queue_pb2
+from services.serving.doors.rules import serving_rules
 from services.serving.front.async_predictions import AsyncLimits
+from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
@@ -21,12 +26,15 @@ from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
+from testing.walking import bearer, write_access
 
 _WAIT_SECONDS = 60.0
 _MAX_BODY_BYTES = 4096
 _ROWS = {"instances": [[1, 2]]}
 _SUBMIT = "/v1/models/m:predictAsync"
 _UNKNOWN = "/v1/predictions/0123456789abcdef"
+_BATCH = BatchingOptions.max_batch_size
+_AHEAD = 2 * _BATCH
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +267,7 @@ def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: Redi
         assert client.get("/headrace/status").json()["async_predictions"]["bytes"] > 8000
         client.delete(f"/v1/predictions/{large}")
         assert client.get("/headrace/status").json()["async_predictions"] == {
-            "count": 0, "bytes": 0, "waiting": 0,
+            "count": 0, "bytes": 0, "waiting": 0, "lines": 0,
         }  # fmt: skip
         submit(client, {"instances": [[1, 2]]})
 
@@ -299,3 +307,66 @@ def test_a_traced_one_is_followed_from_its_submission_to_its_answer_whichever_re
         assert (batch["attributes"]["headrace.model"], batch["attributes"]["headrace.version"]) == ("m", 3)
         assert batch["error"] == error
     assert len(spans) == 9, "an answer that is fetched again is told once"
+
+
+def _order_of(
+    redis_server: RedisServer, folder: Path, *, queue_limit: int, asked: Callable[[httpx.Client, httpx.Client], str]
+) -> list[float]:
+    """The first numbers of the requests as a runner answers them, once `asked` (by ann, by bob) has returned the id of
+    the last, which another front then hands over."""
+    access = Access(write_access(folder / "access.yaml", {"predictor": ("predict:m",), "viewer": ("predict:m",)}))
+    guard, order = Guard(access, serving_rules()), list[float]()
+
+    def noted(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        order.append(float(inputs["x"].flat[0]))
+        return sums_of_no_negative(inputs, request)
+
+    state = replica_state(version())
+    with FakeRunner(redis_server.url, noted) as runner:
+        runner.answers.clear()
+        with (
+            FrontThread(redis_server.url, state, queue_limit=queue_limit, guard=guard) as front,
+            plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS, headers=bearer("predictor")) as ann,
+            plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS, headers=bearer("viewer")) as bob,
+        ):
+            last = asked(ann, bob)
+        runner.answers.set()
+        with (
+            FrontThread(redis_server.url, state, guard=guard) as other,
+            plain_http.client(base_url=other.url, timeout=_WAIT_SECONDS, headers=bearer("predictor")) as client,
+        ):
+            assert client.get(f"/v1/predictions/{last}", params={"wait_seconds": 60}).status_code == 200
+    return order
+
+
+def test_with_identity_a_long_line_of_one_principal_holds_up_no_other(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    def asked(ann: httpx.Client, bob: httpx.Client) -> str:
+        for number in range(400):
+            last = submit(ann, {"instances": [[number, 0]]})
+        submit(bob, {"instances": [[1000, 0]]})
+        assert redis.Redis.from_url(redis_server.url).hlen("headrace:predictions:lines") == 1
+        forgotten = submit(ann, {"instances": [[2000, 0]]})
+        assert ann.delete(f"/v1/predictions/{forgotten}").json()["was_open"]
+        return last
+
+    order = _order_of(redis_server, tmp_path, queue_limit=1024, asked=asked)
+    assert [number for number in order if number != 1000] == list(range(400)), (
+        "none is lost, and ann's keep their order"
+    )
+    assert order.index(1000) <= _AHEAD + _BATCH
+
+
+def test_with_identity_one_principal_leaves_room_in_the_lines(redis_server: RedisServer, tmp_path: Path) -> None:
+    limit = _AHEAD + 22
+
+    def asked(ann: httpx.Client, bob: httpx.Client) -> str:
+        statuses = [ann.post(_SUBMIT, json={"instances": [[number, 0]]}) for number in range(limit)]
+        assert [answer.status_code for answer in statuses] == [202] * (limit - 2) + [429] * 2
+        assert "predictions of predictor for model m" in statuses[-1].json()["error"]
+        submit(bob, {"instances": [[1000, 0]]})
+        return str(statuses[0].json()["id"])
+
+    order = _order_of(redis_server, tmp_path, queue_limit=2 * limit, asked=asked)
+    assert order[: _AHEAD // 2] == list(range(_AHEAD // 2))

@@ -75,8 +75,8 @@ class Model:
     """Events that it never learns again (forgotten.py)."""
     canary: JsonMap = field(default_factory=dict)
     """Of a canary that the definition's rollout brings to production in stages: {"version", "stage": from 0, "stages",
-    "share": per cent, "by": key or request, "since": epoch seconds, "verdict": "" while it is being judged}; {}: there
-    is none."""
+    "share": per cent, "by": key or request, "since": epoch seconds, "verdict": "" while it is being judged, and its
+    guards "slices" and "memory_bytes"}; {}: there is none."""
 
     def rolled_back_now(self) -> JsonMap:
         """rolled_back while the next round starts from where production was moved to, else {}."""

@@ -48,6 +48,7 @@ from headrace.commands import (
     rebuild,
     records,
     rounds,
+    search,
     signing,
     start,
     stats,
@@ -233,6 +234,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Without a platform": {
         "features": start.features,
         "fit": fit.fit,
+        "search": search.search,
     },
     "Stop, keep, remove": {
         "pause": lifecycle.pause,

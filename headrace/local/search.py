@@ -1,0 +1,172 @@
+"""A search over keys of model.yaml: Optuna proposes values, a round with them answers with a metric of held-out events.
+
+    training.optimizer.learning_rate: {low: 0.0001, high: 0.1, log: true}
+    training.batch_size: {low: 64, high: 512, step: 64}       # whole numbers, as both ends are
+    parameters.hidden_units: [[32], [64, 32]]                 # one of these
+
+Sections that choose the events, or how they are judged, stay as they are: trials are compared on equal events.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.definition.fields import Fields
+from common.definition.metrics import Direction
+from common.definition.model import DEFINITION_FILE, parse_definition
+from common.errors import HeadraceError, InvalidInput
+from common.strict_yaml import read_yaml
+
+Sampler = Literal["tpe", "random"]
+Files = Mapping[str, bytes]
+_SECTIONS = ("training", "parameters", "features")
+_MOST_TRIALS = 10_000
+
+
+@dataclass(frozen=True)
+class Range:
+    low: float
+    high: float
+    step: float | None = None
+    log: bool = False
+    is_whole: bool = False
+
+
+Space = Mapping[str, Range | Sequence[Any]]
+"""By dotted key of model.yaml."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Attributes:
+    value: of the metric; None where the round failed.
+    problem: why.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    value: float | None
+    problem: str = ""
+
+
+def parse_space(document: object) -> Space:
+    """Raises InvalidInput: which key, what was expected."""
+    if not isinstance(document, Mapping) or not document:
+        raise InvalidInput("a search space must be a mapping of keys of model.yaml to ranges or lists")
+    space: dict[str, Range | Sequence[Any]] = {}
+    for key, said in document.items():
+        if str(key).partition(".")[0] not in _SECTIONS or "." not in str(key):
+            raise InvalidInput(f"search: {key} must be a key below {', '.join(_SECTIONS)}, with dots between names")
+        space[str(key)] = _choices(str(key), said) if isinstance(said, list) else _range(str(key), said)
+    return space
+
+
+def _choices(key: str, said: list[Any]) -> list[Any]:
+    if len(said) < 2:
+        raise InvalidInput(f"search: {key} needs two values or more to choose from, got {said!r}")
+    return said
+
+
+def _range(key: str, said: object) -> Range:
+    fields = Fields(f"search: {key}", said)
+    low, high = fields.number("low"), fields.number("high")
+    step, log = fields.optional_number("step", None, minimum=1e-12), fields.flag("log", False)
+    fields.finish()
+    found = Range(low, high, step, log, is_whole=_is_whole(said))
+    if not low < high or (found.log and low <= 0):
+        raise InvalidInput(f"search: {key} must go from low up to high, above 0 with log; got {low:g} and {high:g}")
+    if found.log and found.step:
+        raise InvalidInput(f"search: {key} has steps of one size or the log scale; keep one of them")
+    if found.is_whole and step and not step.is_integer():
+        raise InvalidInput(f"search: {key} is of whole numbers, and step {step:g} is not")
+    return found
+
+
+def _is_whole(said: object) -> bool:
+    ends = [said.get("low"), said.get("high")] if isinstance(said, Mapping) else []
+    return all(isinstance(one, int) and not isinstance(one, bool) for one in ends)
+
+
+def with_values(files: Files, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """The definition with other values.
+
+    Raises:
+        InvalidInput: it is refused so, or a key's parent is no mapping.
+    """
+    import yaml
+
+    mapping = copy.deepcopy(read_yaml(files[DEFINITION_FILE], DEFINITION_FILE))
+    for key, value in values.items():
+        *parents, name = key.split(".")
+        section: Any = mapping
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise InvalidInput(f"search: {key}: {parent} of {DEFINITION_FILE} is no mapping, but {section!r}")
+        section[name] = value
+    changed = {**files, DEFINITION_FILE: yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True).encode()}
+    parse_definition(changed)
+    return changed
+
+
+def search(
+    files: Files,
+    space: Space,
+    measure: Callable[[Files], float],
+    *,
+    trials: int,
+    direction: Direction,
+    sampler: Sampler = "tpe",
+    seed: int = 0,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> list[Trial]:
+    """All trials, in order; equal arguments and measurements give equal trials.
+
+    Args:
+        measure: trains a definition; raises InvalidInput where it cannot.
+
+    Raises:
+        InvalidInput: Optuna is not installed, a key is none of model.yaml's, or no trial succeeded.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise InvalidInput("a search needs Optuna: pip install headrace[search]") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    goal = optuna.study.StudyDirection.MAXIMIZE if direction == "higher" else optuna.study.StudyDirection.MINIMIZE
+    study = optuna.create_study(direction=goal, sampler=samplers[sampler](seed=seed))
+    with_values(files, {key: _first(one) for key, one in space.items()})
+    found: list[Trial] = []
+    for number in range(min(trials, _MOST_TRIALS)):
+        asked = study.ask()
+        values = {key: _suggested(asked, key, one) for key, one in space.items()}
+        try:
+            value = measure(with_values(files, values))
+            study.tell(asked, value)
+            trial = Trial(number, values, value)
+        except HeadraceError as error:
+            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            trial = Trial(number, values, None, error.message)
+        found.append(trial)
+        on_trial(trial)
+    if not any(one.value is not None for one in found):
+        raise InvalidInput(f"no trial succeeded; the first: {found[0].problem}")
+    return found
+
+
+def _first(one: Range | Sequence[Any]) -> Any:
+    if not isinstance(one, Range):
+        return one[0]
+    return int(one.low) if one.is_whole else one.low
+
+
+def _suggested(asked: Any, key: str, one: Range | Sequence[Any]) -> Any:
+    """Optuna chooses among texts and numbers only."""
+    if not isinstance(one, Range):
+        return json.loads(asked.suggest_categorical(key, [json.dumps(choice) for choice in one]))
+    if one.is_whole:
+        return asked.suggest_int(key, int(one.low), int(one.high), step=int(one.step or 1), log=one.log)
+    return asked.suggest_float(key, one.low, one.high, step=one.step, log=one.log)

@@ -1,5 +1,6 @@
 """Whether the features of a definition fit the raw features of its stream: names, dtypes and shapes."""
 
+import math
 from collections.abc import Mapping
 
 from common.definition.features import (
@@ -28,11 +29,31 @@ def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> No
             for name in spec.of:
                 member = specs.get(name)
                 _check_raw(spec, raw, name if member is None else str(member.of), in_specs=member is not None)
+            if len(lists := lists_of(spec, specs, schema)) > 2:
+                raise InvalidInput(f"feature {spec.name}: two lists are crossed at most, and of has {', '.join(lists)}")
             continue
         if isinstance(spec, Embedding | Indicator):
             _check_weights(spec, specs[spec.of], raw)
+            if spec.weights and lists_of(specs[spec.of], specs, schema) and isinstance(specs[spec.of], Crossed):
+                raise InvalidInput(f"feature {spec.name}: {spec.of} crosses lists; its ids have no weights")
         else:
             _check_raw(spec, raw, spec.of, in_specs=False)
+
+
+def lists_of(spec: FeatureSpec, specs: Mapping[str, FeatureSpec], schema: Schema) -> list[str]:
+    """The raw features below it, no embedding or indicator, that hold another number of values than one."""
+    members = spec.of if isinstance(spec, Crossed) else (str(spec.of),)
+    sources = [str(specs[name].of) if isinstance(spec, Crossed) and name in specs else name for name in members]
+    return [name for name in sources if schema.feature(name).seen_count != 1]
+
+
+def has_any_length(spec: FeatureSpec, specs: Mapping[str, FeatureSpec], schema: Schema) -> bool:
+    return any(schema.feature(name).is_variable_length for name in lists_of(spec, specs, schema))
+
+
+def values_of_cross(spec: Crossed, specs: Mapping[str, FeatureSpec], schema: Schema) -> int:
+    """Of a cross whose lists have fixed lengths."""
+    return math.prod(schema.feature(name).seen_count or 1 for name in lists_of(spec, specs, schema))
 
 
 def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[str, Feature]) -> None:
@@ -95,9 +116,10 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
     if isinstance(spec, Numeric):
         spec.width(feature.seen_count or 1)
-    if isinstance(spec, Crossed) and feature.seen_count != 1:
+    if isinstance(spec, Crossed) and len(feature.seen_shape) > 1:
         raise InvalidInput(
-            f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {list(feature.seen_shape)}"
+            f"feature {spec.name}: {name} must be a value or a list to be crossed, its shape is "
+            f"{list(feature.seen_shape)}"
         )
     if isinstance(spec, Text) and feature.value_count != 1:
         raise InvalidInput(f"feature {spec.name}: {name} must hold one text, its shape is {list(feature.shape)}")

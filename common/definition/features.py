@@ -154,7 +154,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Crossed:
-    """Fingerprint64 of the members' texts joined by 0x1F, modulo bins. Members are scalar."""
+    """Fingerprint64 of the members' texts joined by 0x1F, modulo bins; of lists, of each value with each."""
 
     name: str
     of: tuple[str, ...]

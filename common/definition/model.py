@@ -247,6 +247,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     fields.finish()
     _check_whole_batches(definition)
     _check_context(definition)
+    _check_balance(definition)
     if estimator and training.bottleneck:
         raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
     check_hooks(training.hooks, module, files)
@@ -270,6 +271,20 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     _check_every_file_is_used(files, definition)
     _check_signatures_file(files)
     return definition
+
+
+def _check_balance(definition: Definition) -> None:
+    balance = definition.training.balance
+    tasks = {head.name: head.task for head in definition.heads}
+    if not balance:
+        return
+    if tasks.get(balance.head) not in ("binary", "multiclass"):
+        known = ", ".join(f"{name} ({task})" for name, task in tasks.items())
+        raise InvalidInput(f"training: balance names {balance.head!r}; expected a binary or multiclass head: {known}")
+    if any(task in COMPARING for task in tasks.values()):
+        raise InvalidInput(
+            "training: balance takes rows again, and a head compares the rows of a batch; keep one of them"
+        )
 
 
 def _check_context(definition: Definition) -> None:

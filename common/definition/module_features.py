@@ -6,7 +6,8 @@ made of ids, and what has any length, is for the module's own layers.
 
 from collections.abc import Mapping
 
-from common.definition.features import Crossed, Embedding, FeatureSpec, Indicator, Text, Vocabulary
+from common.definition.feature_sources import has_any_length, lists_of
+from common.definition.features import Embedding, FeatureSpec, Indicator, Text, Vocabulary
 from common.errors import InvalidInput
 from common.schema import Schema
 
@@ -28,8 +29,9 @@ def check_module_features(specs: Mapping[str, FeatureSpec]) -> None:
 def check_module_shapes(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
     """Raises InvalidInput where a raw feature has any length; the specs fit the schema otherwise."""
     for spec in specs.values():
-        if not isinstance(spec, Crossed) and schema.feature(str(spec.of)).is_variable_length:
+        if has_any_length(spec, specs, schema):
+            lists = ", ".join(lists_of(spec, specs, schema))
             raise InvalidInput(
-                f"feature {spec.name}: {spec.of} has any length; a module takes such a list as it is, with a layer "
+                f"feature {spec.name}: {lists} has any length; a module takes such a list as it is, with a layer "
                 f"that adapts, such as keras.layers.StringLookup"
             )

@@ -17,6 +17,7 @@ _MOST_WORST = 64
 _MOST_SAMPLES_PER_SECOND = 192_000
 _MOST_ROWS = 100_000
 _MOST_TAP_BYTES = 64 << 20
+_DEBUGGER_BYTES, _MOST_DEBUGGER_BYTES = 16 << 20, 256 << 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Summaries:
     projector: rows of each embedding table, the first rows, with what each is in words; 0: none.
     taps: tensors to print, patterns of weights/PATH, gradients/PATH and activations/LAYER; after every `tap_blocks`
         blocks, into a file of at most `tap_bytes` beside the log.
+    debugger: operations of a step with their values' health, as TensorBoard's debugger reads them, up to
+        `debugger_bytes`.
     compiled: what XLA made of a step (training.jit_compile), as a text.
     """
 
@@ -42,6 +45,8 @@ class Summaries:
     taps: tuple[str, ...] = ()
     tap_blocks: int = 1
     tap_bytes: int = 1 << 20
+    debugger: bool = False
+    debugger_bytes: int = _DEBUGGER_BYTES
     compiled: bool = False
 
     def check_against_schema(self, schema: Schema) -> None:
@@ -70,11 +75,15 @@ def parse_summaries(section: object) -> Summaries:
         taps=fields.texts("taps", (), may_be_empty=True),
         tap_blocks=fields.integer("tap_blocks", 1, maximum=1_000_000),
         tap_bytes=fields.integer("tap_bytes", 1 << 20, minimum=1024, maximum=_MOST_TAP_BYTES),
+        debugger=fields.flag("debugger", False),
+        debugger_bytes=fields.integer("debugger_bytes", _DEBUGGER_BYTES, minimum=1 << 20, maximum=_MOST_DEBUGGER_BYTES),
         compiled=fields.flag("compiled", False),
     )
     fields.finish()
     if not summaries.taps and (summaries.tap_blocks, summaries.tap_bytes) != (1, 1 << 20):
         raise InvalidInput("summaries: tap_blocks and tap_bytes are of taps; say which tensors")
+    if not summaries.debugger and summaries.debugger_bytes != _DEBUGGER_BYTES:
+        raise InvalidInput("summaries: debugger_bytes is of the debugger's dump; say debugger: true")
     if summaries.audio and not summaries.worst:
         raise InvalidInput("summaries: audio is of the worst examples; say how many (worst)")
     return summaries

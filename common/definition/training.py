@@ -81,6 +81,18 @@ class Prune:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """Rows of a head's rarer classes are taken again until each class of a block has as many as the most frequent.
+
+    Attributes:
+        at_most: how often a row is taken in a pass.
+    """
+
+    head: str
+    at_most: int = 10
+
+
+@dataclass(frozen=True)
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
@@ -101,6 +113,7 @@ class Training:
     summaries: what is kept for TensorBoard.
     prune: zeros in kernels, from the smallest values on.
     quantize_aware: dense and convolutional layers compute with kernels and inputs that are rounded to 8 bits.
+    balance: rows of rarer classes are taken again.
     optimizers: pattern to optimizer: it teaches the variables that the pattern means; the first pattern counts.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     max_steps: a round ends after so many steps; what it has not come to is left out.
@@ -129,6 +142,7 @@ class Training:
     optimizer: Optimizer = Optimizer()
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
+    balance: Balance | None = None
     optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
@@ -177,6 +191,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
+        balance=_balance(fields.take("balance", None)),
         optimizers=_optimizers(fields.take("optimizers", {})),
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
@@ -271,7 +286,10 @@ def _beside_8_bits(training: Training) -> str:
 
 
 def _check_ways(training: Training) -> None:
-    """Of `execution`, `input` and `jit_compile`."""
+    """Of `execution`, `input`, `jit_compile` and `balance`."""
+    ends = {"max_steps": training.max_steps, "early_stopping": training.early_stopping}
+    if training.balance and (end := next((key for key, asked in ends.items() if asked), "")):
+        raise InvalidInput(f"training: balance takes rows of a block again, and {end} ends within it; keep one of them")
     if training.summaries.compiled and not training.jit_compile:
         raise InvalidInput("training: summaries: compiled is of what XLA compiles; say jit_compile: true")
     whole = f"input: {training.input}" if training.input != "memory" else f"execution: {training.execution}"
@@ -374,6 +392,15 @@ def _factors(section: object) -> dict[str, float]:
     if idle := [pattern for pattern, factor in factors.items() if not factor]:
         raise InvalidInput(f"learning_rates: factor 0 for {', '.join(idle)}; name it under training: frozen instead")
     return factors
+
+
+def _balance(section: object) -> Balance | None:
+    if section is None:
+        return None
+    fields = Fields("balance", {"head": section} if isinstance(section, str) else section)
+    balance = Balance(fields.text("head"), fields.integer("at_most", Balance.at_most, minimum=2, maximum=1000))
+    fields.finish()
+    return balance
 
 
 def _optimizers(section: object) -> dict[str, Optimizer]:

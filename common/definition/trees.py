@@ -7,6 +7,7 @@ parameters: {trees_per_round: 50, max_trees: 500, max_depth: 6, learning_rate: 0
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.definition.feature_sources import has_any_length
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, Text, Vocabulary
 from common.definition.fields import Fields
 from common.definition.heads import Head
@@ -120,8 +121,7 @@ def check_trees(
 def check_tree_columns(parameters: TreeParameters, features: Mapping[str, FeatureSpec], schema: Schema) -> None:
     """Raises InvalidInput for a column of which an example may have any number of values."""
     for name in parameters.columns:
-        of = features[name].of
-        if isinstance(features[name], Text) or (isinstance(of, str) and schema.feature(of).is_variable_length):
+        if isinstance(features[name], Text) or has_any_length(features[name], features, schema):
             raise InvalidInput(
                 f"parameters: columns: {name} has any number of values and a tree splits on one; leave it out"
             )

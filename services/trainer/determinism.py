@@ -48,6 +48,12 @@ def block_order(seed: int, *, pass_index: int, block_index: int, count: int) -> 
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64))).permutation(count)
 
 
+def drawing(seed: int, *, pass_index: int, block_index: int) -> np.random.Generator:
+    """Draws that do not depend on how many `block_order` has made."""
+    key = np.array([seed % 2**64, pass_index << 32 | block_index], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, 1], np.uint64)))
+
+
 def group_batches(
     groups: NDArray[np.int64], batch_size: int, *, seed: int, pass_index: int, block_index: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -12,7 +12,7 @@ while it trains.
     after_checkpoint(saved)                          it is written: saved.kind, saved.step, saved.paths
     on_round_end(run)                                once in a round, after its last step
 
-`run` is a Run; on_block may call run.stop().
+`run` is a Run; on_block may call run.stop(). A class may be a Keras callback (keras_callbacks.py).
 What a hook assigns to variables is part of checkpoint, resume and rebuild; what it keeps elsewhere is
 lost with the process. on_checkpoint is called when time has come, so it gets copies and can change nothing.
 """
@@ -28,6 +28,7 @@ import keras
 
 from common.definition.hooks import HookClass
 from common.suggestions import did_you_mean
+from services.trainer.families.keras_callbacks import CallbackHooks
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
 HOOKS: Mapping[str, tuple[str, ...]] = {
@@ -128,10 +129,14 @@ def hooks_of_class(asked: HookClass, module: types.ModuleType) -> HookSet:
         raise DefinitionFailedError(f"{asked.file}: training.hooks names its class {asked.name}, which it lacks")
     with blame_definition(asked.file, doing=asked.name):
         hook = made(**asked.arguments)
+    if isinstance(hook, keras.callbacks.Callback):
+        hook = CallbackHooks(hook, f"{asked.file}: {asked.name}")
     methods = {name: getattr(hook, name) for name in dir(hook) if not name.startswith("_")}
     functions = hooks_of(methods, f"{asked.file}: {asked.name}")
     if not functions:
         raise DefinitionFailedError(f"{asked.file}: {asked.name} has none of the hooks {', '.join(HOOKS)}")
+    if asked.chief_only and isinstance(hook, CallbackHooks):
+        raise DefinitionFailedError(f"{asked.file}: {asked.name} is a Keras callback, which every process calls")
     if asked.chief_only and (wrong := sorted({"hook_state", "on_gradients"} & set(functions))):
         raise DefinitionFailedError(
             f"{asked.file}: {asked.name} is for the chief alone, and {wrong[0]} changes what all processes compute with"

@@ -112,7 +112,7 @@ def _names_within(outputs: Any, place: str = "") -> tuple[str, ...]:
 
 def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasTensor:
     if name in definition.features:
-        return module_inputs.of_section(definition.features[name], schema)
+        return module_inputs.of_section(definition.features, name, schema)
     if module_inputs.feature_behind(schema, name) is None:
         known = ", ".join(feature.name for feature in schema.features)
         section = f"; nor of the section features: {', '.join(definition.features)}" if definition.features else ""

@@ -110,7 +110,7 @@ class ModelFnNetwork(keras.Model):
         self._store = _Variables(self._path)
         self._head_names = tuple(head.name for head in definition.heads)
         features = {feature.name: _empty(feature) for feature in schema.features}
-        section = [module_inputs.of_section(spec, schema) for spec in definition.features.values()]
+        section = [module_inputs.of_section(definition.features, name, schema) for name in definition.features]
         features |= {one.name: tf.zeros([_EMPTY_ROWS, *one.shape[1:]], one.dtype) for one in section}
         labels = {head.name: _empty_labels(head) for head in _heads_without_width(definition, schema)}
         with blame_definition(self._path):
@@ -261,7 +261,7 @@ def build_from_model_fn(
     """
     network = ModelFnNetwork(function, definition, schema)
     inputs = {one.name: keras.Input(one.shape, dtype=one.dtype, name=one.name) for one in schema.features}
-    inputs |= {name: module_inputs.of_section(spec, schema) for name, spec in definition.features.items()}
+    inputs |= {name: module_inputs.of_section(definition.features, name, schema) for name in definition.features}
     outputs = {}
     for name, value in sorted(network.outputs_of_examples.items()):
         if not value.shape.rank or value.shape[0] != _EMPTY_ROWS:

@@ -56,10 +56,10 @@ def symbolic(schema: Schema, name: str) -> keras.KerasTensor:
     return keras.Input((), dtype="int64", name=name)
 
 
-def of_section(spec: FeatureSpec, schema: Schema) -> keras.KerasTensor:
+def of_section(specs: Mapping[str, FeatureSpec], name: str, schema: Schema) -> keras.KerasTensor:
     """The input that a feature of the definition's section is."""
-    dtype = "float32" if isinstance(spec, Numeric) else "int32"
-    return keras.Input((width_of(spec, schema),), dtype=dtype, name=spec.name)
+    dtype = "float32" if isinstance(specs[name], Numeric) else "int32"
+    return keras.Input((width_of(specs, name, schema),), dtype=dtype, name=name)
 
 
 def features_of(schema: Schema, names: Iterable[str]) -> tuple[Feature, ...]:

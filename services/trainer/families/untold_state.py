@@ -20,6 +20,8 @@ from common.saved_model.operations import reason_of
 from services.trainer.families.reasons import DefinitionFailedError, layer_of, with_place
 
 Made = Sequence["weakref.ref[tf.Variable]"]
+_OF_A_DUMP = ("DebugIdentityV2", "DebugNumericSummaryV2")
+"""TensorFlow puts them beside each operation while a dump is made (summaries/debugger.py)."""
 _ASSIGNS = re.compile(
     r"Assign\w*VariableOp|Resource(Scatter|Apply|SparseApply|StridedSliceAssign|CountUpTo)\w*|Rng(ReadAndSkip|Skip)"
 )
@@ -180,6 +182,8 @@ def _nodes(graph: Any, operation: tf.Operation) -> Iterator[Any]:
 
 
 def _fault_of(node: Any, *, is_answer: bool) -> str:
+    if node.op in _OF_A_DUMP:
+        return ""
     if reason := reason_of(node.op):
         return f"runs {node.op}, which {reason}"
     if "seed2" in node.attr and not node.op.startswith("CudnnRNN"):

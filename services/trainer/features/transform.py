@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import tensorflow as tf
 
+from common.definition.feature_sources import has_any_length, values_of_cross
 from common.definition.features import (
     Bucketized,
     Categorical,
@@ -126,7 +127,7 @@ class Transform:
             spec = self._weighted[name]
             raw = weights_of(spec)
             return self._schema.feature(raw).seen_count if raw else self.width(ids_of(self._specs, spec.name))
-        return width_of(self._specs[name], self._schema)
+        return width_of(self._specs, name, self._schema)
 
     def _rule_in_words(self, name: str) -> str:
         """`"INPUT": the value …`: serving adds the row and the value (services/serving/batching/broken_rules.py)."""
@@ -169,9 +170,12 @@ class Transform:
             values = values if values.dtype in _BUCKETIZED else tf.cast(values, tf.float32)
             done.columns[name] = self._buckets(spec, values)
         elif isinstance(spec, Crossed):
-            texts = [self._member_text(member, raw, done) for member in spec.of]
+            texts, absent = self._combined([self._member(member, raw, done) for member in spec.of])
             joined = tf.strings.join(texts, separator=_SEPARATOR)
-            done.columns[name] = tf.cast(tf.strings.to_hash_bucket_fast(joined, spec.bins), tf.int32)
+            ids = tf.cast(tf.strings.to_hash_bucket_fast(joined, spec.bins), tf.int32)
+            done.columns[name] = (
+                ids if absent is None else tf.ensure_shape(tf.where(absent, -1, ids), [None, self.width(name)])
+            )
         elif isinstance(spec, Text):
             pieces, done.refused[length_name(name)] = listed(pieces_of(spec.cut, raw[spec.of]))
             done.columns[name] = self._ids(spec.ids, pieces, is_padding(pieces), done)
@@ -237,16 +241,34 @@ class Transform:
             return tf.zeros_like(values, tf.bool)
         return is_padding(values)
 
-    def _member_text(self, member: str, raw: Raw, done: Transformed) -> tf.Tensor:
-        return _text(self._compute(member, raw, done) if member in self._specs else _two_dimensional(raw[member]))
+    def _member(self, member: str, raw: Raw, done: Transformed) -> tuple[tf.Tensor, tf.Tensor]:
+        """Its texts, and where there is none: what fills a list up, or a value of a list without an id."""
+        if member not in self._specs:
+            values = _two_dimensional(raw[member])
+            return _text(values), self._absent(member, values)
+        ids = self._compute(member, raw, done)
+        return _text(ids), tf.logical_and(ids < 0, self.width(member) != 1)
+
+    @staticmethod
+    def _combined(members: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        """The members' texts, each value of a list beside each of the others; None where no member is a list."""
+        if all(texts.shape[1] == 1 for texts, _ in members):
+            return [texts for texts, _ in members], None
+        done, absent = [members[0][0]], members[0][1]
+        for texts, is_absent in members[1:]:
+            before, width = tf.shape(absent)[1], tf.shape(texts)[1]
+            done = [tf.repeat(one, width, axis=1) for one in done] + [tf.tile(texts, [1, before])]
+            absent = tf.logical_or(tf.repeat(absent, width, axis=1), tf.tile(is_absent, [1, before]))
+        return done, absent
 
 
-def width_of(spec: FeatureSpec, schema: Schema) -> int | None:
+def width_of(specs: Mapping[str, FeatureSpec], name: str, schema: Schema) -> int | None:
     """Values or columns per example of a feature that is no embedding or indicator; None for any number."""
+    spec = specs[name]
     if isinstance(spec, Text):
         return None
     if isinstance(spec, Crossed):
-        return 1
+        return None if has_any_length(spec, specs, schema) else values_of_cross(spec, specs, schema)
     width = schema.feature(str(spec.of)).seen_count
     return spec.width(width) if isinstance(spec, Numeric) and width else width
 

@@ -19,6 +19,7 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import layers_of
+from services.trainer.learn.balance import taken_again
 
 Cut = Callable[[Sequence[ByHead], tf.Tensor, tf.Tensor], list[dict[str, tf.Tensor]]]
 """Columns, labels and weights, and where a batch begins and ends, to its columns, labels and weights."""
@@ -38,6 +39,11 @@ def batches_of(
         groups = examples.labels[ranked].numpy()[rows, 1].astype(np.int64)
         order, bounds = determinism.group_batches(groups, asked.batch_size, seed=seed, **turn)
         return rows[order], bounds
+    if asked.balance:
+        name = asked.balance.head
+        classes, weights = (part[name].numpy()[rows] for part in (examples.labels, examples.weights))
+        again = taken_again(classes, weights > 0, at_most=asked.balance.at_most, seed=seed, **turn)
+        rows = np.concatenate([rows, rows[again]])
     order = determinism.block_order(seed, count=len(rows), **turn)
     return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
 

@@ -51,20 +51,10 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
 
     Takes loss and gradients of these rows of the block; the caller puts back what that changes.
     """
-    columns, labels, weights = (
-        {name: tf.gather(values, rows) for name, values in part.items()}
-        for part in (examples.columns, examples.labels, examples.weights)
-    )
-    variables = model.network.trainable_variables
-
-    def gradients() -> list[Any]:
-        with tf.GradientTape() as tape:
-            loss, _ = model.loss_and_added(columns, labels, weights)
-        return tape.gradient(loss, variables)
-
+    gradients = gradients_of(model, examples, rows)
     tf.debugging.enable_check_numerics(_STACK_FRAMES, _PATH_CHARACTERS)
     try:
-        tf.function(gradients, autograph=model.definition.module is not None)()
+        gradients()
     except tf.errors.InvalidArgumentError as error:
         message = str(error.message)
         found, places = _OPERATION.search(message), _PLACE.findall(message)
@@ -76,6 +66,22 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
     finally:
         tf.debugging.disable_check_numerics()
     return Origin("; no operation of the loss and its gradients was: the optimizer's step made it so")
+
+
+def gradients_of(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Any:
+    """A graph, traced when it is first called, of the loss of these rows and its gradients."""
+    columns, labels, weights = (
+        {name: tf.gather(values, rows) for name, values in part.items()}
+        for part in (examples.columns, examples.labels, examples.weights)
+    )
+    variables = model.network.trainable_variables
+
+    def gradients() -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss, _ = model.loss_and_added(columns, labels, weights)
+        return tape.gradient(loss, variables)
+
+    return tf.function(gradients, autograph=model.definition.module is not None)
 
 
 def _layer_of(message: str, names: Collection[str]) -> str:

@@ -71,7 +71,7 @@ class Training:
         self.added: Losses = np.zeros(0, np.float32)
         self.norms: Losses = np.zeros((0, len(self._steps.norm_names)), np.float32)
         self.rows_left = 0
-        self._seen = 0
+        self._seen = self._again = 0
         self._seed = seed
         self._policy, self._is_debugged = asked.on_not_finite, asked.debug
         self._fault: Fault | None = None
@@ -99,7 +99,7 @@ class Training:
 
     def begin_again(self, seed: int) -> None:
         self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None
-        self._checked = {}
+        self._checked, self._again = {}, 0
         self._keep([])
         self.rows_left = 0
         self._steps.begin_again()
@@ -144,7 +144,7 @@ class Training:
 
     @property
     def ways(self) -> dict[str, Any]:
-        found = {"gradients": self._checked, "workers_compared": self._compared}
+        found = {"gradients": self._checked, "workers_compared": self._compared, "taken_again": self._again}
         return self._steps.told() | {name: told for name, told in found.items() if told}
 
     @property
@@ -293,6 +293,7 @@ class Training:
             self._steps.note_compiled(examples)
         turn = {"pass_index": pass_index, "block_index": block_index}
         order, bounds = batches_of(self.model, examples, rows, seed=self._seed, **turn)
+        self._again += len(order) - len(rows)
         if self._team.is_compared and self._compared is None:
             self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])
         losses: list[Losses] = []
@@ -314,9 +315,9 @@ class Training:
                 losses += taken
             if pace is None or pace.steps_left(self.step) != 0:
                 continue
-            if pace.is_over(rows=int(bounds[batch]), losses=sum(map(len, losses))):
+            if pace.is_over(rows=min(int(bounds[batch]), len(rows)), losses=sum(map(len, losses))):
                 break
-        self.rows_left = len(rows) - int(bounds[batch])
+        self.rows_left = max(0, len(rows) - int(bounds[batch]))
         self._seen += int(bounds[batch])
         return self._keep(losses)
 

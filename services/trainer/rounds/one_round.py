@@ -234,6 +234,7 @@ class RoundWork:
             course=self._pace.course()
             | self._rates.whole()
             | (self._scores.told() if self._scores else {})
+            | ({"debugger": dump.told} if self._observer and (dump := self._observer.debugger) else {})
             | ({"asynchronous": self._team.coordinator.told()} if self._team.coordinator else {}),
             left_out=self._pace.left_out,
             members=self._members(),
@@ -308,7 +309,7 @@ class RoundWork:
 
     def _train(self, training: Trainable, pace: RoundPace, data: RoundData) -> None:
         if self._team.is_chief and not self._assignment.rebuild_of:
-            self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
+            self._observer = Observer(training, self._work_dir / LIVE_EVENTS, self._work_dir)
             if steps := self._assignment.profile_steps:
                 self._tracer = training.tracer = StepTracer(
                     self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps

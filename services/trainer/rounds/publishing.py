@@ -45,7 +45,7 @@ from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS, version_dir
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
-from services.trainer.summaries import drawings, graphs, profile, projector
+from services.trainer.summaries import debugger, drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,7 @@ def write_files(
             trial=assignment.round.round_id,
         ),
     )
+    debugger.add_to(output, Path(assignment.work_dir))
     for name, text in trained.texts.items():
         (output / name).write_text(text)
     asked = trained.definition.training.summaries

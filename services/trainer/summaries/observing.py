@@ -16,6 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, Model, Trainable, TrainingSet
+from services.trainer.summaries.debugger import DebuggerDump
 from services.trainer.summaries.events import Curves, LiveFile, curve_summaries, histogram, scalar, thinned
 from services.trainer.summaries.taps import Taps
 
@@ -32,12 +33,13 @@ class Observer:
         seen: summaries by step; the newest hundred looks.
     """
 
-    def __init__(self, training: Trainable, live_path: Path) -> None:
-        """`live_path`: of the file that grows."""
+    def __init__(self, training: Trainable, live_path: Path, work_dir: Path) -> None:
+        """`live_path`: of the file that grows. `work_dir`: where the debugger's dump goes."""
         self._training = training
         asked = training.model.definition.training.summaries
         self._every, self._tap_every = asked.histograms, asked.tap_blocks if asked.taps else 0
         self.taps = Taps(asked, training.model.definition.name)
+        self.debugger = DebuggerDump(training.model, work_dir) if asked.debugger else None
         looks = self._every or self._tap_every
         self._live = LiveFile(live_path, first_step=training.step, wall_time=time.time())
         self._gradients = _gradient_function(training.model) if looks else None
@@ -51,6 +53,8 @@ class Observer:
         """`losses`, `added`: of the block's batches, as train_block gave them."""
         self._blocks += 1
         self._newest = examples if (self._every and not self.seen) or (self._tap_every and self.taps.is_empty) else None
+        if self.debugger:
+            self.debugger.after_block(examples, self._training.set_aside)
         if self._tap_every and self._blocks % self._tap_every == 0:
             self._tap(examples)
         looked = list(self._look(examples)) if self._every and self._blocks % self._every == 0 else []

@@ -1,5 +1,6 @@
 """Hooks of a module: when they are called, what they remember, and what happens when one raises."""
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def on_block(run, losses):
 
 
 CLASSES = """
+import keras
 import tensorflow as tf
 
 class Audit:
@@ -243,6 +245,25 @@ class Misspelt:
 
 class Idle:
     def look(self): ...
+
+class Watching(keras.callbacks.Callback):
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_train_begin(self, logs=None):
+        self.seen = [self.model.name]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append((epoch, logs["loss"]))
+        self.model.stop_training = epoch == 1
+
+    def on_train_end(self, logs=None):
+        with open(self.path, "w") as file:
+            file.write(repr(self.seen))
+
+class Batchwise(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None): ...
 """
 
 
@@ -300,6 +321,23 @@ def test_gradients_go_from_hook_to_hook(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("hook-api")
+def test_a_keras_callback_is_called_with_a_round_as_its_training_and_blocks_as_its_epochs(tmp_path: Path) -> None:
+    hooks = [{"class": "audit.Watching", "arguments": {"path": str(tmp_path / "seen")}}]
+    model, examples = built(NET, tmp_path, audit=CLASSES, batch_size=16, hooks=hooks)
+    training = Training(model, seed=5)
+    training.begin_round()
+    losses, stopped = list[float](), list[bool]()
+    for index in range(2):
+        losses.append(float(training.train_block(examples, pass_index=0, block_index=index).mean()))
+        stopped.append(training._hooks.is_stopped)
+    assert training.captured()["hook/Watching.block"] == 2, "kept in a resume point"
+    training.end_round()
+    name, *seen = ast.literal_eval((tmp_path / "seen").read_text())
+    assert (name, stopped) == (model.network.name, [False, True])
+    assert seen == [(0, pytest.approx(losses[0])), (1, pytest.approx(losses[1]))]
+
+
+@pytest.mark.covers("hook-api")
 @pytest.mark.parametrize(
     ("hook", "words"),
     [
@@ -307,6 +345,7 @@ def test_gradients_go_from_hook_to_hook(tmp_path: Path) -> None:
         ({"class": "audit.Stopping", "chief_only": True}, "Stopping.on_block: .*a hook of the chief alone cannot end"),
         ({"class": "audit.Halving", "chief_only": True}, "Halving is for the chief alone, and on_gradients changes"),
         ("audit.Misspelt", r"nothing calls on_blok\(\).*did you mean on_block\?"),
+        ("audit.Batchwise", "Batchwise is a Keras callback with on_train_batch_end; a round calls on_train_begin, "),
         ("audit.Idle", "Idle has none of the hooks hook_state, on_round_begin"),
         ("audit.Summed", r"Summed: TypeError: .*'path'"),
         ("audit.Gone", "names its class Gone, which it lacks"),

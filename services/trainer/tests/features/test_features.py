@@ -292,6 +292,25 @@ def test_a_cross_is_the_hash_of_its_members_texts() -> None:
     assert column == [tf.strings.to_hash_bucket_fast(["a\x1f5\x1f1"], 997).numpy().tolist()]
 
 
+@pytest.mark.covers("feat-cross")
+def test_a_cross_of_lists_has_an_id_for_each_value_with_each_of_the_other() -> None:
+    features = {
+        "known": {"type": "vocabulary", "of": "tags", "words": ["u", "v"], "oov": "drop"},
+        "f": {"type": "crossed", "of": ["word", "known", "tags"], "bins": 997},
+    }
+    column = transformed(features, [example(word="a", tags=["v", "w"]), example(word="b", tags=[])])
+    texts = [["a\x1f1\x1fv", "a\x1f1\x1fw"], []]  # w has no id, and the second event no tag
+    expected = [
+        tf.strings.to_hash_bucket_fast(of_event, 997).numpy().tolist() if of_event else [] for of_event in texts
+    ]
+    assert [[one for one in ids if one >= 0] for ids in column] == expected
+    assert {len(ids) for ids in column} == {4}
+    pairs = {"f": {"type": "crossed", "of": ["word", "tags"], "bins": 997}}
+    assert transformed(pairs, [example(word="a", tags=["v", "w"])]) == [
+        tf.strings.to_hash_bucket_fast(["a\x1fv", "a\x1fw"], 997).numpy().tolist()
+    ]
+
+
 @pytest.mark.covers("feat-dense-views", "api-embedding-lookup")
 def test_embeddings_combine_the_rows_of_an_example_and_give_zeros_for_none() -> None:
     layer = EmbeddingTable(3, 2, initializer="zeros", regularizer=None, name="table")

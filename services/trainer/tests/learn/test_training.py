@@ -13,6 +13,7 @@ from services.trainer import determinism
 from services.trainer.families.building import build
 from services.trainer.families.model import BuiltModel, Scorer
 from services.trainer.families.port import TrainingSet
+from services.trainer.learn import balance
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import definition
@@ -51,6 +52,47 @@ def line_model(
 def examples(x: list[float], y: list[float], weights: list[float] | None = None) -> TrainingSet:
     columns = {"x": tf.constant(x)[:, tf.newaxis]}
     return TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.constant(weights or [1.0] * len(x))}, len(x))
+
+
+def test_rows_of_rarer_classes_are_taken_again_evenly_and_at_most_so_often() -> None:
+    classes = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 1], np.float32)
+    labelled = np.arange(12) != 11
+    turn = {"seed": 3, "pass_index": 0, "block_index": 0}
+    again = balance.taken_again(classes, labelled, at_most=5, **turn)
+    counts = 1 + np.bincount(again, minlength=12)
+    assert counts[classes == 0].tolist() == [1] * 8
+    assert counts[7:9].tolist() == [4, 4]
+    assert (counts[9], counts[11]) == (5, 1), "at most five times; without a label once"
+    draws = {tuple(balance.taken_again(classes[:9], labelled[:9], at_most=9, seed=seed, pass_index=0, block_index=0))
+             for seed in range(20)}  # fmt: skip
+    assert len(draws) > 1, "seven of two: which of them is taken once more is drawn"
+
+
+def test_a_balanced_round_takes_the_steps_of_examples_that_are_repeated() -> None:
+    labels = [1] + [0] * 6
+    schema = Schema.from_mapping(SCHEMA.to_mapping() | {"labels": [{"name": "y", "dtype": "int64"}]})
+    sections: dict[str, Any] = {"batch_size": 64, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
+
+    def trained(order: list[int], **more: Any) -> Training:
+        spec = parse_definition(
+            definition(estimator="linear_classifier", label="y", features={"x": {"type": "numeric"}}, parameters={},
+                       training=sections | more)
+        )  # fmt: skip
+        model = build(spec, schema, {}, None, seed=1)
+        taught = model.heads[0].labels_of(tf.constant([labels[row] for row in order], tf.int64))
+        columns = {"x": tf.constant([[0.5 * row] for row in order])}
+        training = Training(model, seed=1)
+        block = TrainingSet(columns, {"y": taught}, {"y": tf.ones(len(order))}, len(order))
+        training.train_block(block, pass_index=0, block_index=0)
+        return training
+
+    def learned(training: Training) -> list[float]:
+        return [float(one.numpy().sum()) for one in training.model.network.trainable_variables]
+
+    balanced, repeated = trained([*range(7)], balance={"head": "y", "at_most": 6}), trained([0] * 6 + [*range(1, 7)])
+    assert learned(balanced) == pytest.approx(learned(repeated), abs=1e-6)
+    assert learned(balanced) != pytest.approx(learned(trained([*range(7)])), abs=1e-6)
+    assert (balanced.ways["taken_again"], balanced.rows_left, balanced.step) == (5, 0, 1)
 
 
 def parameters(training: Training) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES
 from common.eventlog.segment_log import SegmentLog
@@ -118,7 +119,8 @@ def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
     for policy in ("fail", "skip_batch"):
         platform = Platform(tmp_path / policy, exports=False)
         bad = with_bad_events(platform, 3.0e38, 3.0e38, 3.0e38)
-        outcome = platform.train(platform.lease(files(MODULE, on_not_finite=policy, debug=policy == "fail")))
+        asked = {"on_not_finite": policy, "debug": policy == "fail", "summaries": {"debugger": True}}
+        outcome = platform.train(platform.lease(files(MODULE, **asked)))
         if policy == "fail":
             assert isinstance(outcome, Failed)
             assert outcome.kind is FailureKind.NUMERIC
@@ -135,6 +137,24 @@ def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
         assert isinstance(outcome, Done), outcome
         assert platform.registry.versions[0].events_unusable > 3, "whole batches"
         assert any("its batch was skipped" in reason for reason in letters(platform).values())
+        folder = tmp_path / policy / "cache/model/1/debugger"
+        told = platform.registry.versions[0].environment["training"]["debugger"]
+        assert (told["at_fault"], told["kept"]) == (True, True), told
+        assert told["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+        assert "batch_normalization.py" in first_not_finite(folder), "whose variance squares 3e38"
+
+
+def first_not_finite(folder: Path) -> set[str]:
+    """Files of the lines that made the first operation with an infinite value or NaN, as TensorFlow reads the dump."""
+    with DebugDataReader(str(folder)) as reader:
+        reader.update()
+        for one in reader.graph_execution_traces():
+            health = one.debug_tensor_value  # id, device, dtype, rank, values, then counts: -inf, inf, NaN, ...
+            if any(health[5:8]):
+                digest = reader.graph_by_id(one.graph_id).get_op_creation_digest(one.op_name)
+                _, frames = reader.read_graph_op_creation_stack_trace(digest)
+                return {Path(frame[0]).name for frame in frames}
+    return set()
 
 
 def test_a_model_that_is_never_finite_fails_instead_of_setting_everything_aside(tmp_path: Path) -> None:

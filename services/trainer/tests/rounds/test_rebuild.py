@@ -28,7 +28,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Le
     assert isinstance(platform.train(leases[0]), Done)
     platform.append(events(120, seed=2))
     several = {"wide": {"name": "ftrl", "learning_rate": 0.1}}
-    twice = definition(training={"batch_size": 8, "passes": 2, "optimizers": several})
+    training = {"batch_size": 8, "passes": 2, "balance": "late", "optimizers": several}
+    twice = definition(training=training)
     leases.append(platform.lease(twice, parent_version=1))
     assert isinstance(platform.train(leases[1], resume_interval_seconds=0.0), Done)
     return platform, leases

@@ -145,13 +145,17 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
     told = [last["min"], last["max"], last["mean"]]
     np.testing.assert_allclose(told, [kernel.min(), kernel.max(), kernel.mean()], rtol=1e-5)
 
-    few = {"summaries": {"taps": wanted, "tap_bytes": 1024}}
+    few = {"summaries": {"taps": wanted, "tap_bytes": 1024, "debugger": True, "debugger_bytes": 1 << 20}}
     platform.append(small_events(240))
     lease = platform.lease(definition(training={"batch_size": 8} | few), parent_version=1)
     assert isinstance(platform.train(lease, work_dir="work-2"), Done)
     kept = (tmp_path / "cache/model/2/taps.ndjson").read_text()
     assert 512 < len(kept) <= 1024
     assert json.loads(kept.splitlines()[-1])["step"] == platform.registry.versions[1].step, "the newest"
+
+    told = platform.registry.versions[1].environment["training"]["debugger"]
+    assert (told["kept"], told["at_fault"], (tmp_path / "cache/model/2/debugger").exists()) == (False, False, False)
+    assert told["bytes"] > 1 << 20, "beyond what is allowed"
 
     unknown = definition(training={"summaries": {"taps": ["activations/hiden"]}})
     platform.append(small_events(60))

@@ -114,6 +114,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.disconnected = True
         self.pipeline.clear()
         self._unparsed = b""
+        if self.scope is not None:
+            self.scope.pop(CONNECTION, None)  # type: ignore[misc]  # A cycle would keep both until the collector comes.
         super().connection_lost(exc)
 
     def belong(self, principal: str) -> None:

@@ -187,14 +187,16 @@ class AsyncPredictions(Collector):
         return prediction_id
 
     def _help_with_turns(self) -> None:
-        """At each front that a principal asks, whichever front took its requests: that front may be gone."""
-        if self._turns is None and current().is_identified:
+        """At each front that is asked, whichever front took the requests: that front may be gone."""
+        if self._turns is None:
             self._turns = asyncio.get_running_loop().create_task(self._give_turns())
 
     async def _give_turns(self) -> None:
         while True:
             try:
-                if not await self._run(ADVANCE, [], [PREFIX]):
+                if await self._run(ADVANCE, [], [PREFIX]):
+                    self._is_waited_for.set()
+                else:
                     self._is_waited_for.clear()
             except RequestFailed:
                 await asyncio.sleep(_POLL_AGAIN_SECONDS)

@@ -27,12 +27,13 @@ _LONGEST = (
     "test_warm_process.py", "test_modules.py", "test_workers.py", "test_programs.py", "test_rounds.py",
     "test_warm_rounds.py", "test_kafka_log.py", "test_clusters.py", "test_pages_in_a_browser.py",
     "test_changed_definitions.py", "test_round_process.py", "test_contract_grpc.py",
-    "test_module_rounds.py", "test_stopped_rounds.py", "test_standalone.py",
-    "test_platforms.py", "test_retrieval.py", "test_estimators.py", "test_growing_tables.py",
+    "test_module_rounds.py", "test_ways_to_run.py", "test_bad_events.py", "test_standalone.py",
+    "test_platforms.py", "test_retrieval.py", "test_estimators.py", "test_gradient_check.py",
     "test_load_model.py", "test_formats.py", "test_zygote.py", "test_fit.py", "test_random_definitions.py",
     "test_learning_rate.py", "test_heads.py", "test_model_fn.py", "test_lists_of_lists.py", "test_contract_rest.py",
     "test_planner.py", "test_rebuild.py", "test_kill.py", "test_steps.py", "test_check.py", "test_board.py",
-    "test_contract.py", "test_summaries.py", "test_pace.py", "test_kinds.py", "test_jit_compile.py", "test_pages.py",
+    "test_contract.py", "test_summaries.py", "test_window.py", "test_hooks.py", "test_untold_state.py", "test_pace.py",
+    "test_kinds.py", "test_jit_compile.py", "test_pages.py",
     "test_wrong_values.py", "test_wrong_bodies.py",
 )  # fmt: skip
 """Each takes ten seconds or more of a core (`testing/seconds.py` shows it), the longest first; those that start many

@@ -55,9 +55,10 @@ def learned(source: str, directory: Path, passes: int = 3, **training: Any) -> t
     return found, np.concatenate(losses).tolist()
 
 
-def fitted(directory: Path) -> list[float]:
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """Keras's own fit over the same events in the same order, loss by loss."""
-    model, examples = built(NET, directory, **ASKED)
+    model, examples = built(NET, tmp_path_factory.mktemp("fitted"), **ASKED)
     network = model.network
     network.compile(keras.optimizers.Adam(0.05), keras.losses.BinaryCrossentropy(from_logits=True))
     losses: list[float] = []
@@ -82,11 +83,11 @@ def fitted(directory: Path) -> list[float]:
     SESSION, SESSION | {"input": "feed"},
 ], ids=str)  # fmt: skip
 def test_every_way_to_run_and_feed_the_steps_has_the_losses_of_keras_fit(
-    training: dict[str, Any], tmp_path: Path, fed_to_sessions: list[int]
+    training: dict[str, Any], tmp_path: Path, fitted: list[float], fed_to_sessions: list[int]
 ) -> None:
     """48 examples in batches of 20 at most are three even ones of 16."""
     found, losses = learned(NET, tmp_path, **training)
-    np.testing.assert_allclose(losses, fitted(tmp_path), atol=1e-6)
+    np.testing.assert_allclose(losses, fitted, atol=1e-6)
     assert found.step == 9
     mode = training.get("input", "memory")
     expected = {"feed": (9, 16 * ROW_BYTES), "stream": (3, 0)}.get(mode)

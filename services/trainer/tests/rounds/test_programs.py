@@ -137,19 +137,20 @@ def told_of(platform: Platform) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("sections", DEFINITIONS.values(), ids=DEFINITIONS)
 def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections: dict[str, Any]) -> None:
     """Kept, or exported again since what was kept is damaged: the program's files are the same to the byte."""
-    platform = trained(tmp_path, sections, rounds=3)
+    last = 3 if sections is ESTIMATOR else 2  # the second round tries what the first has exported, the third nothing
+    platform = trained(tmp_path, sections, rounds=last)
     (kept,) = (tmp_path / "cache" / "model" / ".programs").iterdir()
     damaged = kept / "files" / "saved_model" / "saved_model.pb"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    train(platform, sections, parent_version=2)
+    train(platform, sections, parent_version=last - 1)
     told = [(one["exported"], one["tried"]) for one in told_of(platform)]
-    assert told == [(True, True), (False, True), (False, False), (True, True)]
-    first, second, third, again = (digests_of(saved_model_of(platform, version)) for version in (1, 2, 3, 4))
-    assert third == again, "the third round once more, with an export of its own"
-    differing = {path for path in first if len({first[path], second[path], third[path]}) > 1}
+    assert told == [*[(True, True), (False, True), (False, False)][:last], (True, True)]
+    *versions, again = (digests_of(saved_model_of(platform, version)) for version in range(1, last + 2))
+    assert versions[-1] == again, "the last round once more, with an export of its own"
+    differing = {path for path in versions[0] if len({one[path] for one in versions}) > 1}
     assert {path for path in differing if not is_state(path)} == set()
     assert {path for path in differing if path.startswith("variables/")}, "each round has learned"
-    assert {one["digest"] for one in told_of(platform)} == {program_digest(one) for one in (first, second, third)}
+    assert {one["digest"] for one in told_of(platform)} == set(map(program_digest, versions))
 
 
 @pytest.mark.parametrize("sections", [ESTIMATOR, TOWERS], ids=["an estimator", "two towers"])

@@ -18,7 +18,7 @@ from common.process.http_protocol import CERTIFICATE, CONNECTION
 Identify = Callable[[Scope], Principal]
 """Whose request it is. Raises Unauthenticated."""
 Refused = Callable[[Request, Exception], Response]
-_MOST_PASSED = 4096
+_MOST_PASSED, _LONGEST_PASSED = 4096, 256
 
 
 class GuardedRoutes:
@@ -63,9 +63,10 @@ class GuardedRoutes:
         if principal.is_identified and CONNECTION in scope:
             scope[CONNECTION].belong(principal.name)
         self._guard.check(action, principal, values_of(named))
-        if len(self._passed) >= _MOST_PASSED:
-            self._passed.clear()
-        self._passed[asked] = found
+        if len(asked[1]) <= _LONGEST_PASSED:
+            if len(self._passed) >= _MOST_PASSED:
+                self._passed.clear()
+            self._passed[asked] = found
 
     def _action_of(self, scope: Scope) -> tuple[str, Mapping[str, Any]] | None:
         for route in self._routes:

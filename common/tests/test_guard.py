@@ -66,6 +66,14 @@ def test_a_rule_is_held_against_what_the_path_names(tmp_path: Path, name: str, p
     assert _get(_app(access_in(tmp_path)), path, name).status_code == status
 
 
+def test_a_path_that_one_principal_has_passed_is_held_against_the_next(tmp_path: Path) -> None:
+    app, long = _app(access_in(tmp_path)), "/ruled/" + "n" * 300
+    for path in ("/ruled/none", long):
+        for name, status in (("trainer", 200), ("viewer", 403), ("", 401), ("trainer", 200)):
+            assert _get(app, path, name).status_code == status
+    assert _get(app, "/ruled/none", "trainer", method="DELETE").status_code == 405
+
+
 def test_a_method_in_a_header_is_none(tmp_path: Path) -> None:
     app = _app(access_in(tmp_path))
     for header in ("x-http-method-override", "x-http-method", "x-method-override"):

@@ -35,7 +35,8 @@ earlier, while Kafka is away or paused, the batch might still land after its eve
 _APPEND_TIMEOUT_SECONDS = 630.0
 _CONNECT_TIMEOUT_SECONDS = 1.0
 _READ_TIMEOUT_SECONDS = 30.0
-_READERS_LIMIT = 16
+_READERS_LIMIT, _TURNS_LIMIT = 16, 4
+"""Iterations that keep a consumer, and consumers that all others take turns with."""
 _IDLE_CONSUMERS_LIMIT = 4
 _REFUSE_AFTER_FAILURE_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 10.0
@@ -88,6 +89,7 @@ class KafkaLog:
         self._admin: KafkaAdminClient | None = None
         self._idle_consumers: list[KafkaConsumer] = []
         self._readers = threading.BoundedSemaphore(_READERS_LIMIT)
+        self._turns = threading.BoundedSemaphore(_TURNS_LIMIT)
         self._partition_counts: dict[str, int] = {}
 
     def create_topic(self, topic: str, *, partition_count: int) -> None:
@@ -165,7 +167,7 @@ class KafkaLog:
         return self._offsets(topic, range(self.partition_count(topic)), OffsetSpec.LATEST)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
-        """See EventLog.read; a bad range is refused at the call. Up to 16 iterations at a time, then Overloaded."""
+        """See EventLog.read; a bad range is refused at the call."""
         self._check_range(topic, partition, start, end)
         return (self._record_of(message) for message in self._messages(topic, partition, start, end))
 
@@ -192,48 +194,63 @@ class KafkaLog:
             consumer.close(autocommit=False)
 
     def _messages(self, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
-        """The messages with start <= offset < end. Ends by the consumer's position, since offsets may have gaps."""
-        if start == end:
-            return
-        what = f"topic {topic!r}, partition {partition}"
-        source = TopicPartition(topic, partition)
-        with self._borrowed_consumer() as consumer:
+        """The messages with start <= offset < end. Ends by the consumer's position, since offsets may have gaps.
+
+        A merge reads all partitions of a topic at once. Iterations past the limit give their consumer back after each
+        batch, so any number of them goes on.
+        """
+        source, position = TopicPartition(topic, partition), start
+        while position < end:
+            batch: list[KafkaMessage] = []
+            with self._borrowed_consumer() as (consumer, is_kept):
+                for messages, reached in self._batches(consumer, source, position, end):
+                    if not is_kept:
+                        batch, position = messages, reached
+                        break
+                    yield from messages
+                else:
+                    return
+            yield from batch
+
+    def _batches(
+        self, consumer: KafkaConsumer, source: TopicPartition, position: int, end: int
+    ) -> Iterator[tuple[list[KafkaMessage], int]]:
+        """Messages before `end`, and the position behind them."""
+        what = f"topic {source.topic!r}, partition {source.partition}"
+        with _kafka_errors(what):
+            consumer.assign([source])
+            consumer.seek(source, position)
+        deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
+        while position < end:
             with _kafka_errors(what):
-                consumer.assign([source])
-                consumer.seek(source, start)
-            deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
-            position = start
-            while position < end:
-                with _kafka_errors(what):
-                    messages = consumer.poll(timeout_ms=500).get(source, [])
-                    position = consumer.position(source, timeout_ms=_REQUEST_TIMEOUT_MS)
-                for message in messages:
-                    if message.offset >= end:
-                        return
-                    yield message
-                if messages:
-                    deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
-                elif time.monotonic() > deadline:
-                    raise Unavailable(f"{what}: no record came for {_READ_TIMEOUT_SECONDS:.0f} s at offset {position}")
+                messages = consumer.poll(timeout_ms=500).get(source, [])
+                position = consumer.position(source, timeout_ms=_REQUEST_TIMEOUT_MS)
+            if messages:
+                deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
+                yield [message for message in messages if message.offset < end], position
+            elif time.monotonic() > deadline:
+                raise Unavailable(f"{what}: no record came for {_READ_TIMEOUT_SECONDS:.0f} s at offset {position}")
 
     @contextmanager
-    def _borrowed_consumer(self) -> Iterator[KafkaConsumer]:
-        if not self._readers.acquire(timeout=_READ_TIMEOUT_SECONDS):
-            raise Overloaded(f"{_READERS_LIMIT} iterations over Kafka are under way; none ended in time")
+    def _borrowed_consumer(self) -> Iterator[tuple[KafkaConsumer, bool]]:
+        """A consumer, and whether it may be kept until the iteration ends."""
+        is_kept = self._readers.acquire(blocking=False)
+        if not is_kept and not self._turns.acquire(timeout=_READ_TIMEOUT_SECONDS):
+            raise Overloaded("too many iterations over Kafka are under way; none has ended its turn in time")
         try:
             with self._lock:
                 consumer = self._idle_consumers.pop() if self._idle_consumers else None
             consumer = consumer or self._connect(self._new_consumer)
             healthy = True
             try:
-                yield consumer
+                yield consumer, is_kept
             except (HeadraceError, kafka_errors.KafkaError):
                 healthy = False
                 raise
             finally:
                 self._give_back(consumer if healthy else None, consumer)
         finally:
-            self._readers.release()
+            (self._readers if is_kept else self._turns).release()
 
     def _give_back(self, healthy: KafkaConsumer | None, consumer: KafkaConsumer) -> None:
         if healthy is not None:

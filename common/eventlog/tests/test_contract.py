@@ -99,6 +99,17 @@ def test_partitions_are_separate_sequences(log: EventLog, topic: str) -> None:
     assert log.partition_count(topic) == 2
 
 
+def test_any_number_of_partitions_is_read_at_once(log: EventLog) -> None:
+    topic, count = f"many-{uuid.uuid4().hex}", 30
+    log.create_topic(topic, partition_count=count)
+    for partition in range(count):
+        log.append(topic, partition, [record(b"%d %d" % (partition, number)) for number in range(3)])
+    ends = log.end_position(topic)
+    readers = [log.read(topic, partition, 0, ends[partition]) for partition in range(count)]
+    seen = [example for row in zip(*readers, strict=True) for example in examples_of(row)]
+    assert seen == [b"%d %d" % (partition, number) for number in range(3) for partition in range(count)]
+
+
 def test_an_empty_topic_starts_and_ends_at_zero(log: EventLog, topic: str) -> None:
     assert log.start_position(topic) == log.end_position(topic) == {0: 0, 1: 0}
     assert list(log.read(topic, 0, 0, 0)) == []

@@ -13,13 +13,14 @@ from prometheus_client.registry import CollectorRegistry
 from common.definition.inputs import WITH_CONTEXT
 from common.schema import PADDING
 from protos import queue_pb2
+from services.serving.batching.merge import is_mergeable
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.rest_json.predict import Document, Inputs, read_inputs
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.limits import Limits
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import Prediction, RequestFailed, read_prediction, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -129,6 +130,24 @@ def test_a_version_that_takes_one_row_of_the_context_gets_one(redis_server: Redi
     assert given == [{"user": (1,), "place": (1, 2), "item": (5,)}, whole, whole]
     assert 'headrace_serving_contexts_total{model="m"} 2.0' in told
     assert 'headrace_serving_contexts_transformed_once_total{model="m"} 1.0' in told
+
+
+def test_a_runner_takes_one_row_of_the_context_and_no_other_number() -> None:
+    context = {"user": TensorSpec("DT_STRING", (1,)), "place": TensorSpec("DT_FLOAT", (1, 2))}
+    once = dataclasses.replace(
+        _PLAIN, inputs={**_PLAIN.inputs, **context}, optional={"place": 0.5}, has_schema=True
+    )  # fmt: skip
+
+    def taken(users: int) -> Prediction:
+        request = queue_pb2.PredictionRequest(signature=WITH_CONTEXT)
+        write_tensor(request.inputs.add(), "user", np.array([b"ann"] * users, object))
+        write_tensor(request.inputs.add(), "item", np.arange(3))
+        return read_prediction(request, {WITH_CONTEXT: once})
+
+    assert (taken(1).rows, taken(1).inputs["place"].tolist()) == (3, [[0.5, 0.5]])
+    assert not is_mergeable(once), "each request has its own context"
+    with pytest.raises(RequestFailed, match=r'"user" has shape \[2\], expected \[1\]'):
+        taken(2)
 
 
 def test_columns_share_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Metrics against figures worked out by hand."""
+"""Metrics against figures worked out by hand; test_metrics_against_sklearn.py has blocks, weights and ties."""
 
 import math
 from typing import Any
@@ -12,10 +12,6 @@ from services.trainer.learn.metrics.binary import auc_of
 from services.trainer.learn.metrics.collected import MeasuredHead, Slices
 from services.trainer.learn.metrics.judged import Batched, judged
 from services.trainer.learn.metrics.table import prepared
-
-
-def area(labels: list[int], scores: list[float], weights: list[float] | None = None) -> float | None:
-    return auc_of(np.array(labels, float), np.array(scores))(np.array(weights or [1.0] * len(labels)))
 
 
 def logit(probability: float) -> float:
@@ -38,39 +34,14 @@ def test_many_weights_at_once_measure_what_each_measures_alone(metric: str) -> N
         assert alone[0] in (None, 0.0)
 
 
-def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
-    assert area([1, 0, 1, 0], [0.9, 0.8, 0.7, 0.1]) == pytest.approx(3 / 4)
-    assert area([1, 1, 0, 0], [4.0, 3.0, 2.0, 1.0]) == 1.0
-    assert area([0, 0, 1, 1], [4.0, 3.0, 2.0, 1.0]) == 0.0
-
-
-def test_ties_count_one_half() -> None:
-    assert area([1, 0], [0.5, 0.5]) == 0.5
-    assert area([1, 0, 0, 1], [0.5, 0.5, 0.1, 0.9]) == pytest.approx(3.5 / 4)
-
-
-def test_weights_count_pairs_by_their_product() -> None:
-    assert area([1, 0, 0], [0.5, 0.4, 0.6], [2.0, 3.0, 1.0]) == pytest.approx(6 / 8)
-    assert area([1, 0, 0, 1], [0.5, 0.4, 0.6, 0.9], [1.0, 1.0, 0.0, 0.0]) == 1.0
-
-
-def test_auc_agrees_with_counting_all_pairs() -> None:
-    random = np.random.default_rng(3)
-    labels, scores = random.integers(0, 2, 200), random.integers(0, 20, 200) / 20
-    pairs = [(p > n) + 0.5 * (p == n) for p in scores[labels == 1] for n in scores[labels == 0]]
-    assert area(labels.tolist(), scores.tolist()) == pytest.approx(np.mean(pairs))
-
-
 def test_auc_needs_both_classes() -> None:
-    assert area([1, 1], [0.5, 0.6]) is None
+    assert auc_of(np.ones(2), np.array([0.5, 0.6]))(np.ones(2)) is None
 
 
-def measured(
-    task: str, labels: list[float], outputs: list[object], weights: list[float] | None = None
-) -> dict[str, float]:
+def measured(task: str, labels: list[float], outputs: list[object]) -> dict[str, float]:
     part = Slices([MeasuredHead("y", task)])
     half = len(labels) // 2
-    given = np.array(weights or [1.0] * len(labels), np.float32)
+    given = np.ones(len(labels), np.float32)
     for rows in (slice(0, half), slice(half, None)):
         part.add({"y": np.array(labels)[rows]}, {"y": np.array(outputs, np.float32)[rows]}, {"y": given[rows]})
     return part.metrics()
@@ -93,25 +64,6 @@ def test_log_loss_stays_finite_at_logits_of_a_thousand() -> None:
 def test_what_is_not_defined_is_left_out() -> None:
     assert set(measured("binary", [0, 0], [0.1, 0.2])) == {"log_loss", "accuracy"}
     assert Slices([MeasuredHead("y", "binary")]).metrics() == {}
-
-
-@pytest.mark.covers("met-classification")
-def test_multiclass_metrics() -> None:
-    outputs: list[object] = [np.log([0.7, 0.2, 0.1]), np.log([0.3, 0.3, 0.4])]
-    metrics = measured("multiclass", [0, 1], outputs)
-    assert metrics["accuracy"] == 0.5
-    assert metrics["log_loss"] == pytest.approx(-np.mean(np.log([0.7, 0.3])), rel=1e-6)
-
-
-@pytest.mark.covers("met-regression-misc")
-def test_regression_metrics() -> None:
-    metrics = measured("regression", [1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 3.0, 2.0])
-    assert metrics == {"rmse": pytest.approx(math.sqrt(2.0)), "mae": pytest.approx(1.0)}
-
-
-def test_weights_weigh() -> None:
-    assert measured("regression", [0.0, 0.0], [1.0, 3.0], [3.0, 1.0])["mae"] == pytest.approx(1.5)
-    assert measured("binary", [1, 0], [1.0, 1.0], [3.0, 1.0])["accuracy"] == pytest.approx(0.75)
 
 
 def own(function: Any, *, weights: list[float]) -> dict[str, float]:

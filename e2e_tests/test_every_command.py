@@ -60,9 +60,10 @@ model upgrade {new}/none.py --to {new}/upgraded
 labels {stream} {csv} | labels nobody {csv} | login | certs {csv} | token new ada --roles root
 verify {model} --keys {new}/key.pem.pub | verify {model} --keys {csv} | keys show {csv} | audit verify {csv}
 model freeze nobody --to {new}/frozen
+search {dir} --data {csv} --space {csv} --metric auc --to {new}/found
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap,
-engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
+"""Those that stand here alone do their work in headrace/tests/ (fit, search, profile, tflite, optimize,
+tap, engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "dead-letters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 

@@ -34,7 +34,7 @@ class SignallingInjector:
     def __init__(self, *, at_strike: int) -> None:
         addresses = Addresses(registry=_NOWHERE, ingest=_NOWHERE, trainer=_NOWHERE, serving=(_NOWHERE,))
         self.platform: Any = SimpleNamespace(
-            addresses=addresses, grpc_port=lambda name: 9, client=lambda: Client(addresses, token="")
+            addresses=addresses, grpc_port=lambda name: 9, client=lambda **_: Client(addresses, token="")
         )
         self.strike_count = 0
         self._at_strike = at_strike

@@ -187,8 +187,9 @@ class AsyncPredictions(Collector):
         return prediction_id
 
     def _help_with_turns(self) -> None:
-        """At each front that is asked, whichever front took the requests: that front may be gone."""
-        if self._turns is None:
+        """At each front that is asked, whichever front took the requests: that front may be gone. Without identity
+        there are no lines."""
+        if self._turns is None and current().is_identified:
             self._turns = asyncio.get_running_loop().create_task(self._give_turns())
 
     async def _give_turns(self) -> None:

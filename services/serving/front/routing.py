@@ -116,8 +116,7 @@ class Routing:
         elif version is not None:
             target = version_target(version)
         else:
-            split = self.splits.get(model) if self.splits and asks is not None else None
-            if split is not None and asks is not None and is_canarys(split, model, asks):
+            if asks is not None and (split := self.splits.get(model)) is not None and is_canarys(split, model, asks):
                 route = self._routes.get((model, alias_target(CANARY)))
                 if route is not None and route.version.version == split.version:
                     return route

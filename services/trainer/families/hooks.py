@@ -130,13 +130,13 @@ def hooks_of_class(asked: HookClass, module: types.ModuleType) -> HookSet:
     with blame_definition(asked.file, doing=asked.name):
         hook = made(**asked.arguments)
     if isinstance(hook, keras.callbacks.Callback):
+        if asked.chief_only:
+            raise DefinitionFailedError(f"{asked.file}: {asked.name} is a Keras callback, which every process calls")
         hook = CallbackHooks(hook, f"{asked.file}: {asked.name}")
     methods = {name: getattr(hook, name) for name in dir(hook) if not name.startswith("_")}
     functions = hooks_of(methods, f"{asked.file}: {asked.name}")
     if not functions:
         raise DefinitionFailedError(f"{asked.file}: {asked.name} has none of the hooks {', '.join(HOOKS)}")
-    if asked.chief_only and isinstance(hook, CallbackHooks):
-        raise DefinitionFailedError(f"{asked.file}: {asked.name} is a Keras callback, which every process calls")
     if asked.chief_only and (wrong := sorted({"hook_state", "on_gradients"} & set(functions))):
         raise DefinitionFailedError(
             f"{asked.file}: {asked.name} is for the chief alone, and {wrong[0]} changes what all processes compute with"

@@ -6,7 +6,7 @@ After a crash the records since the last hand-in are read again; the registry ta
 import heapq
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +121,7 @@ class Watching:
 
     def _read_window_again(self, window: Mapping[Place, int], counts: Mapping[str, int]) -> None:
         """Restores the join's state without counting its records twice."""
-        for record, place in self._merged(window, self._positions):
+        for record, place in self._merged(self._kept(window, self._positions), self._positions):
             for _ in self._scored(record, place):
                 pass
         self._join.counts.clear()
@@ -138,11 +138,8 @@ class Watching:
             for topic in self._topics
             for partition, end in _or_none(self._log.end_position, topic).items()
         }
-        begins = {topic: _or_none(self._log.start_position, topic) for topic in self._topics}
-        starts = {
-            (topic, number): max(self._start_of((topic, number), end), begins[topic].get(number, 0))
-            for (topic, number), end in ends.items()
-        }
+        starts = {place: self._start_of(place, end) for place, end in ends.items()}
+        starts = self._kept(starts, ends) if starts != ends else starts
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
         pair, trial, decline = self._pair(model), self._trial_of(model), self._decline(model, registry)
         contests = [one for one in (pair, trial) if one is not None]
@@ -223,14 +220,17 @@ class Watching:
         firsts = (next(iter(self._log.scan(topic, one, at, ends[one])), None) for one, at in starts.items())
         return min((found.headers.ingest_time for found in firsts if found), default=None)
 
+    def _kept(self, starts: Mapping[Place, int], places: Iterable[Place]) -> dict[Place, int]:
+        """The same places to begin at, none before the log's first record."""
+        begins = {topic: _or_none(self._log.start_position, topic) for topic in self._topics}
+        return {place: max(starts.get(place, 0), begins[place[0]].get(place[1], 0)) for place in places}
+
     def _merged(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Record, Place]]:
         """By the time at which the log took them."""
 
         def records(place: Place) -> Iterator[tuple[Record, Place]]:
-            topic, partition = place
-            start = max(starts.get(place, 0), self._log.start_position(topic).get(partition, 0))
-            if start < ends[place]:
-                yield from ((record, place) for record in self._log.read(topic, partition, start, ends[place]))
+            if starts[place] < ends[place]:
+                yield from ((record, place) for record in self._log.read(*place, starts[place], ends[place]))
 
         return heapq.merge(*map(records, sorted(ends)), key=lambda one: one[0].headers.ingest_time)
 

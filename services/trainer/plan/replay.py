@@ -262,11 +262,11 @@ class Replays:
         begin = int(bisect_left(records.times, since))
         if begin == len(records.times):
             raise Conflict(f"stream {state.model.stream} has no events {'since then' if since else 'yet'} to replay")
-        rounds = self._rounds(model)
-        told = []
+        rounds, now = self._rounds(model), self._clock()
+        cost, told = _cost_of(rounds), []
         for name, triggers in policies.items():
             world = World(
-                records, begin, self._clock(), _cost_of(rounds), self._moves(triggers.upstream),
+                records, begin, now, cost, self._moves(triggers.upstream),
                 self._shift_of(state, triggers, records, stream.schema_json),
             )  # fmt: skip
             told.append({"name": name, "not_replayed": _not_replayed(triggers), **asdict(replay(triggers, world))})
@@ -274,10 +274,10 @@ class Replays:
         return {
             "model": model,
             "from": began,
-            "to": self._clock(),
+            "to": now,
             "records": len(records.times) - begin,
             "examples": int(records.examples[begin:].sum()),
-            "cost": asdict(_cost_of(rounds)),
+            "cost": asdict(cost),
             "as_it_was": _as_it_was(rounds, began),
             "policies": told,
         }

@@ -45,22 +45,21 @@ def replay(
 
 
 def _section(path: Path | None, settings: Sequence[str]) -> dict[str, Any] | None:
-    import yaml
+    from common.strict_yaml import read_yaml
 
     if path is None and not settings:
         return None
     section: Any = {}
-    try:
-        if path is not None:
-            section = yaml.safe_load(path.read_text())
-            section = section.get("triggers", section) if isinstance(section, dict) else section
-        given = dict(one.split("=", 1) for one in settings if "=" in one)
-        changed = {name: yaml.safe_load(value) for name, value in given.items()}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidInput(f"the policy cannot be read: {error}") from error
+    if path is not None:
+        try:
+            section = read_yaml(path.read_bytes(), str(path))
+        except OSError as error:
+            raise InvalidInput(f"the policy cannot be read: {error}") from error
+        section = section.get("triggers", section) if isinstance(section, dict) else section
+    given = dict(one.split("=", 1) for one in settings if "=" in one)
     if len(given) < len(settings) or not isinstance(section, dict):
         raise InvalidInput("a policy is a mapping of keys of `triggers` to values, and --set takes KEY=VALUE")
-    return section | changed
+    return section | {name: read_yaml(value.encode(), f"--set {name}") for name, value in given.items()}
 
 
 def _since(text: str) -> float:

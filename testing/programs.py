@@ -17,6 +17,7 @@ PROGRAMS = {
     "initdb": "postgresql",  # the catalog in PostgreSQL
     "haproxy": "haproxy",  # the proxy of the platform in containers
     "g++": "g++",  # a library of operations for TensorFlow
+    "ip": "iproute2",  # network namespaces as hosts
     "java": "openjdk-17-jre-headless",  # Kafka
     "mvn": "maven",  # Kafka's jars
     "postgres": "postgresql",

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from services.trainer.tests.support.platform_processes import (
     TrainerProcess,
     definition,
 )
-from testing.processes import free_port
 from testing.waiting import wait_until
 
 _FEATURES = b"""features:
@@ -82,46 +80,6 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
     assert ended["metrics"]["log_loss"][0] == version.metrics["candidate"]["log_loss"]
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.covers("dist-ps-async", "dist-cluster")
-def test_workers_of_another_trainer_compute_a_round_that_outlives_them(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    training = "{batch_size: 8, passes: 30, asynchronous: {workers: 2, servers: 2}}"
-    written = definition(gate="{}", training=training).replace(b"linear", b"dnn").replace(b"features:\n", _FEATURES)
-    registry.register_model(MODEL, stream=STREAM, files={"model.yaml": written}, by="test")
-    together = {
-        "TRAINER_CLUSTER_HOST": "127.0.0.1", "TRAINER_CLUSTER_REGROUP_SECONDS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
-        "TRAINER_RESUME_INTERVAL_SECONDS": "0.5", "TRAINER_LEASE_TTL_SECONDS": "60",
-        "TRAINER_WORKERS": "2",  # of which one fits in
-    }  # fmt: skip
-    trainer.round_function = "services.trainer.rounds.process:run_round"
-    own = [
-        {"TRAINER_ID": name, "TRAINER_DATA_DIR": str(tmp_path / name), "TRAINER_HTTP_PORT": str(free_port())}
-        for name in ("a", "b")
-    ]
-    pair = [replace(trainer, environment=trainer.environment | together | one) for one in own]
-    try:
-        for one in pair:
-            one.start()
-        for one in pair:
-            wait_until(lambda one=one: one.status()["zygote"]["ready"], "it can take rounds", seconds=200)  # type: ignore[misc]
-        events.add(200, per_record=200)
-        chief = wait_until(lambda: _chief_of_two(pair), "workers of both have done batches", seconds=200)
-        next(one for one in pair if one is not chief).kill()
-        wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
-        version = registry.get_version(MODEL, 1)
-        told = version.environment["training"]["asynchronous"]
-        assert (told["workers"], told["workers_elsewhere"], len(told["lost"])) == (1, 0, 1)
-        assert told["lost"][0].startswith("worker 1: ")
-        assert version.environment["trainers"] == 2
-        assert version.step == 30 * 23
-    finally:
-        for one in pair:
-            if one.process is not None and one.process.poll() is None:
-                one.stop()
-
-
 def test_metrics_that_are_further_apart_than_the_tolerance_are_told() -> None:
     metrics = {"auc": (0.8, 0.75), "log_loss": (0.5, 0.9)}
     assert metric_differences(metrics, ["auc"], tolerance=0.1) == []
@@ -135,15 +93,6 @@ def _another_chief(trainer: TrainerProcess, first: int) -> int:
     """Of the attempt after the one whose process was `first`, once its workers have taken steps; else 0."""
     found = [one for one in _children(int(trainer.status()["zygote"]["pid"])) if one != first]
     return found[0] if found and _figures(trainer).get("updates", 0) > 0 else 0
-
-
-def _chief_of_two(trainers: list[TrainerProcess]) -> TrainerProcess | None:
-    """The one that leads a round in which a worker of the other one has done a batch."""
-    for one in trainers:
-        found = _figures(one)
-        if found and found["workers_elsewhere"] and min(found["batches_by_worker"]):
-            return one
-    return None
 
 
 def _has_saved_twice(trainer: TrainerProcess) -> bool:

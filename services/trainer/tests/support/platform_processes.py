@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +19,7 @@ from common.registry.catalog import Round
 from common.registry.client import RegistryClient
 from protos import example_pb2
 from testing.forked import ForkedProcess
+from testing.hosts import Host
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
 STREAM = "flights"
@@ -78,24 +81,35 @@ class Events:
 
 @dataclass
 class TrainerProcess:
-    """`python -m services.trainer`, by default with fake rounds (fake_rounds.py) in place of training."""
+    """`python -m services.trainer`, by default with fake rounds (fake_rounds.py) in place of training.
+
+    Attributes:
+        host: on which it runs, with real rounds; None: this machine.
+    """
 
     directory: Path
     environment: dict[str, str]
-    process: ForkedProcess | None = field(default=None)
+    process: "ForkedProcess | subprocess.Popen[bytes] | None" = field(default=None)
     round_function: str = "services.trainer.tests.support.fake_rounds:run_round"
+    host: Host | None = None
 
     def start(self) -> None:
+        self.process = self._started()
+        process = self.process
+        wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")
+        assert process.poll() is None, "the trainer ended at once"
+
+    def _started(self) -> "ForkedProcess | subprocess.Popen[bytes]":
+        if self.host:
+            command, environment = [sys.executable, "-m", "services.trainer"], {**os.environ, **self.environment}
+            return self.host.start(command, environment, self.directory.with_suffix(".log"))
         # Fake rounds read what they shall do, and are asked outside every folder of a round.
         sandbox = {"TRAINER_SANDBOX": "off"} if "fake_rounds" in self.round_function else {}
-        self.process = ForkedProcess(
+        return ForkedProcess(
             "services.trainer.__main__:main",
             self.round_function,
             environment={**os.environ, **sandbox, **self.environment},
         )
-        process = self.process
-        wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")
-        assert process.poll() is None, "the trainer ended at once"
 
     @property
     def pid(self) -> int:
@@ -134,7 +148,8 @@ class TrainerProcess:
         return attempt is not None and attempt["progress"]["stage"] == "train"
 
     def _url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.environment['TRAINER_HTTP_PORT']}{path}"
+        address = self.host.address if self.host else "127.0.0.1"
+        return f"http://{address}:{self.environment['TRAINER_HTTP_PORT']}{path}"
 
     def _call(self, request: urllib.request.Request) -> tuple[int, Any]:
         try:

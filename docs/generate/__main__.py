@@ -1,47 +1,17 @@
-"""Writes all that is generated: docs/reference, and coverage.md and scaling.svg of docs/internals (make docs)."""
+"""Writes all that is generated (make docs): the pages, which git ignores, and keras_names.json and scaling.svg."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import (
-    chart,
-    commands,
-    coverage,
-    definition,
-    errors,
-    flags,
-    grpc_methods,
-    http,
-    keras_names,
-    metrics,
-    names,
-    prose,
-    scaling_plot,
-    settings,
-    stream,
-)
+from docs.generate import keras_names, names, prose, scaling_plot
+from docs.generate.pages import PAGES
 
-_REFERENCE = Path(__file__).parents[1] / "reference"
-_PAGES: Mapping[str, Callable[[], str]] = {
-    "stream.md": stream.document,
-    "model.md": definition.document,
-    "keras-names.md": keras_names.page_of_names,
-    "settings.md": settings.document,
-    "chart.md": chart.document,
-    "flags.md": flags.document,
-    "cli.md": commands.document,
-    "http.md": http.document,
-    "grpc.md": grpc_methods.document,
-    "metrics.md": metrics.document,
-    "errors.md": errors.document,
-}
+_DOCS = Path(__file__).parents[1]
 
 
 def main() -> None:
     keras_names.TABLE.write_text(keras_names.document())
-    for name, document in _PAGES.items():
-        (_REFERENCE / name).write_text(document())
-    (_REFERENCE.parent / "internals" / "coverage.md").write_text(coverage.document())
+    for page, document in PAGES.items():
+        (_DOCS / page).write_text(document())
     scaling_plot.PLOT.write_text(scaling_plot.document())
     names.check()
     prose.check()

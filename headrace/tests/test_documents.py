@@ -14,13 +14,15 @@ import yaml
 
 from common.definition.model import parse_definition
 from common.schema import Schema
-from docs.generate import prose
+from docs.generate import definition, prose, settings, stream
+from docs.generate.pages import PAGES
 from headrace.cli import app
 from testing.rows import each_row
 
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
-_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted(_DOCS.rglob("*.md"))]
+_WRITTEN = {str(page.relative_to(_DOCS)) for page in _DOCS.rglob("*.md")} - set(PAGES)
+_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *(_DOCS / page for page in sorted(_WRITTEN))]
 _LINE = re.compile(r"^(?: {4})?(headrace .*)$", re.M)
 _INLINE = re.compile(r"`(headrace [^`]*)`")
 _YAML = re.compile(r"^```yaml(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```", re.M | re.S)
@@ -73,8 +75,8 @@ def test_a_page_that_names_a_command_or_option_of_ours_names_one_that_is_there()
 
 
 def test_the_indexes_name_every_page() -> None:
-    pages = {str(page.relative_to(_DOCS)) for room in ("guide", "reference", "internals")
-             for page in (_DOCS / room).rglob("*.md")}  # fmt: skip
+    rooms = ("guide/", "reference/", "internals/")
+    pages = {page for page in (*_WRITTEN, *PAGES) if page.startswith(rooms)}
     for index in (_DOCS / "README.md", _ROOT / "mkdocs.yml"):
         assert pages == set(re.findall(r"(?:guide|reference|internals)/[\w/-]+\.md", index.read_text())), index.name
 
@@ -82,12 +84,12 @@ def test_the_indexes_name_every_page() -> None:
 def test_each_setting_stands_in_a_page_of_the_guide() -> None:
     """By its variable; a setting that several services have, once for all of them: `HOST` or `…_HOST`."""
     guide = "\n".join(page.read_text() for page in (_DOCS / "guide").glob("*.md"))
-    settings = re.findall(r"^- `([A-Z]+_)([A-Z0-9_]+)`", (_DOCS / "reference/settings.md").read_text(), re.M)
-    assert len(settings) > 150
-    services = Counter(name for _, name in settings)
+    variables = re.findall(r"^- `([A-Z]+_)([A-Z0-9_]+)`", settings.document(), re.M)
+    assert len(variables) > 150
+    services = Counter(name for _, name in variables)
     missing = [
         service + name
-        for service, name in settings
+        for service, name in variables
         if not re.search(rf"\b{service}{name}\b", guide)
         and not (services[name] > 1 and re.search(rf"(?:(?<![A-Z_])|…_){name}\b", guide))
     ]
@@ -99,8 +101,8 @@ def test_each_key_of_a_definition_stands_in_a_page_of_the_guide() -> None:
     guide = "\n".join(page.read_text() for page in (_DOCS / "guide").glob("*.md"))
     sections = [
         section
-        for page in ("model.md", "stream.md")
-        for section in (_DOCS / "reference" / page).read_text().split("\n## ")[1:]
+        for page in (definition.document(), stream.document())
+        for section in page.split("\n## ")[1:]
         if section.partition("\n")[0] not in ("loss", "evaluation: metrics")
     ]
     keys = dict.fromkeys(key for section in sections for key in re.findall(r"^ *- `(\w+)`", section, re.M))

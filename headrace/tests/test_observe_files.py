@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.generate import metrics
+
 ROOT = Path(__file__).parents[2]
 OBSERVE = ROOT / "docker" / "observe"
 DASHBOARDS = sorted((OBSERVE / "grafana" / "dashboards").glob("*.json"))
-KNOWN = set(re.findall(r"`(headrace_\w+)` \(", (ROOT / "docs/reference/metrics.md").read_text()))
+KNOWN = set(re.findall(r"`(headrace_\w+)` \(", metrics.document()))
 
 
 def read(path: str) -> Any:

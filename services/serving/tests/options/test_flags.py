@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidInput
+from docs.generate import flags
 from services.serving.options.flags import SUPPORTED, UNSUPPORTED, read_flags, usage
 from services.serving.options.model_options import ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
@@ -79,7 +80,7 @@ def test_a_flag_sets_what_it_says(line: str, expected: dict[str, Any], monkeypat
 
 def test_every_supported_flag_is_among_these_and_in_the_documentation() -> None:
     tried = {word.lstrip("-").split("=")[0] for line, _ in SET for word in line.split()}
-    page = (Path(__file__).parents[4] / "docs/reference/flags.md").read_text()
+    page = flags.document()
     for flag in SUPPORTED:
         assert flag.name in tried or f"no{flag.name}" in tried
         assert f"`--{flag.name}`" in page

@@ -12,7 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from testing import processes, programs
-from testing.kafka import kafka_address  # noqa: F401  # a fixture
+from testing.kafka import kafka, kafka_address  # noqa: F401  # fixtures
 from testing.redis_server import RedisServer
 from testing.triple_operation import triple_library  # noqa: F401  # a fixture
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
@@ -41,7 +41,8 @@ processes do not follow each other. One that begins last keeps a worker busy whe
 _TOGETHER = {
     "kafka_address": (
         "common/eventlog/tests/test_contract.py", "common/eventlog/tests/test_kafka_log.py",
-        "headrace/tests/test_predict_commands.py", "services/ingest/tests/test_kafka.py",
+        "headrace/tests/test_predict_commands.py", "services/ingest/tests/test_backpressure.py",
+        "services/ingest/tests/test_kafka.py",
         "services/trainer/tests/rounds/test_topic_source.py",
     ),
     "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),

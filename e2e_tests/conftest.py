@@ -16,6 +16,8 @@ from headrace import Client, HeadraceError
 
 MakePlatform = Callable[..., Platform]
 MakePupil = Callable[[Client], Pupil]
+_AT_ONCE = {"TRAINER_SCHEDULING": "normal", "SERVING_IDLE_LOAD_SECONDS": "0"}
+"""A test waits for rounds and loads beside whatever else runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:
     """Returns when it is ready. Traced is what a test's traceparent asks for, and next to nothing else."""
     os.environ.setdefault("TRACE_SAMPLE", "1e-9")
-    os.environ.setdefault("TRAINER_SCHEDULING", "normal")  # a test waits for rounds beside whatever else runs
+    for name, value in _AT_ONCE.items():
+        os.environ.setdefault(name, value)
     if mode == "compose":
         return ComposePlatform(folder, replicas=replicas)
     return LocalPlatform(folder, replicas=replicas)

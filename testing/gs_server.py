@@ -8,17 +8,15 @@ from http.server import HTTPServer
 from typing import Any
 
 import pytest
-from gcp_storage_emulator import server
-from gcp_storage_emulator.handlers import buckets, objects
-from gcp_storage_emulator.storage import Storage
-from gcsfs import GCSFileSystem
 
 _BUCKET = "bucket"
 _MOVE = r"^/storage/v1/b/(?P<bucket_name>[-.\w]+)/o/(?P<object_id>.*[^/]+)/moveTo/o/(?P<dest_object_id>.*[^/]+)$"
 """What Google has and this server has not; clients would ask for it again and again."""
 
 
-def _moved(request: Any, response: Any, storage: Storage) -> None:
+def _moved(request: Any, response: Any, storage: Any) -> None:
+    from gcp_storage_emulator.handlers import objects
+
     name = request.params["bucket_name"]
     request.params["dest_bucket_name"] = name
     objects.copy(request, response, storage)
@@ -28,6 +26,11 @@ def _moved(request: Any, response: Any, storage: Storage) -> None:
 @contextmanager
 def gs_bucket() -> Iterator[str]:
     """The bucket's URL. Meanwhile this process finds the server by Google's own variable."""
+    from gcp_storage_emulator import server  # here: each worker collects every test, and one of them needs the server
+    from gcp_storage_emulator.handlers import buckets
+    from gcp_storage_emulator.storage import Storage
+    from gcsfs import GCSFileSystem
+
     storage = Storage(use_memory_fs=True)
     buckets.create_bucket(_BUCKET, storage)
     with HTTPServer(("127.0.0.1", 0), partial(server.RequestHandler, storage)) as listening:

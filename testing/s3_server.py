@@ -5,15 +5,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import boto3
 import pytest
-from moto.moto_server.threaded_moto_server import ThreadedMotoServer
-from s3fs import S3FileSystem
 
 
 @contextmanager
 def s3_bucket() -> Iterator[str]:
     """The bucket's URL. Meanwhile this process, and those that it starts, find the server by AWS's own variables."""
+    import boto3  # here: each worker collects every test, and one of them needs the server
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+    from s3fs import S3FileSystem
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

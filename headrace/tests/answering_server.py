@@ -4,10 +4,15 @@ import http.server
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from headrace.cli import app
 
 VERSION = {
     "model": "m", "version": 2, "status": "accepted", "round_id": "r", "parent_version": 1, "stream": "s",
@@ -47,10 +52,33 @@ class Server:
     def will_answer(self, status: int, document: Any, **headers: str) -> None:
         self.answers.put((status, document, {name.replace("_", "-"): value for name, value in headers.items()}))
 
+    def will_answer_all(self, *documents: Any) -> None:
+        """One after the other, each with status 200."""
+        for document in documents:
+            self.will_answer(200, document)
+
     def next_answer(self) -> tuple[int, Any, dict[str, str]]:
         if not self.answers.empty():
             self.last = self.answers.get_nowait()
         return self.last
+
+
+class Run:
+    """Runs commands on a platform all of whose doors are the test's server."""
+
+    def __init__(self, server: Server, data_dir: Path) -> None:
+        self.server, self._data_dir = server, data_dir
+
+    def __call__(self, *arguments: str, answers: Sequence[Any] = (), stdin: str | None = None) -> Result:
+        """answers: of the server, each with status 200."""
+        self.server.will_answer_all(*answers)
+        return CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments], input=stdin)
+
+    @property
+    def last(self) -> tuple[str, str, Any]:
+        """Method, path and document of the newest request."""
+        request = self.server.requests[-1]
+        return request.method, request.path, json.loads(request.body) if request.body else None
 
 
 @contextmanager

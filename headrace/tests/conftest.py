@@ -12,7 +12,7 @@ import pytest
 
 from headrace.local.launcher import Launcher
 from headrace.places import PlatformState, ProcessState, write_state
-from headrace.tests.answering_server import Server, answering_server
+from headrace.tests.answering_server import Run, Server, answering_server
 
 _FAKE_SERVICE = textwrap.dedent(
     """
@@ -111,3 +111,8 @@ def platform_dir(server: Server, tmp_path: Path) -> Iterator[Path]:
     write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
     yield tmp_path
     holder.communicate(b"\n", timeout=60)
+
+
+@pytest.fixture
+def run(server: Server, platform_dir: Path) -> Run:
+    return Run(server, platform_dir)

@@ -4,10 +4,7 @@ import json
 from pathlib import Path
 
 from common.registry.audit import EMPTY, head_of, line_after
-from headrace.tests.answering_server import Server
-from headrace.tests.test_cli import Run, run
-
-__all__ = ["run"]
+from headrace.tests.answering_server import Run, Server
 
 
 def log(count: int) -> list[str]:

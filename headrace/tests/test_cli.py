@@ -7,18 +7,17 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.places import HTTP_PORT_OF
-from headrace.tests.answering_server import ROUND, VERSION, Server
+from headrace.tests.answering_server import ROUND, VERSION, Run, Server
 from testing.rows import each_row
 
 MODEL = {
@@ -29,17 +28,6 @@ STREAM = {
     "name": "s", "schema_version": 1, "created_at": 1.0,
     "schema_json": '{"features": [{"name": "distance", "dtype": "float32"}], "labels": []}',
 }  # fmt: skip
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(platform_dir: Path) -> Run:
-    """Runs a command on a platform all of whose doors are the test's server."""
-
-    def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(app, ["--data", str(platform_dir), *arguments], input=stdin)
-
-    return run
 
 
 @each_row("kind", [*EXIT_STATUS_OF])
@@ -114,43 +102,35 @@ def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
         (["ingest", "/dev/null", "-s", "s", "--format", "csv", "--resume", ""], "--resume takes the key"),
     ],
 )
-def test_what_is_not_there_is_told_by_name(run: Run, server: Server, arguments: list[str], message: str) -> None:
-    server.will_answer(200, STREAM)
-    result = run(*arguments)
+def test_what_is_not_there_is_told_by_name(run: Run, arguments: list[str], message: str) -> None:
+    result = run(*arguments, answers=(STREAM,))
     assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
     assert message in result.stderr
 
 
 def test_json_may_be_asked_for_before_or_after_the_command(run: Run, server: Server) -> None:
-    server.will_answer(200, {"models": [MODEL]})
-    server.will_answer(200, {"models": [MODEL]})
+    server.will_answer_all({"models": [MODEL]}, {"models": [MODEL]})
     assert run("models", "--json").stdout == run("--json", "models").stdout != ""
 
 
 def test_models_and_versions_as_json_hold_what_the_registry_says(run: Run, server: Server) -> None:
-    server.will_answer(200, {"models": [MODEL]})
-    (model,) = json.loads(run("--json", "models").stdout)
+    (model,) = json.loads(run("--json", "models", answers=({"models": [MODEL]},)).stdout)
     assert model["aliases"] == {"production": 2, "canary": 1}
-    server.will_answer(200, MODEL)
-    server.will_answer(200, {"versions": [VERSION]})
-    document = json.loads(run("--json", "versions", "m").stdout)
+    document = json.loads(run("--json", "versions", "m", answers=(MODEL, {"versions": [VERSION]})).stdout)
     assert document["aliases"] == {"production": 2, "canary": 1}
     assert document["versions"][0]["verdict"]["decision"] == "promote"
     assert document["versions"][0]["ranges"] == [{"partition": 0, "from_offset": 3, "to_offset": 9}]
 
 
 def test_versions_for_people_show_verdict_metric_and_what_is_live(run: Run, server: Server) -> None:
-    server.will_answer(200, MODEL)
-    server.will_answer(200, {"versions": [VERSION]})
-    lines = run("versions", "m").stdout.splitlines()
+    lines = run("versions", "m", answers=(MODEL, {"versions": [VERSION]})).stdout.splitlines()
     row = next(line for line in lines if "promote" in line)
     assert row.split()[:9] == ["2", "1", "90", "10", "0", "-", "0.7000", "promote", "production"]
     assert max(map(len, lines)) <= 80
 
 
 def test_versions_are_the_newest_and_say_that_there_are_older(run: Run, server: Server) -> None:
-    server.will_answer(200, MODEL)
-    server.will_answer(200, {"versions": [VERSION], "older": 2})
+    server.will_answer_all(MODEL, {"versions": [VERSION], "older": 2})
     assert "older than 2: --limit N lists more than 1" in run("versions", "m", "--limit", "1").stdout
     assert server.requests[-1].path == "/v1/models/m/versions?limit=1"
 
@@ -167,8 +147,7 @@ def test_versions_that_events_went_into(run: Run, server: Server, offsets: str, 
     aside, pushed = version(4, 1, 20, 30), version(5, 3, 0, 0, ranges=[], environment={"pushed": {}})
     versions = [version(1, 0, 0, 3), version(2, 1, 3, 9), version(3, 2, 30, 40), aside, pushed]
     for _ in range(2):
-        server.will_answer(200, MODEL | {"aliases": {"production": 3}})
-        server.will_answer(200, {"versions": versions})
+        server.will_answer_all(MODEL | {"aliases": {"production": 3}}, {"versions": versions})
     document = json.loads(run("--json", "versions", "m", "--learned", offsets).stdout)
     numbers = [one["version"] for one in document["versions"]]
     assert ([one for one in numbers if one != 4], document["production_without"]) == (listed, clean)
@@ -258,8 +237,7 @@ def test_apply_puts_the_avro_schema_into_the_streams_source(run: Run, server: Se
         "source: {kafka: {topic: orders, format: avro, avro_schema: o.avsc}}\n"
     )
     answer = {"stream": STREAM, "stream_change": "new", "model": None, "model_change": ""}
-    server.will_answer(200, answer | {"learned": [], "changes": {}, "notes": []})
-    assert run("apply", str(tmp_path)).exit_code == 0
+    assert run("apply", str(tmp_path), answers=(answer | {"learned": [], "changes": {}, "notes": []},)).exit_code == 0
     sent = orjson.loads(server.requests[-1].body)["stream"]["schema"]["source"]
     assert sent == {"kafka": {"topic": "orders", "format": "avro", "avro_schema": avro}}
     (tmp_path / "o.avsc").write_text("{")
@@ -275,8 +253,7 @@ def test_apply_of_a_folder_with_nothing_to_apply_says_so(run: Run, tmp_path: Pat
 def test_ingest_sends_typed_rows_and_adds_up(run: Run, server: Server, tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_text("distance\n1\n2\n")
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 1, "refused": [{"index": 1, "reason": "bad"}]})
+    server.will_answer_all(STREAM, {"accepted": 1, "refused": [{"index": 1, "reason": "bad"}]})
     result = run("--json", "ingest", str(path), "--stream", "s", "--on-invalid", "deadletter")
     totals = json.loads(result.stdout)
     assert (totals["accepted"], totals["refused"], totals["already_there"]) == (1, 1, 0)
@@ -294,8 +271,7 @@ def test_labels_sends_the_key_and_the_labels_to_their_door(run: Run, server: Ser
         "late_labels": {"key": "id", "wait_seconds": 60},
     }
     stream = STREAM | {"schema_json": json.dumps(schema)}
-    server.will_answer(200, stream)
-    server.will_answer(200, {"accepted": 2})
+    server.will_answer_all(stream, {"accepted": 2})
     state = ("--state", str(tmp_path / "state.json"))
     assert json.loads(run("--json", "labels", "s", str(path), *state).stdout)["accepted"] == 2
     assert "state.json is about stream s:labels, not s" in run("ingest", str(path), "-s", "s", *state).stderr
@@ -304,15 +280,11 @@ def test_labels_sends_the_key_and_the_labels_to_their_door(run: Run, server: Ser
     assert server.requests[1].body == b'{"id":"UA1","late":1}\n{"id":"UA2","late":0}\n'
 
 
-def test_without_a_stream_the_file_names_it(run: Run, server: Server, tmp_path: Path) -> None:
+def test_without_a_stream_the_file_names_it(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text("distance\n1\n")
-    server.will_answer(200, {"streams": [STREAM]})
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 1})
-    assert "1 event in s" in run("ingest", str(path)).stdout
-    server.will_answer(200, {"streams": [STREAM]})
-    result = run("ingest", str(path.rename(tmp_path / "other.csv")))
+    assert "1 event in s" in run("ingest", str(path), answers=({"streams": [STREAM]}, STREAM, {"accepted": 1})).stdout
+    result = run("ingest", str(path.rename(tmp_path / "other.csv")), answers=({"streams": [STREAM]},))
     assert "no stream is named other, like the file; say --stream NAME: there are s" in result.stderr
 
 
@@ -331,17 +303,13 @@ def test_a_cell_of_another_type_is_sent_on_to_the_dead_letters(run: Run, server:
 def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server: Server, tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     path.write_text('{"distance": 1}\n' * 12_000)
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 5000})
+    server.will_answer_all(STREAM, {"accepted": 5000})
     server.will_answer(409, {"error": {"kind": "Conflict", "message": "cut off"}})
     first = run("ingest", str(path), "--stream", "s")
     assert first.exit_code == EXIT_STATUS_OF[Conflict]
     assert "5,000 events were taken" in first.stderr
     key = first.stderr.partition("--resume ")[2].split()[0]
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 5000, "duplicate": True})
-    server.will_answer(200, {"accepted": 5000})
-    server.will_answer(200, {"accepted": 2000})
+    server.will_answer_all(STREAM, {"accepted": 5000, "duplicate": True}, {"accepted": 5000}, {"accepted": 2000})
     second = json.loads(run("--json", "ingest", str(path), "--stream", "s", "--resume", key).stdout)
     assert (second["accepted"], second["already_there"]) == (7000, 5000)
     keys = [request.headers["idempotency-key"] for request in server.requests if "events" in request.path]
@@ -356,8 +324,7 @@ def test_an_upload_with_a_state_goes_on_after_what_was_taken_and_takes_what_is_n
     first = tmp_path / "in" / "a.ndjson"
     first.write_text('{"distance": 1}\n' * 6_000)
     command = ("--json", "ingest", str(tmp_path / "in"), "-s", "s", "--state", str(tmp_path / "state.json"))
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 5000})
+    server.will_answer_all(STREAM, {"accepted": 5000})
     server.will_answer(409, {"error": {"kind": "Conflict", "message": "cut off"}})
     assert "the same command goes on" in run(*command).stderr
     (tmp_path / "in" / "b.csv").write_text("distance\n7\n")
@@ -383,8 +350,7 @@ def test_a_rejected_file_names_the_events_and_where_their_batch_begins(
     path = tmp_path / "events.ndjson"
     path.write_text('{"distance": 1}\n' * 6_000)
     refused = [{"index": 4, "reason": "distance is missing"}]
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 5000})
+    server.will_answer_all(STREAM, {"accepted": 5000})
     server.will_answer(400, {"error": {"kind": "InvalidInput", "message": "1 of 1000 is invalid", "refused": refused}})
     result = run("ingest", str(path), "--stream", "s")
     assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
@@ -450,9 +416,7 @@ def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version_as_
     run: Run, server: Server
 ) -> None:
     thinned = {"rule": "hourly", "versions": 57, "first_version": 1, "last_version": 60, "at": 61.0}
-    server.will_answer(200, MODEL)
-    server.will_answer(200, {"versions": [VERSION], "thinned": [thinned]})
-    told = run("versions", "m").stdout
+    told = run("versions", "m", answers=(MODEL, {"versions": [VERSION], "thinned": [thinned]})).stdout
     assert "thinned: 57 versions, 1 to 60, last" in told
     assert "one version an hour stays" in told
     server.will_answer(200, MODEL)

@@ -16,11 +16,8 @@ from headrace.client.connection import Door
 from headrace.client.credentials import store, token_for
 from headrace.local.processes import LocalPlatform
 from headrace.places import Addresses, access_file, tls_dir, token_file
-from headrace.tests.answering_server import Server
-from headrace.tests.test_cli import Run, run
+from headrace.tests.answering_server import Run, Server
 from testing.rows import each_row
-
-__all__ = ["run"]
 
 _TOKEN = "hr_" + "t" * 43
 
@@ -96,8 +93,7 @@ def test_login_keeps_a_token_that_the_platform_knows_and_logout_forgets_it(serve
     server.will_answer(401, {"error": {"kind": "Unauthenticated", "message": "nobody's"}})
     refused = run("login", stdin=f"{_TOKEN}\n")
     assert (refused.exit_code, token_for(server.url)) == (9, "")
-    server.will_answer(200, {"name": "ada", "roles": ["operator"]})
-    taken = run("login", stdin=f"{_TOKEN}\n")
+    taken = run("login", stdin=f"{_TOKEN}\n", answers=({"name": "ada", "roles": ["operator"]},))
     assert (taken.exit_code, taken.stdout.startswith("ada: operator; kept in")) == (0, True)
     assert _TOKEN not in taken.output
     assert token_for(server.url) == _TOKEN

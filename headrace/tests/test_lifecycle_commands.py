@@ -2,19 +2,18 @@
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import headrace
 from common.definition.gate import read_gate
 from headrace.cli import app
 from headrace.places import Addresses
-from headrace.tests.answering_server import ROUND, VERSION, Server
+from headrace.tests.answering_server import ROUND, VERSION, Run, Server
 from testing.rows import each_row
 
 MODEL: dict[str, Any] = {
@@ -30,28 +29,6 @@ FAILURE = {
     "log": ["WARNING net: the table is damaged"],
     "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
 }  # fmt: skip
-
-
-class Run:
-    """Runs commands on a platform all of whose doors are the test's server."""
-
-    def __init__(self, server: Server, data_dir: Path) -> None:
-        self.server, self._data_dir = server, data_dir
-
-    def __call__(self, *arguments: str, answers: tuple[Any, ...] = ()) -> Result:
-        for answer in answers:
-            self.server.will_answer(200, answer)
-        return CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments])
-
-    @property
-    def last(self) -> tuple[str, str, Any]:
-        request = self.server.requests[-1]
-        return request.method, request.path, orjson.loads(request.body) if request.body else None
-
-
-@pytest.fixture
-def run(server: Server, platform_dir: Path) -> Run:
-    return Run(server, platform_dir)
 
 
 @each_row(
@@ -357,8 +334,7 @@ def test_a_data_frame_is_appended_as_the_schema_wants_it(server: Server) -> None
 
     url = server.url
     with headrace.Client(Addresses(registry=url, ingest=url, trainer=url, serving=(url,))) as client:
-        server.will_answer(200, STREAM)
-        server.will_answer(200, {"accepted": 2})
+        server.will_answer_all(STREAM, {"accepted": 2})
         client.append("s", pandas.DataFrame({"x": [1.5, 2.0], "y": [True, False]}))
     assert orjson.loads(server.requests[-1].body) == {"events": [{"x": 1.5, "y": 1}, {"x": 2.0, "y": 0}]}
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.commands.model_engines import Measured, Variant, recommend, variants
-from headrace.tests.test_cli import run  # noqa: F401  # a fixture
-from headrace.tests.test_model_files import Run
+from headrace.tests.answering_server import Run
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_A_MODEL = """
@@ -72,7 +71,7 @@ def test_the_first_variant_is_what_a_replica_uses_by_itself_and_the_others_say_w
 
 @pytest.mark.covers("perf-threads", "perf-xla", "perf-bench-gpu")
 @pytest.mark.timeout(300)
-def test_variants_stand_in_a_table_and_one_that_cannot_run_says_why(run: Run, model: str) -> None:  # noqa: F811
+def test_variants_stand_in_a_table_and_one_that_cannot_run_says_why(run: Run, model: str) -> None:
     options = ["--signature", "words", "--rows", "1", "--rows", "4", "--seconds", "0.05"]
     result = run("model", "engines", model, *options, "--only", "*XLA", "--only", "litert")
     assert result.exit_code == 0, result.output
@@ -88,7 +87,7 @@ def test_variants_stand_in_a_table_and_one_that_cannot_run_says_why(run: Run, mo
 
 
 @pytest.mark.timeout(300)
-def test_a_variant_whose_answers_differ_is_told_and_not_recommended(run: Run, model: str) -> None:  # noqa: F811
+def test_a_variant_whose_answers_differ_is_told_and_not_recommended(run: Run, model: str) -> None:
     options = ["--signature", "noise", "--rows", "3", "--seconds", "0.05", "--only", "*, 1 thread"]
     result = run("--json", "model", "engines", model, *options)
     assert result.exit_code == 0, result.output

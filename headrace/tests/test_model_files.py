@@ -5,20 +5,17 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import Result
 
-from headrace.tests.answering_server import VERSION, Server
-from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from headrace.tests.answering_server import VERSION, Run, Server
 from testing.saved_models import saved_model
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-Run = Callable[..., Result]
 GRAPH = saved_model(operations=("MatMul", "MatMul", "Relu"), tags=("serve",), mark="x")
 _WRITE_A_MODEL = """
 import sys, tensorflow as tf
@@ -50,9 +47,8 @@ def version(contents: Mapping[str, bytes], number: int = 2) -> dict[str, Any]:
 
 
 @pytest.mark.covers("fmt-savedmodel", "fmt-metagraph")
-def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run: Run) -> None:  # noqa: F811
-    server.will_answer(200, version({"saved_model/saved_model.pb": GRAPH, "checkpoint/state.json": b"{}"}))
-    server.will_answer(200, GRAPH)
+def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run: Run) -> None:
+    server.will_answer_all(version({"saved_model/saved_model.pb": GRAPH, "checkpoint/state.json": b"{}"}), GRAPH)
     result = run("model", "show", "m@2", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
@@ -61,7 +57,7 @@ def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run:
     assert found["files"] == {"saved_model.pb": len(GRAPH)}
 
 
-def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Server, run: Run, tmp_path: Path) -> None:
     contents = {"saved_model/saved_model.pb": GRAPH, "saved_model/variables/variables.index": b"index"}
     found = version(contents | {"checkpoint/state.json": b"{}"})
     cut_short = tmp_path / "m" / ".2.partial" / "of_before"
@@ -75,15 +71,14 @@ def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Serv
         str(path.relative_to(tmp_path)): path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file()
     }
     assert written == {"m/2/saved_model.pb": GRAPH, "m/2/variables/variables.index": b"index"}
-    server.will_answer(200, found)
-    again = run("model", "export", "m@2", "--to", str(tmp_path / "m"))
+    again = run("model", "export", "m@2", "--to", str(tmp_path / "m"), answers=(found,))
     assert (again.exit_code, "is there already" in again.output) == (5, True)
     server.will_answer(200, version({"exports/x.onnx": b"x"}))
     assert run("model", "export", "m@2", "--to", str(tmp_path / "n")).exit_code == 4
 
 
 @pytest.mark.covers("fmt-op-list")
-def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "saved_model.pb").write_bytes(saved_model(operations=("MatMul", "MatMul", "PyFunc")))
     found = json.loads(run("--json", "model", "ops", str(tmp_path / "own")).output)
@@ -98,12 +93,10 @@ def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_r
 
 
 @pytest.mark.covers("fmt-ckpt-files", "api-variables")
-def test_a_checkpoint_lists_its_tensors(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_checkpoint_lists_its_tensors(server: Server, run: Run) -> None:
     one = weights(model__a=np.array([3.0, 4.0], np.float32), model__gone=np.zeros(1), optimizer__a=np.zeros(2))
     state = b'{"frozen": ["model/gone"]}'
-    server.will_answer(200, version({"checkpoint/weights.npz": one, "checkpoint/state.json": state}, 1))
-    server.will_answer(200, one)
-    server.will_answer(200, state)
+    server.will_answer_all(version({"checkpoint/weights.npz": one, "checkpoint/state.json": state}, 1), one, state)
     shown = json.loads(run("--json", "checkpoint", "show", "m@1").output)
     assert shown["tensors"]["model/a"] == {"dtype": "float32", "shape": [2], "norm": 5.0, "trainable": True}
     assert not shown["tensors"]["model/gone"]["trainable"]
@@ -111,12 +104,11 @@ def test_a_checkpoint_lists_its_tensors(server: Server, run: Run) -> None:  # no
 
 
 @pytest.mark.covers("mode-dynamic-embedding")
-def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run: Run) -> None:
     parts = {"word_lengths": [1, 2], "candidate_lengths": [3], "totals": [4, 90, 1, 2, 3]}
     content = weights(**{f"statistics__item__{part}": np.array(values) for part, values in parts.items()})
     for _ in range(2):
-        server.will_answer(200, version({"checkpoint/weights.npz": content}))
-        server.will_answer(200, content)
+        server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     assert json.loads(run("--json", "checkpoint", "show", "m@2").output)["vocabularies"] == {
         "item": {"rows": 2, "candidates": 1, "admitted": 1, "expired": 2, "evicted": 3, "rounds": 4, "examples": 90}
     }
@@ -124,7 +116,7 @@ def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run
 
 
 @pytest.mark.covers("fmt-ckpt-files")
-def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: Server, run: Run) -> None:
     shards = [weights(model__a=np.zeros(2)), weights(model__b=np.ones(3))]
     files = {f"checkpoint/weights-0000{number}-of-00002.npz": shard for number, shard in enumerate(shards, 1)}
     server.will_answer(200, version(files))
@@ -138,21 +130,18 @@ def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: S
 
 
 @pytest.mark.covers("fmt-ckpt-files")
-def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:
     content = weights(model__a=np.zeros(4))
-    server.will_answer(200, version({"checkpoint/weights.npz": content}))
-    server.will_answer(200, content[:-9] + b"different")
+    server.will_answer_all(version({"checkpoint/weights.npz": content}), content[:-9] + b"different")
     assert run("checkpoint", "show", "m@2").exit_code == 8
-    server.will_answer(200, version({"checkpoint/weights.npz": content[:80]}))
-    server.will_answer(200, content[:80])
-    result = run("checkpoint", "show", "m@2")
+    result = run("checkpoint", "show", "m@2", answers=(version({"checkpoint/weights.npz": content[:80]}), content[:80]))
     assert result.exit_code == 8
     assert "cannot be read" in result.output
 
 
 @pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "ckpt-save", "perf-flops-params")
 @pytest.mark.timeout(300)
-def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:
     model = tmp_path / "model"
     subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, str(model)], check=True, capture_output=True, timeout=200)
     cost = json.loads(run("--json", "model", "cost", str(model)).output)
@@ -164,13 +153,11 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     assert result.exit_code == 0, result.output
     assert "meta_graphs {" in (tmp_path / "model.pbtxt").read_text()
     content = weights(model__dense__kernel=np.array([1.5, -2.0], np.float32), optimizer__iteration=np.array(3))
-    server.will_answer(200, version({"checkpoint/weights.npz": content}))
-    server.will_answer(200, content)
+    server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     result = run("checkpoint", "export", "m@2", "--only", "model/*", "--to", str(tmp_path / "tf" / "ckpt"))
     assert result.exit_code == 0, result.output
     assert "1 tensor of m@2" in result.output
-    server.will_answer(200, version({"checkpoint/weights.npz": content}))
-    server.will_answer(200, content)
+    server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     result = run("checkpoint", "export", "m@2", "--only", "modle/dense/kernel", "--to", str(tmp_path / "no"))
     assert "m@2 has no tensor modle/dense/kernel; did you mean model/dense/kernel?" in result.output
     done = subprocess.run(
@@ -182,9 +169,7 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
 
 @pytest.mark.covers("tb-projector")
 def test_a_table_is_exported_for_the_projector_with_its_words_in_order(
-    server: Server,
-    run: Run,  # noqa: F811
-    tmp_path: Path,
+    server: Server, run: Run, tmp_path: Path
 ) -> None:
     table = np.array([[0.1, -2.0], [1 / 3, 0.0], [5.0, 6.0]], np.float32)
     words = {"label": ["word", "route"], "count": 2, "keys": ["LYS", "NCE\tEST"]}
@@ -224,7 +209,7 @@ model.export(sys.argv[1], verbose=False)
 
 
 @pytest.mark.covers("tb-graph")
-def test_the_graph_is_written_for_tensorboard_with_nodes_grouped_by_layer(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_the_graph_is_written_for_tensorboard_with_nodes_grouped_by_layer(run: Run, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _WRITE_A_KERAS_MODEL, str(tmp_path / "m")], check=True, capture_output=True)
     result = run("--json", "model", "graph", str(tmp_path / "m"), "--events", str(tmp_path / "events"))
     assert result.exit_code == 0, result.output

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.tests.test_cli import run  # noqa: F401  # a fixture
-from headrace.tests.test_model_files import Run
+from headrace.tests.answering_server import Run
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_MODELS = """
@@ -62,7 +61,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, warm_python: None) -> Path:
     return folder
 
 
-def _json(run: Run, *arguments: str) -> dict[str, Any]:  # noqa: F811
+def _json(run: Run, *arguments: str) -> dict[str, Any]:
     result = run("--json", "model", *arguments)
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.output))
@@ -71,9 +70,7 @@ def _json(run: Run, *arguments: str) -> dict[str, Any]:  # noqa: F811
 @pytest.mark.covers("fmt-surgery")
 @pytest.mark.timeout(300)
 def test_an_inner_tensor_is_read_and_overridden_and_an_unknown_one_lists_near_ones(
-    run: Run,  # noqa: F811
-    models: Path,
-    tmp_path: Path,
+    run: Run, models: Path, tmp_path: Path
 ) -> None:
     model = str(models / "model")
     listed = [str(name) for name in _json(run, "tap", model)["tensors"]]
@@ -94,11 +91,7 @@ def test_an_inner_tensor_is_read_and_overridden_and_an_unknown_one_lists_near_on
 
 @pytest.mark.covers("fmt-tflite-inspect", "fmt-nnapi")
 @pytest.mark.timeout(300)
-def test_a_tflite_file_shows_its_operations_tensors_and_inner_values(
-    run: Run,  # noqa: F811
-    models: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_tflite_file_shows_its_operations_tensors_and_inner_values(run: Run, models: Path, tmp_path: Path) -> None:
     found = _json(run, "tflite", str(models / "model.tflite"), "--target", "nnapi")
     operations = dict(found["operations"])
     assert "FULLY_CONNECTED" in operations
@@ -119,7 +112,7 @@ def test_a_tflite_file_shows_its_operations_tensors_and_inner_values(
 
 @pytest.mark.covers("perf-graph-opt")
 @pytest.mark.timeout(300)
-def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: Path, tmp_path: Path) -> None:
     found = _json(
         run, "optimize", str(models / "model"), "--to", str(tmp_path / "fast"), "--passes", "constfold,pruning"
     )
@@ -135,7 +128,7 @@ def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: 
 
 @pytest.mark.covers("fmt-frozen")
 @pytest.mark.timeout(300)
-def test_a_version_is_frozen_for_the_outputs_that_are_named(run: Run, models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_version_is_frozen_for_the_outputs_that_are_named(run: Run, models: Path, tmp_path: Path) -> None:
     found = _json(run, "freeze", str(models / "model"), "--to", str(tmp_path / "frozen"), "--output", "y")
     assert int(str(found["nodes_after"])) < int(str(found["nodes_before"]))
     assert float(str(found["largest_difference"])) <= 1e-6

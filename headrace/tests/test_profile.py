@@ -3,25 +3,22 @@
 import base64
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import Result
 
 from common.eventlog import tfrecord
 from common.statistics import sketches as statistics
 from headrace.commands.session import who
-from headrace.tests.answering_server import VERSION, Server
-from headrace.tests.test_cli import STREAM, run  # noqa: F401  # a fixture
+from headrace.tests.answering_server import VERSION, Run, Server
+from headrace.tests.test_cli import STREAM
 from headrace.tests.test_model_files import version
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DataType
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-Run = Callable[..., Result]
 TABLE = {
     "first_step": 10, "steps": 2, "seconds": {"read": 0.1, "train": 0.9}, "bound": "compute",
     "advice": "compute-bound: 90%", "left_out": 0,
@@ -41,7 +38,7 @@ def answer(server: Server, *fetched: str) -> None:
 
 
 @pytest.mark.covers("perf-tfprof")
-def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server, run: Run, tmp_path: Path) -> None:
     def rows(*options: str) -> list[tuple[str, int, float]]:
         answer(server)
         result = run("--json", "profile", "m@2", *options)
@@ -62,7 +59,7 @@ def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server
     assert (tmp_path / "here" / "trace.json").read_bytes() == b"{}"
 
 
-def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:
     server.will_answer(202, {"model": "m", "first_step": 5, "steps": 3})
     result = run("profile", "m", "--steps", "3", "--first-step", "5")
     assert "steps 5 to 7 of m's next round are traced" in result.output
@@ -72,33 +69,29 @@ def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:  # noq
     refusals: list[tuple[tuple[str, ...], int]] = [(("m@2", "--steps", "3"), 3), (("m", "--view", "line"), 3)]
     for words, status in refusals:
         assert run("profile", *words).exit_code == status
-    server.will_answer(200, VERSION)
-    assert run("profile", "m@2").exit_code == 4
+    assert run("profile", "m@2", answers=(VERSION,)).exit_code == 4
 
 
-def test_tensorboard_of_a_model_that_is_not_there_is_refused(server: Server, run: Run) -> None:  # noqa: F811
+def test_tensorboard_of_a_model_that_is_not_there_is_refused(run: Run) -> None:
     known: dict[str, Any] = {"models": []}
-    server.will_answer(200, known)
-    result = run("tensorboard", "nobody")
+    result = run("tensorboard", "nobody", answers=(known,))
     assert (result.exit_code, "there is no model nobody" in result.output) == (4, True)
 
 
-def test_a_push_to_a_model_that_is_not_there_is_refused_before_anything_is_loaded(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_push_to_a_model_that_is_not_there_is_refused_before_anything_is_loaded(server: Server, run: Run) -> None:
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "model nobody is not registered"}})
     result = run("push", "nobody", "/no/such/folder")
     assert (result.exit_code, "model nobody is not registered" in result.output) == (4, True)
 
 
 @pytest.mark.covers("eco-tfdv")
-def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(server: Server, run: Run) -> None:
     def document(mean: float) -> dict[str, Any]:
         return statistics.to_document(statistics.of_arrays({"x": np.random.default_rng(1).normal(mean, 1.0, 2000)}))
 
     def answers(mean: float) -> None:
         content = json.dumps(document(0.0)).encode()
-        server.will_answer(200, version({"statistics/round.json": content}))
-        server.will_answer(200, content)
-        server.will_answer(200, {"streams": [STREAM]})
+        server.will_answer_all(version({"statistics/round.json": content}), content, {"streams": [STREAM]})
         server.will_answer(200, document(mean))
 
     for mean, status, drift in ((0.0, 0, "none"), (2.0, 1, "large")):
@@ -106,20 +99,13 @@ def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(
         result = run("--json", "stats", "m@2", "--against", "s", "--last", "500", "--fail-at", "some")
         assert (result.exit_code, json.loads(result.output)["fields"]["x"]["drift"]) == (status, drift)
     assert server.requests[-1].path == "/v1/streams/s/statistics?last=500"
-    server.will_answer(200, {"streams": [STREAM]})
-    server.will_answer(200, document(3.0))
-    assert "2,000" in run("stats", "s").output
+    assert "2,000" in run("stats", "s", answers=({"streams": [STREAM]}, document(3.0))).output
     assert run("stats", "s", "--fail-at", "large").exit_code == 3
-    server.will_answer(200, version({}))
-    assert run("stats", "m@2").exit_code == 4
+    assert run("stats", "m@2", answers=(version({}),)).exit_code == 4
 
 
 @pytest.mark.covers("eco-tft", "eco-tfdv")
-def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
-    server: Server,
-    run: Run,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_what_serving_was_asked_is_compared_with_what_was_trained_on(server: Server, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     records = []
@@ -133,8 +119,7 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
     (folder / "1.tfrecord").write_bytes(tfrecord.frame(records))
     trained = statistics.of_arrays({"x": np.arange(2000.0) % 10, "late": np.zeros(2000)})
     content = json.dumps(statistics.to_document(trained)).encode()
-    server.will_answer(200, version({"statistics/round.json": content}))
-    server.will_answer(200, content)
+    server.will_answer_all(version({"statistics/round.json": content}), content)
     result = run("--json", "stats", "m@2", "--against", f"requests:tfrecord:{tmp_path}")
     assert result.exit_code == 0, result.output
     fields = json.loads(result.output)["fields"]
@@ -156,9 +141,7 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
         b"{name: m, stream: s, label: late, estimator: linear_classifier, features: {part: {type: bucketized, of: x, "
         b"boundaries: [7.0]}}}"
     )
-    server.will_answer(200, version(files))
-    server.will_answer(200, files["statistics/round.json"])
-    server.will_answer(200, version(files))
+    server.will_answer_all(version(files), files["statistics/round.json"], version(files))
     columns = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "late", "dtype": "int64"}]}
     server.will_answer(200, STREAM | {"schema_json": json.dumps(columns)})
     for path in [path for path in files if path.startswith("checkpoint/")]:
@@ -168,6 +151,5 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)["fields"]["part"]
     assert told["drift"] == "large", "80 % of the requests lie above 7, and 30 % of the events did"
-    server.will_answer(200, version({"statistics/round.json": content}))
-    server.will_answer(200, content)
+    server.will_answer_all(version({"statistics/round.json": content}), content)
     assert "no statistics of transformed values" in run("stats", "m@2", "--transformed").output

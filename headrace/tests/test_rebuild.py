@@ -1,19 +1,14 @@
 """`headrace rebuild`: what is printed, and the exit status a script relies on."""
 
 import json
-from collections.abc import Callable
 from typing import Any
-
-from typer.testing import Result
 
 from common.errors import Unavailable
 from headrace.cli import EXIT_STATUS_OF
 from headrace.commands.session import who
-from headrace.tests.answering_server import Server
-from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from headrace.tests.answering_server import Run, Server
 from testing.rows import each_row
 
-Run = Callable[..., Result]
 WAITING = {"rebuild_id": "i", "model": "m", "version": 2, "state": "waiting", "reason": "", "equal": None}
 DONE: dict[str, Any] = WAITING | {
     "state": "done", "equal": True, "expected_digest": "a" * 64, "rebuilt_digest": "a" * 64, "events_trained": 1234,
@@ -22,15 +17,13 @@ DONE: dict[str, Any] = WAITING | {
 }  # fmt: skip
 
 
-def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run) -> None:  # noqa: F811
+def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run) -> None:
     does = {"round_id": "other-000007", "stage": "train"}
     server.will_answer(202, WAITING)
-    server.will_answer(200, WAITING)
-    server.will_answer(200, {"instances": [{"service": "trainer", "instance_id": "t", "does": does}]})
+    server.will_answer_all(WAITING, {"instances": [{"service": "trainer", "instance_id": "t", "does": does}]})
     server.will_answer(200, WAITING | {"state": "running", "trainer": "t", "stage": "train", "examples_done": 7}
         | {"pass_number": 2, "passes": 3})  # fmt: skip
-    server.will_answer(200, DONE)
-    result = run("rebuild", "m@2")
+    result = run("rebuild", "m@2", answers=(DONE,))
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
     assert json.loads(server.requests[0].body) == {"by": who()}, "the history names the person, not the trainer"
     assert result.stderr.splitlines() == [
@@ -45,7 +38,7 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
     ]
 
 
-def test_of_an_asynchronous_version_the_metrics_count(server: Server, run: Run) -> None:  # noqa: F811
+def test_of_an_asynchronous_version_the_metrics_count(server: Server, run: Run) -> None:
     server.will_answer(202, WAITING)
     server.will_answer(
         200, DONE | {"rebuilt_digest": "b" * 64, "metrics": {"auc": [0.75, 0.74]}, "reproducible": False}
@@ -59,7 +52,7 @@ def test_of_an_asynchronous_version_the_metrics_count(server: Server, run: Run) 
     ]
 
 
-def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run) -> None:  # noqa: F811
+def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run) -> None:
     server.will_answer(202, WAITING)
     server.will_answer(
         200,
@@ -78,16 +71,13 @@ def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run
 
 
 @each_row("name", ["m", "m@", "@2", "m@0", "m@x"])
-def test_a_name_without_a_version_is_refused(run: Run, name: str) -> None:  # noqa: F811
+def test_a_name_without_a_version_is_refused(run: Run, name: str) -> None:
     result = run("rebuild", name)
     assert result.exit_code == 3
     assert "MODEL@VERSION" in result.output
 
 
-def test_a_rebuild_that_could_not_be_tried_is_unavailable_with_the_reason(
-    server: Server,
-    run: Run,  # noqa: F811
-) -> None:
+def test_a_rebuild_that_could_not_be_tried_is_unavailable_with_the_reason(server: Server, run: Run) -> None:
     server.will_answer(202, WAITING)
     server.will_answer(200, DONE | {"state": "failed", "reason": "the trainer was stopped"})
     result = run("rebuild", "m@2")

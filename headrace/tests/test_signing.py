@@ -8,10 +8,8 @@ import pytest
 
 from common.registry.signing import make_keys, read_signer
 from common.registry.statements import SIGNATURE_FILE, Statement
-from headrace.tests.answering_server import VERSION, Server
-from headrace.tests.test_cli import Run, run
+from headrace.tests.answering_server import VERSION, Run, Server
 
-__all__ = ["run"]
 CONTENTS = {"checkpoint/state": b"state", "saved_model/saved_model.pb": b"graph", "saved_model/variables/d": b"data"}
 DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
 
@@ -53,10 +51,9 @@ def test_a_version_of_a_platform_is_verified_with_its_bytes(server: Server, run:
     ],
 )
 def test_what_was_not_signed_so_is_refused(
-    server: Server, run: Run, key: Path, answer: dict[str, object], status: int, words: str
+    run: Run, key: Path, answer: dict[str, object], status: int, words: str
 ) -> None:  # fmt: skip
-    server.will_answer(200, signed_version(key) | answer)
-    result = run("verify", "m@2", "--keys", f"{key}.pub")
+    result = run("verify", "m@2", "--keys", f"{key}.pub", answers=(signed_version(key) | answer,))
     assert (result.exit_code, words in result.stderr) == (status, True)
 
 

@@ -12,11 +12,7 @@ from common.registry.catalog import AliasChange, Version, VersionStatus
 from headrace.cli import EXIT_STATUS_OF
 from headrace.client.answers import build
 from headrace.commands.version_watch import Look, changes, follow
-from headrace.tests.answering_server import ROUND, VERSION, Server
-from headrace.tests.test_cli import Run, run
-
-__all__ = ["run"]
-"""A fixture of that file."""
+from headrace.tests.answering_server import ROUND, VERSION, Run, Server
 
 SECOND: Version = build(Version, VERSION)
 THIRD = replace(SECOND, version=3, parent_version=2, created_at=61.0)
@@ -34,9 +30,7 @@ def will_show(
     waiting_for: str = "7 of 10 new examples", ended: Sequence[dict[str, Any]] = (),
 ) -> None:  # fmt: skip
     """For one look: the history, the versions, the rounds, and where none is open what the next waits for."""
-    server.will_answer(200, {"changes": moves})
-    server.will_answer(200, {"versions": versions})
-    server.will_answer(200, {"rounds": [*rounds, *ended]})
+    server.will_answer_all({"changes": moves}, {"versions": versions}, {"rounds": [*rounds, *ended]})
     if not rounds:
         server.will_answer(200, {"waiting_for": waiting_for})
 

@@ -3,30 +3,20 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from common.access.authority import AUTHORITY, CERTIFICATE, KEY, issue_missing
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.open import brokers_of, open_event_log
 from common.eventlog.tests.records import examples_of, read_all, record
-from testing.kafka import kafka_server, start_kafka
-from testing.kafka.kafka_server import KafkaServer
+from testing.kafka import SharedKafka
+from testing.waiting import wait_until
 
 _TOPIC = "examples.test"
 _TIMEOUT_SECONDS = 60.0
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
-    """A broker that a test may kill."""
-    server = start_kafka(tmp_path)
-    yield server
-    server.stop()
 
 
 def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address: str) -> None:
@@ -41,10 +31,10 @@ def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address:
 
 
 @pytest.mark.slow
-def test_appends_outlive_a_killed_broker_and_land_once(own_kafka: KafkaServer) -> None:
-    log = KafkaLog([own_kafka.address])
-    log.create_topic(_TOPIC, partition_count=1)
-    log.append(_TOPIC, 0, [record(b"before")])
+def test_appends_outlive_a_killed_broker_and_land_once(kafka: SharedKafka) -> None:
+    log, topic = KafkaLog([kafka.address]), f"examples.{time.time_ns()}"
+    log.create_topic(topic, partition_count=1)
+    log.append(topic, 0, [record(b"before")])
     acknowledged: list[bytes] = []
     refused: list[HeadraceError] = []
     stop = threading.Event()
@@ -55,7 +45,7 @@ def test_appends_outlive_a_killed_broker_and_land_once(own_kafka: KafkaServer) -
             number += 1
             example = b"%d" % number
             try:
-                log.append(_TOPIC, 0, [record(example)])
+                log.append(topic, 0, [record(example)])
             except HeadraceError as error:
                 refused.append(error)
             else:
@@ -63,14 +53,14 @@ def test_appends_outlive_a_killed_broker_and_land_once(own_kafka: KafkaServer) -
 
     thread = threading.Thread(target=append)
     thread.start()
-    _wait_for(lambda: len(acknowledged) > 20)
-    own_kafka.kill()
-    own_kafka.start()
+    wait_until(lambda: len(acknowledged) > 20)
+    kafka.kill()
+    kafka.start()
     after_restart = len(acknowledged)
-    _wait_for(lambda: len(acknowledged) > after_restart + 20)
+    wait_until(lambda: len(acknowledged) > after_restart + 20)
     stop.set()
     thread.join(_TIMEOUT_SECONDS)
-    found = examples_of(read_all(log, _TOPIC))
+    found = examples_of(read_all(log, topic))
     assert set(acknowledged) <= set(found)
     assert len(found) == len(set(found))
     assert all(isinstance(error, Unavailable) for error in refused)
@@ -109,54 +99,11 @@ def test_iterations_left_unfinished_do_not_use_up_the_readers(kafka_address: str
     log.close()
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        threading.Event().wait(0.01)
-
-
-_SECURE = """
-listeners=SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=SASL_SSL://127.0.0.1:{port}
-listener.security.protocol.map=SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=SASL_SSL
-sasl.enabled.mechanisms=SCRAM-SHA-512
-sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
-listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule \\
-  required username="headrace" password="s3cret-of-Kafka";
-ssl.keystore.type=PEM
-ssl.keystore.location={keystore}
-ssl.truststore.type=PEM
-ssl.truststore.location={authority}
-"""
-
-
-@pytest.fixture(scope="module")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """host:port of a broker that takes SASL over TLS only, and the folder with the authority and the password."""
-    directory = tmp_path_factory.mktemp("secure_kafka")
-    (folder,) = issue_missing(directory / "tls", ["kafka"], hosts=["127.0.0.1"], days=1)
-    keystore, authority = directory / "keystore.pem", directory / "tls" / AUTHORITY
-    keystore.write_bytes((folder / KEY).read_bytes() + (folder / CERTIFICATE).read_bytes() + authority.read_bytes())
-    (directory / "password").write_text("s3cret-of-Kafka\n")
-    server = kafka_server(directory)
-    server.format_arguments = ("--add-scram", "SCRAM-SHA-512=[name=headrace,password=s3cret-of-Kafka]")
-    server.properties = _SECURE.format(
-        port=server.port, controller_port=server.controller_port, keystore=keystore, authority=authority
-    )
-    server.start()
-    yield server.address, directory
-    server.stop()
-
-
-def test_events_go_over_sasl_and_tls_with_a_password_from_a_file(
-    secure_kafka: tuple[str, Path], tmp_path: Path
-) -> None:
-    address, directory = secure_kafka
+def test_events_go_over_sasl_and_tls_with_a_password_from_a_file(kafka: SharedKafka, tmp_path: Path) -> None:
+    address, password = f"127.0.0.1:{kafka.secure_port}", kafka.password_path
     sasl = "security_protocol=SASL_SSL&sasl_mechanism=SCRAM-SHA-512&sasl_plain_username=headrace"
-    trust = f"&ssl_cafile={directory / 'tls' / AUTHORITY}"
-    log = open_event_log(f"kafka:{address}?{sasl}&password_file={directory / 'password'}{trust}")
+    trust = f"&ssl_cafile={kafka.authority_path}"
+    log = open_event_log(f"kafka:{address}?{sasl}&password_file={password}{trust}")
     log.ping(timeout_seconds=10.0)
     log.create_topic(_TOPIC, partition_count=1)
     log.append(_TOPIC, 0, [record(b"a")])
@@ -164,7 +111,7 @@ def test_events_go_over_sasl_and_tls_with_a_password_from_a_file(
     log.close()
     (tmp_path / "wrong").write_text("wrong")
     for options in (
-        f"{sasl}&password_file={tmp_path / 'wrong'}{trust}", f"{sasl}&password_file={directory / 'password'}",
+        f"{sasl}&password_file={tmp_path / 'wrong'}{trust}", f"{sasl}&password_file={password}",
         f"{sasl}&password_file={tmp_path / 'none'}{trust}", f"security_protocol=SSL{trust}", "",
     ):  # fmt: skip
         refused = open_event_log(f"kafka:{address}?{options}")

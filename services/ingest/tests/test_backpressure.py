@@ -20,7 +20,6 @@ from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
-from testing.kafka import start_kafka
 from testing.kafka.kafka_server import KafkaServer
 from testing.processes import free_ports
 from testing.waiting import wait_until
@@ -71,14 +70,6 @@ class _Ingest:
 
 def _body(first_id: int, count: int = _EVENTS) -> bytes:
     return json.dumps({"events": [event(number) for number in range(first_id, first_id + count)]}).encode()
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A broker that tests kill and pause."""
-    server = start_kafka(tmp_path_factory.mktemp("kafka"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ class RunnerSpec:
     namespace: str = ""
     """What keeps its queues apart from those of other replicas; "" where all share."""
     is_awaited: bool = False
-    """Requests wait for it and nothing else answers them: it loads with a share of the machine, not with idle time."""
+    """Its load disturbs no answer: it has a share of the machine, not idle time alone."""
     is_low: bool = False
     """Gives way to the models of other priorities."""
     engines_dir: str = ""

@@ -195,8 +195,9 @@ class Replica:
         return self._on_demand.memory() if self._on_demand else None
 
     def is_awaited(self, model: str) -> bool:
-        """Whether requests wait for the model to be loaded, and no version of it answers."""
-        return self._on_demand is not None and not any(s.can_serve() for s in self.slots() if s.model == model)
+        """Whether a load disturbs no answer: requests wait for the model, or the replica has nothing that answers."""
+        answering = [slot.model for slot in self.slots() if slot.can_serve()]
+        return not answering or (self._on_demand is not None and model not in answering)
 
     def is_empty(self) -> bool:
         return all(slot.runner is None for slot in self._slots.values())

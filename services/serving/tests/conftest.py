@@ -40,6 +40,15 @@ def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return filled_once(tmp_path_factory, "same_program", functools.partial(_write_models, "same_program_models"))
 
 
+@pytest.fixture(scope="module")
+def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A module's own, which nothing empties: for what a module starts once beside it."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def asker(redis_server: RedisServer) -> Asker:
     """Of model m."""

@@ -55,14 +55,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("doors_redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def secure(
     redis_beside: RedisServer, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StandaloneServer]:

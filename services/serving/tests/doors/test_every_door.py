@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from protos import example_pb2, tfserving_pb2
+from services.serving.tests.support.grpc_calls import predict_stub
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
 from services.serving.wire.keys import version_target
@@ -22,16 +23,8 @@ _X, _K, _SCORE = 1.5, 3, 22.5
 
 
 @pytest.fixture(scope="module")
-def redis_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("every_door_redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, saved_models: Path, redis_here: RedisServer
+    tmp_path_factory: pytest.TempPathFactory, saved_models: Path, redis_beside: RedisServer
 ) -> Iterator[StandaloneServer]:
     folder = tmp_path_factory.mktemp("models")
     for name in ("scorer", "visits"):
@@ -42,7 +35,7 @@ def server(
         for name in ("scorer", "visits")
     ]
     (folder / "models.config").write_text(f"model_config_list {{ {' '.join(models)} }}")
-    started = StandaloneServer(redis_here.url, f"--model_config_file={folder / 'models.config'}")
+    started = StandaloneServer(redis_beside.url, f"--model_config_file={folder / 'models.config'}")
     started.wait_ready()
     yield started
     started.kill()
@@ -78,12 +71,7 @@ def _by_grpc(server: StandaloneServer, signature: str, *, model: str = "scorer",
         tensor.dtype = tfserving_pb2.DT_FLOAT if value.dtype == np.float32 else tfserving_pb2.DT_INT64
         tensor.tensor_content = value.tobytes()
     with grpc.insecure_channel(server.grpc_address) as channel:
-        predict = channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict",
-            request_serializer=tfserving_pb2.PredictRequest.SerializeToString,
-            response_deserializer=tfserving_pb2.PredictResponse.FromString,
-        )
-        output = predict(asked, timeout=60).outputs["score"]
+        output = predict_stub(channel)(asked, timeout=60).outputs["score"]
     return float(output.float_val[0] if output.float_val else np.frombuffer(output.tensor_content, "<f4")[0])
 
 
@@ -98,7 +86,7 @@ def _by_queue(url: str, signature: str, **inputs: np.ndarray) -> float:
 
 
 @pytest.mark.covers("srv-inputs")
-def test_one_row_has_one_score_by_every_door(server: StandaloneServer, redis_here: RedisServer) -> None:
+def test_one_row_has_one_score_by_every_door(server: StandaloneServer, redis_beside: RedisServer) -> None:
     x, k = np.array([_X], np.float32), np.array([_K], np.int64)
     example = np.array([_example()], object)
     encoded = {"b64": base64.b64encode(_example()).decode()}
@@ -108,8 +96,8 @@ def test_one_row_has_one_score_by_every_door(server: StandaloneServer, redis_her
         "REST, Example": _by_rest(server, {"signature_name": "serving_examples", "instances": [encoded]}),
         "gRPC, tensors": _by_grpc(server, "", x=x, k=k),
         "gRPC, Example": _by_grpc(server, "serving_examples", examples=example),
-        "queue, tensors": _by_queue(redis_here.url, "serving_default", x=x, k=k),
-        "queue, Example": _by_queue(redis_here.url, "serving_examples", examples=example),
+        "queue, tensors": _by_queue(redis_beside.url, "serving_default", x=x, k=k),
+        "queue, Example": _by_queue(redis_beside.url, "serving_examples", examples=example),
     }
     assert scores == dict.fromkeys(scores, _SCORE)
 

@@ -16,6 +16,7 @@ import pytest
 from protos import queue_pb2, tfserving_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub, stub
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import TensorSpec
@@ -43,26 +44,8 @@ def channel(front: FrontThread) -> Iterator[grpc.Channel]:
         yield opened
 
 
-def call(channel: grpc.Channel, method: str, request: Any, response: Any, **fields: Any) -> Any:
-    stub: Any = channel.unary_unary(
-        method, request_serializer=lambda message: message.SerializeToString(), response_deserializer=response
-    )
-    return stub(request, **{"timeout": _TIMEOUT_SECONDS, **fields})
-
-
-def predict(channel: grpc.Channel, **fields: Any) -> tfserving_pb2.PredictResponse:
-    request = tfserving_pb2.PredictRequest()
-    request.model_spec.name = "m"
-    tensor = request.inputs["x"]
-    tensor.dtype = tfserving_pb2.DT_FLOAT
-    tensor.tensor_shape.dim.add(size=1)
-    tensor.tensor_shape.dim.add(size=2)
-    tensor.float_val.extend([1, 2])
-    method = "/tensorflow.serving.PredictionService/Predict"
-    response: tfserving_pb2.PredictResponse = call(
-        channel, method, request, tfserving_pb2.PredictResponse.FromString, **fields
-    )
-    return response
+def predict(channel: grpc.Channel, **fields: Any) -> Any:
+    return predict_stub(channel)(predict_request([1, 2]), **{"timeout": _TIMEOUT_SECONDS, **fields})
 
 
 @pytest.mark.covers("srv-grpc")
@@ -111,7 +94,7 @@ def test_an_input_that_is_optional_by_the_schema_may_be_left_out_and_metadata_sh
         asked = tfserving_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         asked.model_spec.name = "m"
         method = "/tensorflow.serving.PredictionService/GetModelMetadata"
-        metadata = call(channel, method, asked, tfserving_pb2.GetModelMetadataResponse.FromString).metadata
+        metadata = stub(channel, method, tfserving_pb2.GetModelMetadataResponse.FromString)(asked).metadata
         signatures = tfserving_pb2.SignatureDefMap.FromString(metadata["signature_def"].value).signature_def
         default = signatures["serving_default"].defaults["k"]
         assert ([dim.size for dim in default.tensor_shape.dim], list(default.int64_val)) == ([1, 2], [7, 7])
@@ -168,9 +151,7 @@ def test_the_latency_of_successes_is_kept_by_api(
 
 def test_a_reload_of_the_configuration_is_refused_with_the_reason(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        call(
-            channel, "/tensorflow.serving.ModelService/HandleReloadConfigRequest", tfserving_pb2.PredictRequest(), bytes
-        )
+        stub(channel, "/tensorflow.serving.ModelService/HandleReloadConfigRequest")(tfserving_pb2.PredictRequest())
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "takes its models from a registry" in str(caught.value.details())
 
@@ -186,5 +167,5 @@ def test_metadata_fields_are_checked_before_the_model(channel: grpc.Channel, fie
     request = tfserving_pb2.GetModelMetadataRequest(metadata_field=fields)
     request.model_spec.name = "other"
     with pytest.raises(grpc.RpcError) as caught:
-        call(channel, "/tensorflow.serving.PredictionService/GetModelMetadata", request, bytes)
+        stub(channel, "/tensorflow.serving.PredictionService/GetModelMetadata")(request)
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -78,14 +78,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, saved_models: Path) -> Place
 
 
 @pytest.fixture(scope="module")
-def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("standalone_redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def server(place: Place, redis_beside: RedisServer) -> Iterator[StandaloneServer]:
     started = StandaloneServer(
         redis_beside.url,

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,6 @@ def engines_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engines")
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
 class Ready:
     """Starts runners of the module's models."""
 
@@ -86,8 +78,8 @@ class Ready:
 
 
 @pytest.fixture(scope="module")
-def ready(zygote: Zygote, redis: RedisServer, models: Path, engines_dir: Path) -> Ready:
-    return Ready(zygote, redis, models, engines_dir)
+def ready(zygote: Zygote, redis_beside: RedisServer, models: Path, engines_dir: Path) -> Ready:
+    return Ready(zygote, redis_beside, models, engines_dir)
 
 
 @pytest.mark.covers("fmt-tflite")

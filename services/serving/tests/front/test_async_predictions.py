@@ -38,15 +38,8 @@ _AHEAD = 2 * _BATCH
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def front(redis_url: str) -> Iterator[FrontThread]:
+def front(redis_beside: RedisServer) -> Iterator[FrontThread]:
+    redis_url = redis_beside.url
     with (
         FrontThread(redis_url, replica_state(version()), queue_limit=16, max_body_bytes=_MAX_BODY_BYTES) as front,
         FakeRunner(redis_url, sums_of_no_negative, targets=("alias/production", "version/3")) as front.runner,
@@ -135,10 +128,10 @@ def test_a_failed_one_has_the_code_and_the_words_of_predict(client: httpx.Client
 
 
 def test_another_front_answers_for_an_id_when_the_one_that_took_it_is_gone(
-    redis_url: str, client: httpx.Client
+    redis_beside: RedisServer, client: httpx.Client
 ) -> None:
     with (
-        FrontThread(redis_url, replica_state(version())) as other,
+        FrontThread(redis_beside.url, replica_state(version())) as other,
         plain_http.client(base_url=other.url, timeout=60) as its_client,
     ):
         prediction = submit(its_client)
@@ -286,11 +279,11 @@ def test_without_redis_it_is_unavailable_and_comes_back(redis_server: RedisServe
 
 
 def test_a_traced_one_is_followed_from_its_submission_to_its_answer_whichever_replica_hands_it_over(
-    redis_url: str, front: FrontThread
+    redis_beside: RedisServer, front: FrontThread
 ) -> None:
     tracing = open_tracing("serving", 1e-12)
     told = {"traceparent": f"00-{32 * '1'}-{16 * '2'}-01", "x-request-id": "later"}
-    with FrontThread(redis_url, replica_state(version()), tracing=tracing) as traced:
+    with FrontThread(redis_beside.url, replica_state(version()), tracing=tracing) as traced:
         with plain_http.client(base_url=traced.url, timeout=_WAIT_SECONDS, headers=told) as client:
             ran, failed = submit(client), submit(client, {"instances": [[-1, 2]]})
             assert client.post("/v1/models/none:predictAsync", json=_ROWS).status_code == 404

@@ -61,15 +61,12 @@ def test_the_next_canary_has_other_keys_and_a_request_without_a_key_is_productio
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
+def redis_url(redis_beside: RedisServer) -> Iterator[str]:
     with (
-        FakeRunner(server.url, row_sums, targets=("alias/production", "version/3")),
-        FakeRunner(server.url, row_sums, version=4, targets=("alias/canary",)),
+        FakeRunner(redis_beside.url, row_sums, targets=("alias/production", "version/3")),
+        FakeRunner(redis_beside.url, row_sums, version=4, targets=("alias/canary",)),
     ):
-        yield server.url
-    server.stop()
+        yield redis_beside.url
 
 
 def _state(share: float, *, logs_inputs: bool = False) -> ReplicaState:

@@ -1,18 +1,16 @@
 """Every answer has a request id: whichever way the request came, and whatever the answer is."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
 import pytest
 
 from common.process.tracing import open_tracing
-from protos import tfserving_pb2
 from services.serving.front.journal import MAX_TAG_BYTES, Tags
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -23,16 +21,13 @@ _TAG = "order 17/é".encode("latin-1")
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    redis = RedisServer(tmp_path_factory.mktemp("redis"))
-    redis.start()
+def client(redis_beside: RedisServer) -> Iterator[httpx.Client]:
     with (
-        FrontThread(redis.url, replica_state(version())) as front,
-        FakeRunner(redis.url, row_sums),
+        FrontThread(redis_beside.url, replica_state(version())) as front,
+        FakeRunner(redis_beside.url, row_sums),
         plain_http.client(base_url=front.url, timeout=60) as client,
     ):
         yield client
-    redis.stop()
 
 
 @each_row(
@@ -75,9 +70,7 @@ def test_two_processes_make_different_ids() -> None:
     assert len({one.new(), one.new(), other.new(), other.new()}) == 4
 
 
-def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: Path) -> None:
-    redis = RedisServer(tmp_path)
-    redis.start()
+def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(redis_server: RedisServer) -> None:
     tracing = open_tracing("serving", 1e-12)
 
     def told(way: str) -> dict[str, str]:
@@ -85,29 +78,17 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: 
 
     content = b'{"instances": [[1, 2]]}'
     with (
-        FrontThread(redis.url, replica_state(version()), tracing=tracing) as front,
-        FakeRunner(redis.url, row_sums),
+        FrontThread(redis_server.url, replica_state(version()), tracing=tracing) as front,
+        FakeRunner(redis_server.url, row_sums),
         plain_http.client(base_url=front.url, timeout=60) as client,
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):
         for way, body in (("short", content), ("ordinary", iter([content]))):
             assert client.post("/v1/models/m:predict", content=body, headers=told(way)).status_code == 200
-        asked = tfserving_pb2.PredictRequest(model_spec=tfserving_pb2.ModelSpec(name="m"))
-        asked.inputs["x"].CopyFrom(
-            tfserving_pb2.TensorProto(
-                dtype="DT_FLOAT",
-                float_val=[1, 2],
-                tensor_shape=tfserving_pb2.TensorShapeProto(
-                    dim=[tfserving_pb2.TensorShapeProto.Dim(size=size) for size in (1, 2)]
-                ),
-            )
-        )
-        predict: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
-        predict(asked.SerializeToString(), metadata=tuple(told("grpc").items()), timeout=60)
+        predict_stub(channel)(predict_request([1, 2]), metadata=tuple(told("grpc").items()), timeout=60)
         client.post("/v1/models/m:predict", content=content)
         refused = client.post("/v1/models/none:predict", content=content, headers=told("refused"))
         spans = client.get("/v1/traces/short").json()["spans"]
-    redis.stop()
     assert refused.status_code == 404
     asked_spans = {span["attributes"]["headrace.request_id"]: span for span in spans if span["parent_id"] == 16 * "2"}
     assert asked_spans.keys() == {"short", "ordinary", "grpc", "refused"}

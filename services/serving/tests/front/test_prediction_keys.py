@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from common.eventlog import tfrecord
-from protos import prediction_log_pb2, queue_pb2, tfserving_pb2
+from protos import prediction_log_pb2, queue_pb2
 from services.serving.front.request_log import RequestLog, RequestLogOptions
 from services.serving.front.request_log_places import open_place
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -32,15 +33,12 @@ def negated(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionReque
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
+def redis_url(redis_beside: RedisServer) -> Iterator[str]:
     with (
-        FakeRunner(server.url, row_sums, targets=("alias/production", "version/3")),
-        FakeRunner(server.url, negated, version=2, targets=("alias/predecessor",)),
+        FakeRunner(redis_beside.url, row_sums, targets=("alias/production", "version/3")),
+        FakeRunner(redis_beside.url, negated, version=2, targets=("alias/predecessor",)),
     ):
-        yield server.url
-    server.stop()
+        yield redis_beside.url
 
 
 def _log(folder: Path, rate: float = 0.0) -> RequestLog:
@@ -118,17 +116,7 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
         FrontThread(redis_url, replica_state(version()), request_log=log) as front,
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):
-        call: Any = channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=tfserving_pb2.PredictResponse.FromString,
-        )
-        request = tfserving_pb2.PredictRequest()
-        request.model_spec.name = "m"
-        request.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
-        request.inputs["x"].float_val.extend([3, 4])
-        for size in (1, 2):
-            request.inputs["x"].tensor_shape.dim.add(size=size)
+        call, request = predict_stub(channel), predict_request([3, 4])
         call(request, metadata=[("x-prediction-key", "a")])
         with pytest.raises(grpc.RpcError, match="names 2 of 1 row"):
             call(request, metadata=[("x-prediction-key", "a"), ("x-prediction-key", "b")])

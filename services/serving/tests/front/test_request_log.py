@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -34,6 +33,7 @@ from services.serving.options.model_server_config import config_json
 from services.serving.options.settings import ServingSettings
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -56,12 +56,9 @@ for record in tf.data.TFRecordDataset(sys.argv[1:]):
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    with FakeRunner(server.url, sums_of_no_negative):
-        yield server.url
-    server.stop()
+def redis_url(redis_beside: RedisServer) -> Iterator[str]:
+    with FakeRunner(redis_beside.url, sums_of_no_negative):
+        yield redis_beside.url
 
 
 def logging_to(place: Place, *, buffer_bytes: int = 1 << 20, default: RequestLogOptions = _ALL) -> RequestLog:
@@ -96,18 +93,8 @@ def test_a_record_tells_who_asked_what_and_got_which_answer_from_which_version(r
         made = plain_http.post(front.url + _PATH, json={"inputs": [[-1, 2]]}, timeout=60).headers["x-request-id"]
         plain_http.post(front.url + _PATH, json={"inputs": "no numbers"}, timeout=60)
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
-            call: Any = channel.unary_unary(
-                "/tensorflow.serving.PredictionService/Predict",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=tfserving_pb2.PredictResponse.FromString,
-            )
-            request = tfserving_pb2.PredictRequest()
-            request.model_spec.name = "m"
-            request.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
-            request.inputs["x"].float_val.extend([3, 4])
-            for size in (1, 2):
-                request.inputs["x"].tensor_shape.dim.add(size=size)
-            _, told = call.with_call(request, metadata=[("x-request-id", "grpc-1")])
+            asked = predict_request([3, 4])
+            _, told = predict_stub(channel).with_call(asked, metadata=[("x-request-id", "grpc-1")])
             trailing = {item.key: item.value for item in told.trailing_metadata()}
             assert (trailing["x-request-id"], trailing["headrace-version"]) == ("grpc-1", "3")
     log.stop(timeout_seconds=_WAIT_SECONDS)

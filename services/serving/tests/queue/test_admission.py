@@ -12,7 +12,7 @@ import redis
 from prometheus_client import CollectorRegistry, generate_latest
 
 from common.access.principal import Principal, act_as
-from protos import queue_pb2, tfserving_pb2
+from protos import queue_pb2
 from services.serving.front.core import Front, OnReply
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.options.model_options import BatchingOptions, ModelOptions
@@ -21,6 +21,7 @@ from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
 from services.serving.tests.front.test_front import predict
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
@@ -315,15 +316,9 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
 def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
         FakeRunner(redis_server.url, row_sums).renew()
-        asked = tfserving_pb2.PredictRequest()
-        asked.model_spec.name = "m"
-        asked.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
-        for size in (1, 2):
-            asked.inputs["x"].tensor_shape.dim.add(size=size)
         asker = Asker(redis_server.url, "m")
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
-            stub: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
-            call = stub.future(asked.SerializeToString(), timeout=60)
+            call = predict_stub(channel).future(predict_request([1, 2]), timeout=60)
             wait_until(lambda: asker.queue_length() == 1)
             call.cancel()
             wait_until(lambda: front.front.cancelling.counts["m"] == 1)

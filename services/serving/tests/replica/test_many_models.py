@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from protos import tfserving_pb2
 from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.standalone_server import StandaloneServer
@@ -87,18 +87,9 @@ def test_everything_is_answered_while_models_come_and_go(server: StandaloneServe
 
 def test_grpc_waits_too_and_a_deadline_ends_the_wait(server: StandaloneServer) -> None:
     cold = next(f"m{number}" for number in range(_MODELS) if server.states(f"m{number}") == {number + 1: "START"})
-    request = tfserving_pb2.PredictRequest()
-    request.model_spec.name = cold
-    request.inputs["x"].dtype = tfserving_pb2.DataType.DT_FLOAT
-    request.inputs["x"].tensor_shape.dim.add(size=1)
-    request.inputs["x"].tensor_shape.dim.add(size=3)
-    request.inputs["x"].float_val.extend([1.0, 2.0, 3.0])
+    request = predict_request([1.0, 2.0, 3.0], model=cold)
     with grpc.insecure_channel(server.grpc_address) as channel:
-        predict = channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict",
-            request_serializer=tfserving_pb2.PredictRequest.SerializeToString,
-            response_deserializer=tfserving_pb2.PredictResponse.FromString,
-        )
+        predict = predict_stub(channel)
         with pytest.raises(grpc.RpcError) as late:
             predict(request, timeout=0.01)
         assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

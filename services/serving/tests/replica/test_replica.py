@@ -68,6 +68,17 @@ def runner_of(replica: Replica, version: int = 1) -> RunnerHandle:
     return runner
 
 
+def is_warm(replica: Replica, version: int = 1) -> None:
+    """The version's runner says so."""
+    replica.on_runner_message(runner_of(replica, version), _READY | {"version": version, "runner_id": f"r/m/{version}"})
+
+
+def reads(replica: Replica, version: int, *targets: str) -> None:
+    """The version's runner says that it reads these queues."""
+    message = {"event": "serving", "targets": dict.fromkeys(targets, version)}
+    replica.on_runner_message(runner_of(replica, version), message)
+
+
 def state_of(replica: Replica) -> ServingState:
     return slot_of(replica).state
 
@@ -75,14 +86,12 @@ def state_of(replica: Replica) -> ServingState:
 def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it_is_merely_warm(
     replica: Replica,
 ) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
+    is_warm(replica)
     assert state_of(replica) is ServingState.LOADING
     assert replica.unsettled() == [("m", 1)]
-    replica.on_runner_message(runner_of(replica), {"event": "serving", "targets": {"version/1": 1}})
+    reads(replica, 1, "version/1")
     assert state_of(replica) is ServingState.LOADING
-    replica.on_runner_message(
-        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
-    )
+    reads(replica, 1, "alias/production", "version/1")
     assert state_of(replica) is ServingState.AVAILABLE
     assert replica.versions()[0].aliases == ("production",)
     assert replica.unsettled() == []
@@ -99,10 +108,17 @@ def test_a_runner_that_loads_for_long_is_hurried_until_it_is_ready(replica: Repl
         for _ in range(3):
             replica.tick()
         assert hurried == [7] * again
-    replica.on_runner_message(runner_of(replica), _READY)
+    is_warm(replica)
     slot.runner.hurry_at = 0.0
     replica.tick()
     assert hurried == [7, 7]
+
+
+def test_a_load_disturbs_nobody_until_a_version_answers(replica: Replica) -> None:
+    assert replica.is_awaited("m")
+    is_warm(replica)
+    assert not replica.is_awaited("m")
+    assert not replica.is_awaited("other")
 
 
 def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> None:
@@ -114,7 +130,7 @@ def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> Non
 
 
 def test_each_attempt_to_load_has_its_moments_and_why_it_failed(replica: Replica) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
+    is_warm(replica)
     first = replica.versions()[0].attempt
     assert 0 < first.began_at <= first.fetched_at <= first.forked_at <= first.ended_at
     replica.on_runner_ended(7, -9)
@@ -129,25 +145,19 @@ def test_each_attempt_to_load_has_its_moments_and_why_it_failed(replica: Replica
 
 
 def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
-    replica.on_runner_message(
-        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
-    )
+    is_warm(replica)
+    reads(replica, 1, "alias/production", "version/1")
     replica.on_wanted(Wanted({"m": {"production": 2, "old": 1}}))
     replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
     replica.on_forked("m", 2, 8)
-    replica.on_runner_message(runner_of(replica, 2), _READY | {"version": 2, "runner_id": "r/m/2/8"})
-    replica.on_runner_message(
-        runner_of(replica), {"event": "serving", "targets": {"alias/old": 1, "alias/production": 1, "version/1": 1}}
-    )
-    replica.on_runner_message(
-        runner_of(replica, 2), {"event": "serving", "targets": {"alias/production": 2, "version/2": 2}}
-    )
+    is_warm(replica, 2)
+    reads(replica, 1, "alias/old", "alias/production", "version/1")
+    reads(replica, 2, "alias/production", "version/2")
     assert [(v.state, v.aliases) for v in replica.versions()] == [
         (ServingState.AVAILABLE, ("old", "production")),
         (ServingState.LOADING, ()),
     ]
-    replica.on_runner_message(runner_of(replica), {"event": "serving", "targets": {"alias/old": 1, "version/1": 1}})
+    reads(replica, 1, "alias/old", "version/1")
     assert [(v.state, v.aliases) for v in replica.versions()] == [
         (ServingState.AVAILABLE, ("old",)),
         (ServingState.AVAILABLE, ("production",)),
@@ -157,17 +167,13 @@ def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_
 def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_only(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
-    replica.on_runner_message(
-        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
-    )
+    is_warm(replica)
+    reads(replica, 1, "alias/production", "version/1")
     replica.on_wanted(Wanted({"m": {"production": 2}}))
     replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
     replica.on_forked("m", 2, 8)
-    replica.on_runner_message(runner_of(replica, 2), _READY | {"version": 2, "runner_id": "r/m/2/8"})
-    replica.on_runner_message(
-        runner_of(replica, 2), {"event": "serving", "targets": {"alias/production": 2, "version/2": 2}}
-    )
+    is_warm(replica, 2)
+    reads(replica, 2, "alias/production", "version/2")
     assert replica.versions()[1].state is ServingState.LOADING
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
@@ -176,16 +182,14 @@ def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_onl
 
 
 def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
-    replica.on_runner_message(
-        runner_of(replica), {"event": "serving", "targets": {"alias/production": 1, "version/1": 1}}
-    )
+    is_warm(replica)
+    reads(replica, 1, "alias/production", "version/1")
     replica.on_wanted(Wanted({"m": {"production": 1, "canary": 1}}))
     assert state_of(replica) is ServingState.AVAILABLE
 
 
 def test_a_version_that_is_warm_and_not_wanted_any_more_leaves_in_order(replica: Replica) -> None:
-    replica.on_runner_message(runner_of(replica), _READY)
+    is_warm(replica)
     replica.on_wanted(Wanted({"m": {}}))
     assert state_of(replica) is ServingState.UNLOADING
     assert runner_of(replica).is_leaving

@@ -32,6 +32,7 @@ class ManagerProcess:
             "SERVING_REGISTRY_ADDRESS": registry_address,
             "SERVING_REPLICA": "r1",
             "SERVING_LOG_LEVEL": "WARNING",
+            "SERVING_IDLE_LOAD_SECONDS": "0",
         } | {f"SERVING_{name.upper()}": value for name, value in settings.items()}
         self.state: ReplicaState | None = None
         self._partial = b""

@@ -58,7 +58,7 @@ class Zygote:
         """Forks a runner and does not wait until it is ready; `changes` are fields of BatchingOptions."""
         options = options or ModelOptions(batching=BatchingOptions(**changes))
         kept = str(engines_dir) if engines_dir else ""
-        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, engines_dir=kept)
+        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, is_awaited=True, engines_dir=kept)
         channel = self.process.fork(spec.to_mapping())
         pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
         return RunnerProcess(self, channel, pid, version)

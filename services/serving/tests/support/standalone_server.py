@@ -42,7 +42,7 @@ class StandaloneServer:
         ports = [f"--port={self.port}", f"--rest_api_port={self.rest_port}", f"--redis_url={redis_url}"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", main, *ports, *flags],
-            env=inherited | {"SERVING_LOG_LEVEL": "WARNING"} | environment,
+            env=inherited | {"SERVING_LOG_LEVEL": "WARNING", "SERVING_IDLE_LOAD_SECONDS": "0"} | environment,
             stdin=subprocess.DEVNULL,
         )
 

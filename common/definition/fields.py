@@ -75,16 +75,16 @@ class Fields:
         """The value, which stays to be read; None where there is none."""
         return self._left.get(key)
 
-    def take(self, key: str, default: object = _MISSING) -> Any:
-        """The value as it stands; without a default the key is required."""
-        return self._take(key, "", default)
+    def take(self, key: str, default: object = _MISSING, *, expected: str = "") -> Any:
+        """The value as it stands; without a default the key is required. `expected` is not checked."""
+        return self._take(key, expected, default)
 
     def _take(self, key: str, expected: str, default: object = _MISSING) -> Any:
         is_required = default is _MISSING
         self._note(Asked(self.where, key, expected, is_required, None if is_required else default))
         value = self._left.pop(key, default)
         if value is _MISSING:
-            raise InvalidInput(f"{self.where} needs {key}")
+            raise InvalidInput(f"{self.where} needs {key}" + f": {expected}" * (expected not in ("", "text")))
         return value
 
     def _note(self, asked: Asked) -> None:

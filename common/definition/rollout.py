@@ -137,7 +137,7 @@ def parse_rollout(section: object) -> Rollout | None:
     if section is None:
         return None
     fields = Fields("rollout", section)
-    judge = _judge(fields.take("judge"))
+    judge = _judge(fields.take("judge", expected="a mapping such as {metric: error_rate, margin: 0.02}"))
     goes_back = fields.choice("back", ("automatic", "manual"), "automatic") == "automatic"
     canary = _canary(fields.take("canary", None), judge)
     fields.finish()
@@ -153,7 +153,7 @@ def _canary(section: object, judge: Judge) -> Canary | None:
         return None
     fields = Fields("rollout: canary", section)
     canary = Canary(
-        shares=_shares(fields.take("share")),
+        shares=_shares(fields.take("share", expected="a growing list of percentages, such as [1, 10, 50]")),
         by="request" if fields.choice("by", ("key", "request"), Canary.by) == "request" else "key",
         stage_samples=fields.optional_integer("stage_samples", Canary.stage_samples),
         max_samples=fields.optional_integer("max_samples", Canary.max_samples),
@@ -267,7 +267,7 @@ def check_watched(
     if keyed is None:
         raise InvalidInput(
             f"{place}: {section} needs labels by a key: late_labels in stream.yaml, or live: {{key: FEATURE, "
-            "wait_seconds: N}} where labels come with their events"
+            "wait_seconds: N} where labels come with their events"
         )
     if live and live.labels_by and schema.late_labels:
         raise InvalidInput(f"{place}: live: key is of streams whose labels come with their events; these come late")

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.report import Cell, publish
 from common.definition.triggers import Drift
-from services.trainer.plan.shift import Values, find_shift
+from common.statistics.shift import Values, find_shift
 
 _LEARNED, _MOST = 5_000, 20_000
 _SHIFTS = (0.05, 0.1, 0.2, 0.5)

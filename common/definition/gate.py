@@ -14,6 +14,8 @@
     confidence: 0.95          # judge by the interval of so much confidence and not by the figure; null: by the figure
     on_not_enough_evidence: reject   # or promote, canary: where an interval or a slice lets nothing be said
     max_state_bytes: null     # the most that the files of its SavedModel may have together; null: no bound
+    max_p99_ms: null          # the most milliseconds in which its export answers 99 of 100 single rows; null: no bound
+    max_skew: null            # the most by which replicas may have answered otherwise than the parent as trained
     canary: false             # a version that passes becomes canary first
     on_reject: retry          # or skip; the planner acts on it
 
@@ -78,6 +80,8 @@ class Gate:
     confidence: float | None = None
     on_not_enough_evidence: OnNotEnough = "reject"
     max_state_bytes: int | None = None
+    max_p99_ms: float | None = None
+    max_skew: float | None = None
 
     @property
     def asked(self) -> tuple[Rule, ...]:
@@ -179,6 +183,8 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
         confidence=fields.optional_number("confidence", None, minimum=0.5),
         on_not_enough_evidence=_on_not_enough(fields),
         max_state_bytes=fields.optional_integer("max_state_bytes", None),
+        max_p99_ms=fields.optional_number("max_p99_ms", None, minimum=0.001),
+        max_skew=fields.optional_number("max_skew", None, minimum=0.0),
     )
     fields.finish()
     _check_confidence(gate, measurable)

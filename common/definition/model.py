@@ -54,7 +54,7 @@ from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
 from common.definition.parts import check_parts
 from common.definition.retention import Retention, parse_retention
-from common.definition.rollout import Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
+from common.definition.rollout import Judge, Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
 from common.definition.training import Training, parse_training
@@ -179,8 +179,9 @@ class Definition:
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         self.triggers.check_schema(schema, place=f"model {self.name}")
-        judges = {"rollout: judge": self.rollout.judge} if self.rollout else {}
+        judges: dict[str, Judge | None] = {"rollout: judge": self.rollout.judge} if self.rollout else {}
         judges |= {"triggers: quality": self.triggers.quality} if self.triggers.quality else {}
+        judges |= {"triggers: drift: scores": None} if self.triggers.drift and self.triggers.drift.scores else {}
         check_watched(self.live, judges, self.heads, schema, place=f"model {self.name}")
         check_slices(self.rollout, schema, place=f"model {self.name}")
         if self.trees:

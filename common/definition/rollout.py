@@ -252,13 +252,13 @@ def labels_by(live: Live | None, schema: Schema) -> LateLabels | None:
 
 
 def check_watched(
-    live: Live | None, judges: Mapping[str, Judge], heads: Sequence[Head], schema: Schema, *, place: str
+    live: Live | None, judges: Mapping[str, Judge | None], heads: Sequence[Head], schema: Schema, *, place: str
 ) -> None:
     """Raises InvalidInput where live quality cannot be known: labels have no key, or the first head has no number that
     a metric measures.
 
     Args:
-        judges: of live losses, by section.
+        judges: of live losses, by section; None: the section watches answers without judging losses.
     """
     if live is None and not judges:
         return
@@ -281,7 +281,7 @@ def check_watched(
             f"{head.task}"
         )
     for section, judge in judges.items():
-        if head.task not in LOSSES[judge.metric]:
+        if judge is not None and head.task not in LOSSES[judge.metric]:
             raise InvalidInput(
                 f"{place}: {section}: metric {judge.metric} is of {', '.join(LOSSES[judge.metric])}; head {head.name} "
                 f"is {head.task}"

@@ -46,11 +46,13 @@ class Drift:
         window_examples: how many new events are compared at a time.
         alpha: the chance that a window of the same distribution makes a round due.
         leave_out: features that are not compared.
+        scores: whether as many keyed answers of production are compared, too, with its answers to held-out examples.
     """
 
     window_examples: int = 1_000
     alpha: float = 0.01
     leave_out: tuple[str, ...] = ()
+    scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def _drift(section: object) -> Drift | None:
         fields.integer("window_examples", Drift.window_examples, minimum=50, maximum=1_000_000),
         fields.number("alpha", Drift.alpha, minimum=0.001, below=0.5),
         fields.texts("leave_out", Drift.leave_out, may_be_empty=True),
+        fields.flag("scores", Drift.scores),
     )
     fields.finish()
     return drift

@@ -126,6 +126,9 @@ UPSTREAM_VERSION = "upstream"
 SHIFT = "shift"
 """The key of a plan's configuration for how the events of a window have shifted (services/trainer/plan/shifts.py),
 where that made the round due."""
+SCORES_ALARM = "scores"
+"""The key of a plan's configuration for how production's answers have shifted (services/trainer/live/scores.py,
+Scores.shown), once they have."""
 QUALITY_ALARM = "quality"
 """The key of a plan's configuration for what live quality said of production (services/trainer/live/evidence.py,
 Decline.shown), once it has alarmed."""

@@ -137,7 +137,7 @@ triggers:
   schedule: {cron: 30 2 * * 1-5, time_zone: Europe/Berlin}
   upstream: carriers
   quality: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100}
-  drift: {window_examples: 1000, alpha: 0.01, leave_out: [scheduled_hour]}
+  drift: {window_examples: 1000, alpha: 0.01, leave_out: [scheduled_hour], scores: true}
 """,
     "warm_start": """\
 warm_start:
@@ -171,6 +171,8 @@ gate:
   confidence: 0.95
   on_not_enough_evidence: reject
   max_state_bytes: 500000000
+  max_p99_ms: 20
+  max_skew: 0.001
   on_reject: retry
   canary: false
 """,

@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--round-events", type=int, default=ROUND_EVENTS, help=f"waiting events that start a round ({ROUND_EVENTS})"
     )
     parser.add_argument("--trainers", type=int, default=1, help="several compute every round together (1)")
+    parser.add_argument("--canary", action="store_true", help="versions come to production in stages, judged by rule 8")
     parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
@@ -85,6 +86,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         at_most_seconds=arguments.at_most_seconds,
         trainers=arguments.trainers,
         round_events=arguments.round_events,
+        has_canary=arguments.canary,
     )
 
 

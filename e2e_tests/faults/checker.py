@@ -9,6 +9,8 @@
 5. Nothing incomplete was ever visible; no alias moved without its entry in the history.
 6. The account names every event once: trained, held out, unusable, left out or waiting (accounts.py).
 7. The evidence of rollouts never goes back, counts no label twice and goes on after every fault (evidence.py).
+8. A canary answers exactly the keys of its share, each stage is decided once, and a canary that was taken away answers
+   nobody (canary.py).
 
 Rule 0 is the suite's own: every fault was recovered from within its bound.
 """
@@ -19,11 +21,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from e2e_tests.faults.accounts import every_event_is_accounted_for
+from e2e_tests.faults.canary import canaries_keep_to_their_share
 from e2e_tests.faults.evidence import evidence_goes_on
 from e2e_tests.faults.history import (
     AliasMove,
     AliasSeen,
     Append,
+    CanaryMove,
     Entry,
     Expected,
     Fault,
@@ -31,16 +35,14 @@ from e2e_tests.faults.history import (
     Prediction,
     Rebuild,
     Recovery,
-    Stall,
     Undo,
     VersionRecord,
     VersionSeen,
     of_kind,
 )
+from e2e_tests.faults.liveness import Liveness, disturbances
 from e2e_tests.faults.violation import Violation
 
-SWITCH_SECONDS = 15.0
-"""How long a version that was replaced may still answer while no fault is about: the next one is loaded first."""
 LATE_SECONDS = 5.0
 """What an answer may come after its deadline: the way back, and a busy machine."""
 COMMIT_SECONDS = 5.0
@@ -49,8 +51,6 @@ TOLERANCE = 1e-5
 """Between an answer and what the version's SavedModel says when it is run elsewhere, in batches of another size."""
 SERVED_FILE = "saved_model/saved_model.pb"
 _DOORS = ("serving", "proxy", "everything")
-_LONGEST_RECOVERY_SECONDS = 180.0
-"""Assumed for a fault whose recovery is not on record."""
 
 
 Rule = Callable[[Sequence[Entry]], list[Violation]]
@@ -67,6 +67,7 @@ def judge(history: Sequence[Entry]) -> list[Violation]:
         only_whole_versions_and_recorded_moves,
         every_event_is_accounted_for,
         evidence_goes_on,
+        canaries_keep_to_their_share,
     )
     return [violation for rule in rules for violation in rule(history)]
 
@@ -144,7 +145,8 @@ def ranges_follow_the_parents(history: Sequence[Entry]) -> list[Violation]:
     broken: list[Violation] = []
     for version in versions.values():
         broken += _judge_ranges(version, versions, events_at)
-    return broken + _overlaps(versions, list(of_kind(history, AliasMove)))
+    away = [move.at for move in of_kind(history, CanaryMove) if not move.to_version]
+    return broken + _overlaps(versions, list(of_kind(history, AliasMove)), away)
 
 
 def _judge_ranges(
@@ -187,8 +189,11 @@ def _judge_ranges(
     return broken
 
 
-def _overlaps(versions: Mapping[int, VersionRecord], moves: Sequence[AliasMove]) -> list[Violation]:
-    """Two accepted children of one parent cover the same events, unless production went back to the parent between."""
+def _overlaps(
+    versions: Mapping[int, VersionRecord], moves: Sequence[AliasMove], away: Sequence[float]
+) -> list[Violation]:
+    """Two accepted children of one parent cover the same events, unless production went back to the parent between, or
+    a canary was taken away at one of the moments `away`."""
     children: dict[int, list[VersionRecord]] = defaultdict(list)
     for version in versions.values():
         if version.status != "rejected":
@@ -196,8 +201,9 @@ def _overlaps(versions: Mapping[int, VersionRecord], moves: Sequence[AliasMove])
     broken = []
     for parent, siblings in children.items():
         siblings.sort(key=lambda version: version.version)
+        back = [*away, *(move.at for move in moves if move.to_version == parent)]
         for older, younger in pairwise(siblings):
-            if not any(move.to_version == parent and older.created_at < move.at < younger.created_at for move in moves):
+            if not any(older.created_at < at < younger.created_at for at in back):
                 text = f"versions {older.version} and {younger.version} both follow version {parent}: ranges overlap"
                 broken.append(Violation(2, text, younger.created_at))
     return broken
@@ -226,7 +232,7 @@ def predictions_answered_once_and_right(history: Sequence[Entry]) -> list[Violat
     predictions = list(of_kind(history, Prediction))
     expected = {item.id: item for item in of_kind(history, Expected)}
     live = Liveness(history)
-    faults = _disturbances(history, lambda fault: fault.target.startswith(_DOORS))
+    faults = disturbances(history, lambda fault: fault.target.startswith(_DOORS))
     answers = Counter(item.id for item in predictions)
     broken = [
         Violation(4, f"prediction {key} was answered {count} times") for key, count in answers.items() if count > 1
@@ -241,7 +247,7 @@ def predictions_answered_once_and_right(history: Sequence[Entry]) -> list[Violat
 
 
 def _faults_of(
-    item: Prediction, expected: Mapping[int, Expected], live: "Liveness", faults: Sequence[tuple[float, float]]
+    item: Prediction, expected: Mapping[int, Expected], live: Liveness, faults: Sequence[tuple[float, float]]
 ) -> list[str]:
     took = item.until - item.at
     disturbed = any(start <= item.until and item.at <= end for start, end in faults)
@@ -267,57 +273,6 @@ def _faults_of(
     ):
         found.append(f"was answered {list(item.outputs)} by version {item.version}, which says {list(right.outputs)}")
     return found
-
-
-class Liveness:
-    """Which versions were behind production when."""
-
-    def __init__(self, history: Sequence[Entry]) -> None:
-        moves = sorted(of_kind(history, AliasMove), key=lambda move: move.at)
-        ends = [move.at for move in moves[1:]] + [math.inf]
-        self._windows = [(move.to_version, move.at, end) for move, end in zip(moves, ends, strict=False)]
-        self._disturbances = _disturbances(history, lambda fault: True)
-
-    def was_live(self, version: int, asked_at: float, answered_at: float) -> bool:
-        """Whether it may answer a question put and answered then. One that was replaced may for SWITCH_SECONDS, in
-        which time under a fault does not count: a replica that is cut off or stopped cannot know."""
-        return self.seconds_after(version, asked_at, answered_at) <= SWITCH_SECONDS
-
-    def seconds_after(self, version: int, asked_at: float, answered_at: float) -> float:
-        """Undisturbed seconds between the version's replacement and the question; inf if it was not live before."""
-        found = math.inf
-        for live_version, start, end in self._windows:
-            if live_version == version and start <= answered_at:
-                found = min(found, max(0.0, asked_at - end - self._disturbed_seconds(end, asked_at)))
-        return found
-
-    def is_disturbed(self, start: float, end: float) -> bool:
-        """Whether a fault was about, or being recovered from, at any time of the span."""
-        return any(at <= end and start <= until for at, until in self._disturbances)
-
-    def _disturbed_seconds(self, start: float, end: float) -> float:
-        return sum(max(0.0, min(end, until) - max(start, at)) for at, until in self._disturbances)
-
-
-def _disturbances(history: Sequence[Entry], counts: Callable[[Fault], bool]) -> list[tuple[float, float]]:
-    """(from, to) of the faults that count, recoveries included, and of stalls; merged where they overlap."""
-    recovered = {
-        item.number: item.seconds if item.seconds is not None else _LONGEST_RECOVERY_SECONDS
-        for item in of_kind(history, Recovery)
-    }
-    struck = [
-        (fault.at, fault.until + recovered.get(fault.number, _LONGEST_RECOVERY_SECONDS))
-        for fault in of_kind(history, Fault)
-        if counts(fault)
-    ]
-    spans = sorted(struck + [(stall.at, stall.until) for stall in of_kind(history, Stall)])
-    merged: list[tuple[float, float]] = []
-    for start, end in spans:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def only_whole_versions_and_recorded_moves(history: Sequence[Entry]) -> list[Violation]:

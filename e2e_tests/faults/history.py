@@ -211,6 +211,47 @@ class Labelled:
 
 
 @dataclass(frozen=True)
+class CanarySeen:
+    """As the registry showed it to replicas; version 0: there was none."""
+
+    at: float
+    until: float
+    version: int = 0
+    stage: int = 0
+    share: float = 0.0
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class KeyedAnswer:
+    """To a request with prediction keys; `key` is the first of them."""
+
+    at: float
+    until: float
+    key: str
+    version: int
+
+
+@dataclass(frozen=True)
+class CanaryMove:
+    """Of the alias canary, as its history has it; to 0: it was taken away."""
+
+    at: float
+    from_version: int
+    to_version: int
+
+
+@dataclass(frozen=True)
+class StageDecided:
+    """That the judge decided about a stage, as the audit log has it."""
+
+    at: float
+    version: int
+    stage: int
+    decision: str
+
+
+@dataclass(frozen=True)
 class LogRecord:
     """A record of the event log, read when all was over, with the ids of its events."""
 
@@ -293,6 +334,10 @@ Entry = (
     | AccountSeen
     | EvidenceSeen
     | Labelled
+    | CanarySeen
+    | KeyedAnswer
+    | CanaryMove
+    | StageDecided
     | LogRecord
     | VersionRecord
     | AliasMove
@@ -304,7 +349,8 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, AccountSeen,
-        EvidenceSeen, Labelled, LogRecord, VersionRecord, AliasMove, Undo, Rebuild, Expected,
+        EvidenceSeen, Labelled, CanarySeen, KeyedAnswer, CanaryMove, StageDecided, LogRecord, VersionRecord, AliasMove,
+        Undo, Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,16 @@ import grpc
 import numpy as np
 import orjson
 
-from e2e_tests.faults.history import Append, Labelled, Outcome, Prediction, PredictionOutcome, Recorder, Undo
+from e2e_tests.faults.history import (
+    Append,
+    KeyedAnswer,
+    Labelled,
+    Outcome,
+    Prediction,
+    PredictionOutcome,
+    Recorder,
+    Undo,
+)
 from e2e_tests.faults.stream import MODEL, STREAM, events
 from headrace import Addresses, Client, Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
 from headrace.client.connection import Door
@@ -150,10 +159,13 @@ class Sender:
 
 
 class Operator:
-    """Rolls production back now and then; what is undone is learned again from there."""
+    """Rolls production back now and then; what is undone is learned again from there. Where there are canaries, takes
+    one away every second time."""
 
-    def __init__(self, addresses: Addresses, history: Recorder, seed: int) -> None:
+    def __init__(self, addresses: Addresses, history: Recorder, seed: int, *, has_canary: bool = False) -> None:
         self._client = Client(addresses, timeout_seconds=_TRY_SECONDS, by="the operator")
+        self._registry = Door("registry", addresses.registry, timeout_seconds=_TRY_SECONDS)
+        self._has_canary = has_canary
         self._history = history
         self._chance = random.Random(seed)
 
@@ -161,8 +173,14 @@ class Operator:
         for number in itertools.count(1):
             if stop.wait(self._chance.uniform(*_UNDO_SECONDS)):
                 break
-            self._undo(f"undo {number}")
+            if self._has_canary and number % 2:
+                with contextlib.suppress(HeadraceError):  # there is none, or it is in doubt: its history tells
+                    path = f"/v1/models/{MODEL}/aliases/canary?by=the+operator&reason=away+{number}"
+                    self._registry.call("DELETE", path, repeatable=False)
+            else:
+                self._undo(f"undo {number}")
         self._client.close()
+        self._registry.close()
 
     def _undo(self, reason: str) -> None:
         outcome: Outcome = "acknowledged"
@@ -179,8 +197,10 @@ class Operator:
 class Labeller:
     """Asks for predictions under keys and sends their labels, by which a judge compares versions."""
 
-    def __init__(self, client: Client, history: Recorder, seed: int) -> None:
+    def __init__(self, client: Client, url: str, history: Recorder, seed: int) -> None:
+        """`url`: of predictions."""
         self._client, self._history, self._seed = client, history, seed
+        self._serving = Door("serving", url, timeout_seconds=_TRY_SECONDS)
         self._keys = itertools.count(_FIRST_KEY, _KEYS_AT_ONCE)
 
     def run(self, stop: threading.Event) -> None:
@@ -194,7 +214,7 @@ class Labeller:
         rows = [{"a": event["a"], "b": event["b"]} for event in asked]
         at = time.time()
         try:
-            self._client.predict(MODEL, instances=rows, keys=[event["event"] for event in asked])
+            self._ask(rows, [str(event["event"]) for event in asked])
             self._client.label(STREAM, [{"event": event["event"], "above": event["above"]} for event in asked])
         except HeadraceError:
             is_after = False
@@ -202,6 +222,12 @@ class Labeller:
         finally:
             self._history.add(Labelled(at, _KEYS_AT_ONCE, is_after))
         return _KEYS_AT_ONCE
+
+    def _ask(self, rows: Sequence[Mapping[str, float]], keys: Sequence[str]) -> None:
+        headers = {"Content-Type": "application/json", "X-Prediction-Key": ",".join(keys)}
+        body, at = orjson.dumps({"instances": rows}), time.time()
+        answer = self._serving.call("POST", f"/v1/models/{MODEL}:predict", body, headers=headers, repeatable=True)
+        self._history.add(KeyedAnswer(at, time.time(), keys[0], int(answer.headers["headrace-version"])))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One run: a platform under load, fault after fault, then everything is read out and judged."""
 
 import itertools
+import json
 import math
 import os
 import platform as host
@@ -24,6 +25,7 @@ from e2e_tests.faults.history import (
     TIME_LIMIT,
     AccountSeen,
     AliasMove,
+    CanaryMove,
     EndedEarly,
     Fault,
     Prediction,
@@ -31,6 +33,7 @@ from e2e_tests.faults.history import (
     Recorder,
     Recovery,
     Run,
+    StageDecided,
     VersionRecord,
     of_kind,
     read_history,
@@ -66,6 +69,7 @@ class Options:
     at_most_seconds: after this long nothing more is struck; at least one fault is.
     trainers: each computes a part of every round; the model has as many shards.
     round_events: waiting events that start a round.
+    has_canary: versions come to production in stages, and the operator takes a canary away now and then.
     """
 
     mode: str
@@ -80,6 +84,7 @@ class Options:
     at_most_seconds: float = math.inf
     trainers: int = 1
     round_events: int = ROUND_EVENTS
+    has_canary: bool = False
     rates: Rates = field(default_factory=Rates)
 
 
@@ -93,13 +98,14 @@ class FaultRun:
         with injector.platform.client() as client:
             if client.token:
                 os.environ["HEADRACE_TOKEN"] = client.token  # for every client of this process
-        self._watcher = Watcher(addresses, self._history, self._successes)
+        self._watcher = Watcher(addresses, self._history, self._successes, sees_canary=options.has_canary)
         url = addresses.predictions or addresses.serving[0]
         grpc_port = injector.platform.grpc_port("serving-0")
         requests, questions, rates, seed = itertools.count(), itertools.count(1), options.rates, options.seed
-        self._operator = Operator(addresses, self._history, seed)
+        self._operator = Operator(addresses, self._history, seed, has_canary=options.has_canary)
         shared = (self._history, self._successes)
-        self._labeller = Labeller(injector.platform.client(timeout_seconds=_LABEL_SECONDS), self._history, seed)
+        labels = injector.platform.client(timeout_seconds=_LABEL_SECONDS)
+        self._labeller = Labeller(labels, url, self._history, seed)
         self._senders = [
             Sender(addresses.ingest, *shared, requests, rates, seed + number) for number in range(rates.senders)
         ]
@@ -116,7 +122,10 @@ class FaultRun:
         machine = f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {host.system()}"
         self._history.add(Run(time.time(), options.mode, options.seed, machine, str(options.rates)))
         with self._client() as client:
-            apply(client, options.folder / "definition", shards=options.trainers, round_events=options.round_events)
+            apply(
+                client, options.folder / "definition", shards=options.trainers, round_events=options.round_events,
+                has_canary=options.has_canary,
+            )  # fmt: skip
         clock = partial(watch_the_clock, self._history)
         with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):
             until(
@@ -249,8 +258,11 @@ class FaultRun:
             records = [_record(version, plans[version.version]) for version in client.versions(MODEL)]
             history.add(*records)
             for change in client.alias_history(MODEL):
+                if change.alias == "canary":
+                    history.add(CanaryMove(change.at, change.from_version, change.to_version))
                 if change.alias == "production":
                     history.add(AliasMove(change.at, change.from_version, change.to_version, change.by, change.reason))
+            history.add(*_decided(client))
             records_of_log = list(self._injector.log_records())
             history.add(*records_of_log, self._last_account(sum(len(record.events) for record in records_of_log)))
             answered = list(of_kind(read_history(history.path), Prediction))
@@ -287,6 +299,13 @@ class FaultRun:
 
 def _open_round(client: Client) -> bool:
     return any(item.state in ("planned", "running") for item in client.rounds(MODEL, limit=1))
+
+
+def _decided(client: Client) -> Iterator[StageDecided]:
+    """By judges, about canaries."""
+    for entry in map(json.loads, client.audit_lines()):
+        if entry["action"] == "judge" and "stage" in entry:
+            yield StageDecided(entry["at"], entry["version"], entry["stage"], entry["decision"])
 
 
 def _record(version: Any, plan: Any) -> VersionRecord:

@@ -1,7 +1,7 @@
 """The stream under faults: points of the plane as in e2e_tests/points.py, each with an id that the log keeps.
 
 Rounds are cheap and every version passes the gate, so that versions change all the while. A judge compares each with
-the version before it on keyed predictions, and moves nothing.
+the version before it on keyed predictions, and moves nothing; where a run has canaries, it moves them.
 """
 
 import random
@@ -39,16 +39,22 @@ training: {{shards: SHARDS, batch_size: 50, optimizer: {{name: adam, learning_ra
 triggers: {{min_examples: ROUND_EVENTS, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
 evaluation: {{holdout_fraction: 0.2}}
 gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
-rollout: {{judge: {{metric: error_rate, margin: 0.5}}, back: manual}}
+"""
+_WATCHED = "rollout: {judge: {metric: error_rate, margin: 0.5}, back: manual}\n"
+_STAGED = """rollout:
+  judge: {metric: error_rate, margin: 0.5, min_samples: 20}
+  canary: {share: [30, 60], by: key, stage_samples: 60, max_samples: null}
 """
 
 
-def apply(client: Client, folder: Path, *, shards: int = 1, round_events: int = ROUND_EVENTS) -> None:
-    """Registers the stream and the model."""
+def apply(
+    client: Client, folder: Path, *, shards: int = 1, round_events: int = ROUND_EVENTS, has_canary: bool = False
+) -> None:
+    """Registers the stream and the model. With a canary each version comes to production in two stages."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stream.yaml").write_text(_STREAM_YAML)
     model = _MODEL_YAML.replace("SHARDS", str(shards)).replace("ROUND_EVENTS", str(round_events))
-    (folder / "model.yaml").write_text(model)
+    (folder / "model.yaml").write_text(model + (_STAGED if has_canary else _WATCHED))
     read_folder(folder).apply(client)
 
 

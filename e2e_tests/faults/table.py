@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from e2e_tests.faults.checker import Liveness
 from e2e_tests.faults.history import (
     AccountSeen,
     AliasMove,
@@ -22,9 +21,11 @@ from e2e_tests.faults.history import (
     Rebuild,
     Recovery,
     Run,
+    StageDecided,
     VersionRecord,
     of_kind,
 )
+from e2e_tests.faults.liveness import Liveness
 from e2e_tests.faults.violation import Violation
 
 _PAGE_COLUMNS = 140
@@ -151,6 +152,7 @@ def summary(judged: Judged) -> str:
             f"{heard['broken']} broken off, {heard['silent']} silent"
         ),
         f"{_count(history, AccountSeen)} accounts read",
+        *([f"{decided} stages of canaries decided"] if (decided := _count(history, StageDecided)) else []),
         f"a replaced version answered at most {max(after, default=0.0):.1f} s later",
         f"{len(judged.violations)} violations",
     )

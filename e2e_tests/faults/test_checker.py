@@ -7,16 +7,20 @@ from typing import Any, TypeVar
 
 import pytest
 
-from e2e_tests.faults.checker import LATE_SECONDS, SERVED_FILE, SWITCH_SECONDS, Liveness, judge
+from e2e_tests.faults.canary import is_canarys
+from e2e_tests.faults.checker import LATE_SECONDS, SERVED_FILE, judge
 from e2e_tests.faults.history import (
     AccountSeen,
     AliasMove,
     AliasSeen,
     Append,
+    CanaryMove,
+    CanarySeen,
     Entry,
     EvidenceSeen,
     Expected,
     Fault,
+    KeyedAnswer,
     Labelled,
     LogRecord,
     Prediction,
@@ -24,12 +28,14 @@ from e2e_tests.faults.history import (
     Recorder,
     Recovery,
     Run,
+    StageDecided,
     Stall,
     Undo,
     VersionRecord,
     VersionSeen,
     read_history,
 )
+from e2e_tests.faults.liveness import SWITCH_SECONDS, Liveness
 from testing.rows import each_row
 
 pytestmark = pytest.mark.local_only
@@ -38,6 +44,8 @@ Change = Callable[[list[Entry]], list[Entry]]
 T = TypeVar("T")
 INGEST_FAULT = Fault(at=50.0, until=50.0, number=1, what="kill -9", target="ingest")
 SERVING_FAULT = Fault(at=300.0, until=310.0, number=2, what="pause", target="serving-0")
+IN, OUT = (next(key for key in map(str, range(100)) if is_canarys(2, 30.0, key) == is_in) for is_in in (True, False))
+"""Prediction keys within and without the share of version 2 at its first stage."""
 RECOVERIES = [Recovery(56.0, 1, 2.0, 0.1, 5.0), Recovery(315.0, 2, 0.1, 3.0, 4.0)]
 
 
@@ -118,6 +126,19 @@ def sound() -> list[Entry]:
         Stall(381.0, 388.0),
         *[Expected(number, 1, [0.1]) for number in (1, 5)],
         Expected(6, 3, [0.3]),
+        CanaryMove(320.0, 0, 2),
+        *[CanarySeen(at, at, 2, 0, 30.0) for at in (321.0, 338.0)],
+        KeyedAnswer(322.0, 322.1, IN, 3),  # replicas need not have heard of the stage
+        KeyedAnswer(337.0, 337.1, IN, 2),
+        KeyedAnswer(337.2, 337.3, OUT, 3),
+        StageDecided(338.5, 2, 0, "advance"),
+        *[CanarySeen(at, at, 2, 1, 60.0) for at in (339.0, 358.0)],
+        KeyedAnswer(355.0, 355.1, IN, 2),
+        StageDecided(358.5, 2, 1, "back"),
+        CanaryMove(358.5, 2, 0),
+        CanarySeen(359.0, 359.0),
+        KeyedAnswer(363.0, 363.1, IN, 2),
+        KeyedAnswer(364.0, 364.1, IN, 3),
     ]
 
 
@@ -231,6 +252,11 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (7, "a label twice", "on 11 labels when 10 had been sent", alter(EvidenceSeen, 0, tracks={"version 2 as a": 11})),
     (7, "a judge that stopped", "0 were counted", alter(EvidenceSeen, 2, labelled=20)),
     (7, "nothing in the end", "when all faults were over", drop(Labelled, 1)),
+    (8, "a key of production", "while version 2 was canary of 30 %", add(KeyedAnswer(337.4, 337.5, OUT, 2))),
+    (8, "a key of the canary", "was answered by version 3", alter(KeyedAnswer, 1, version=3)),
+    (8, "a stage decided twice", "was decided 2 times", add(StageDecided(340.0, 2, 0, "advance"))),
+    (8, "an earlier stage", "went from stage 2 back", add(CanarySeen(358.2, 358.2, 2, 0, 30.0))),
+    (8, "a canary that is gone", "5.5 s after it was canary no more", alter(KeyedAnswer, 4, at=364.0)),
     (6, "waiting for ever", "10 events as waiting; by the log", alter(AccountSeen, 2, waiting=10, trained=22)),
 ]  # fmt: skip
 

@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 
-from e2e_tests.faults.history import AccountSeen, AliasSeen, EvidenceSeen, Recorder, Stall, VersionSeen
+from e2e_tests.faults.history import AccountSeen, AliasSeen, CanarySeen, EvidenceSeen, Recorder, Stall, VersionSeen
 from e2e_tests.faults.load import Successes
 from e2e_tests.faults.stream import MODEL
 from headrace import Addresses, Client, HeadraceError, NotFound, Unavailable
@@ -27,11 +27,14 @@ def watch_the_clock(history: Recorder, stop: threading.Event) -> None:
 
 
 class Watcher:
-    def __init__(self, addresses: Addresses, history: Recorder, successes: Successes) -> None:
+    def __init__(
+        self, addresses: Addresses, history: Recorder, successes: Successes, *, sees_canary: bool = False
+    ) -> None:
         self._client = Client(addresses, timeout_seconds=_TIMEOUT_SECONDS, by="the watcher")
         self._registry = Door("registry", addresses.registry, timeout_seconds=_TIMEOUT_SECONDS)
         self._history, self._successes = history, successes
         self._known: set[int] = set()
+        self._sees_canary = sees_canary
         self._account_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -47,6 +50,10 @@ class Watcher:
         at = time.time()
         production = self._client.aliases(MODEL).get("production", 0)
         self._history.add(AliasSeen(at, time.time(), production))
+        if self._sees_canary:
+            canary = self._client.model(MODEL).canary
+            told = {name: canary[name] for name in ("version", "stage", "share", "verdict") if canary}
+            self._history.add(CanarySeen(at, time.time(), **told))
         for version in self._client.versions(MODEL):
             if version.version not in self._known:
                 self.look_at(version.version)

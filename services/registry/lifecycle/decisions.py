@@ -18,7 +18,6 @@ from services.registry.store.tables import (
     deleted,
     jobs,
     lineage,
-    live,
     live_versions,
     rounds,
     signatures,
@@ -26,8 +25,10 @@ from services.registry.store.tables import (
     version_files,
     versions,
 )
+from services.registry.store.tables import live as live_table
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import streams as streams_table
+from services.registry.versions import live
 from services.registry.versions.published import get_version
 
 
@@ -69,12 +70,15 @@ def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: s
 
 
 def unpin(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
-    """The next version that passes the gate is promoted again. Raises Conflict when nothing is pinned."""
+    """The next version that passes the gate is promoted again, and a canary whose promotion the pin stopped is promoted
+    now. Raises Conflict when nothing is pinned."""
     check_author(by, reason)
     pinned = models.get_model(transaction.connection, name).pinned_version
     if not pinned:
         raise Conflict(f"production of {name} is not pinned")
-    return _changed(transaction, name, "unpin", by=by, reason=reason, version=pinned, pinned_version=0)
+    _changed(transaction, name, "unpin", by=by, reason=reason, version=pinned, pinned_version=0)
+    live.promote_passed(transaction, name)
+    return models.get_model(transaction.connection, name)
 
 
 def archive_model(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
@@ -106,7 +110,18 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
     check_author(by, reason)
     connection = transaction.connection
     model = check_model_deletable(connection, name, users=users)
-    for table in (version_files, signatures, lineage, thinned, live, live_versions, versions, aliases, rounds, jobs):
+    for table in (
+        version_files,
+        signatures,
+        lineage,
+        thinned,
+        live_table,
+        live_versions,
+        versions,
+        aliases,
+        rounds,
+        jobs,
+    ):
         connection.execute(delete(table).where(table.c.model == name))
     connection.execute(delete(models_table).where(models_table.c.name == name))
     _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)

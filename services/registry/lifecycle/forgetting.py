@@ -1,8 +1,8 @@
 """Forgetting: no later version has learned the events, nor descends from one that has.
 
 The places are kept with the model, versions that learned them are marked, and the next round starts from the newest
-ancestor of the head without them that has its files. Production stays until a version without them has passed the gate.
-It is one transaction.
+ancestor of the head without them that has its files. Production stays until a version without them has passed the gate;
+a canary that has learned them goes. It is one transaction.
 """
 
 import json
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import LEARN, PRODUCTION, PUSHED, ChangeKind, JsonMap, Model, VersionStatus
+from common.registry.catalog import CANARY, LEARN, PRODUCTION, PUSHED, ChangeKind, JsonMap, Model, VersionStatus
 from common.registry.forgotten import MOST_PIECES, Forgotten, forgotten_from_json, forgotten_of
 from services.registry.definitions import models
 from services.registry.rounds.forgotten import forgotten_by
@@ -21,7 +21,7 @@ from services.registry.rounds.plans import RoundRow, plan_of, refuse_open_round
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.tables import lineage, rounds, versions
-from services.registry.versions.aliases import follow_predecessor
+from services.registry.versions.aliases import follow_predecessor, take_off
 
 
 def outcome(connection: Connection, name: str, asked: JsonMap) -> dict[str, Any]:
@@ -68,6 +68,8 @@ def forget(transaction: Transaction, name: str, asked: JsonMap, *, by: str, reas
         chosen = (versions.c.model == name) & versions.c.version.in_(numbers)
         connection.execute(versions.update().where(chosen).values(forgotten_at=transaction.now))
     follow_predecessor(transaction, name)
+    if (canary := before.aliases.get(CANARY, 0)) in learned:
+        take_off(transaction, name, CANARY, canary, by=by, reason=f"version {canary} has learned what is forgotten")
     detail = counted(found["examples"], "event")
     remember(transaction, "forget", by=by, reason=reason, model=name, version=head, detail=detail)
     transaction.record(ChangeKind.MODEL, name)

@@ -17,6 +17,7 @@ from common.registry.catalog import (
     PRODUCTION,
     PUSHED,
     QUALITY_ALARM,
+    SCORES_ALARM,
     SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
@@ -29,7 +30,9 @@ from services.registry.versions.compare import flattened
 
 _SHOWN, _MOST_SORTED = 100, 2_000
 _MOST_METRICS, _MOST_PARAMETERS = 16, 24
-_OF_THE_ROUND = (HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SHIFT, "requested")
+_OF_THE_ROUND = (
+    HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM, SHIFT, "requested",
+)  # fmt: skip
 """What a round's configuration says of the round and not of the model."""
 Kind = Literal["version", "moment", "verdict", "count", "number", "value"]
 

@@ -42,6 +42,7 @@ class _Curves(TypedDict, total=False):
     pr: _Points
     calibration: _Points
     predicted: _Points
+    scores: _Points
     classes: _Rows
     labels: _Rows
     error_percentiles: _Rows
@@ -88,7 +89,25 @@ class _Training(TypedDict, total=False):
     left_out: _LeftOut
 
 
+class _Latency(TypedDict):
+    p99_ms: _Number
+    calls: int
+
+
+class _Program(TypedDict, total=False):
+    latency: _Latency
+
+
+class _Skew(TypedDict):
+    version: int
+    requests: int
+    largest: _Number
+    output: str
+
+
 class _Environment(TypedDict, total=False):
+    program: _Program
+    skew: _Skew
     warnings: dict[str, str]
     training: _Training
 

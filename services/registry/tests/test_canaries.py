@@ -112,13 +112,26 @@ def test_a_person_and_a_definition_move_a_canary_too_and_a_pin_stops_its_promoti
     _decide(staged, "promote", 0)
     assert (_at(staged)[3], staged.get_model("w").aliases["production"]) == ("passed", 1)
     assert "pinned to version 1" in staged.live_evidence("w", 2)["canary"]["stays"]
-    staged.change_model("w", "unpin", by="ada", reason="")
-    staged.set_alias("w", "production", 2, by="ada", reason="")
+    assert staged.change_model("w", "unpin", by="ada", reason="").aliases["production"] == 2
     assert staged.get_model("w").canary == {}
+    shown = staged.live_evidence("w", 2)["canary"]
+    assert (shown["moved"], shown["reason"], "stays" in shown) == ("it is production", "by the numbers", False)
     staged.set_alias("w", "canary", 1, by="ada", reason="")
     assert _at(staged) == (1, 0, 5.0, ""), "a version that a person makes canary is judged as well"
     _define(staged, "")
     assert staged.get_model("w").canary == {}
+
+
+def test_a_canary_that_has_learned_what_is_forgotten_goes_and_the_next_round_starts_before_it(staged: Catalog) -> None:
+    learned = staged.get_version("w", 2).ranges
+    asked = {"pieces": [[one.partition, one.from_offset, one.to_offset, []] for one in learned]}
+    told = staged.forget("w", {**asked, "examples": 10}, by="ada", reason="poisoned")
+    model = staged.get_model("w")
+    assert (told["learned_by"], model.aliases, model.canary) == ([2], {"production": 1}, {})
+    assert model.head_version == 1
+    last = staged.alias_history("w")[-1]
+    assert (last.alias, last.to_version, last.by) == ("canary", 0, "ada")
+    assert last.reason == "version 2 has learned what is forgotten"
 
 
 def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, browser: httpx.Client) -> None:

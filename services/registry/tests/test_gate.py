@@ -285,3 +285,50 @@ def test_a_version_is_rejected_that_is_larger_than_the_gate_allows(catalog: Cata
     assert large.verdict.reasons[-1] == (
         f"the files of its SavedModel have {size:,} bytes, gate.max_state_bytes allows {size - 1:,}"
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ({"latency": {"p99_ms": 20.0, "calls": 500}}, ""),
+        (
+            {"latency": {"p99_ms": 20.1, "calls": 500}},
+            "its export answers a row in 20.1 ms or less in 99 of 100 of 500 calls, gate.max_p99_ms allows 20",
+        ),
+        ({}, "gate.max_p99_ms allows 20, and no trial has measured how fast its export answers"),
+    ],
+)
+def test_a_version_is_rejected_that_answers_more_slowly_than_the_gate_allows(
+    catalog: Catalog, program: Mapping[str, Any], reason: str
+) -> None:
+    version = publish(catalog, gate=replace(GATE, max_p99_ms=20.0), environment={"program": program})
+    assert version.verdict.decision is (Decision.REJECT if reason else Decision.PROMOTE)
+    assert not reason or version.verdict.reasons[-1] == reason
+
+
+@pytest.mark.parametrize(
+    ("environment", "decision", "reason"),
+    [
+        ({"largest": 0.01, "requests": 9}, Decision.PROMOTE, ""),
+        (
+            {"largest": 0.011, "requests": 9},
+            Decision.REJECT,
+            (
+                "replicas answered as version 1 up to 0.011 from what it answers as trained (output p, 9 requests), "
+                "gate.max_skew allows 0.01"
+            ),
+        ),
+        (
+            {"largest": 0.0, "requests": 0},
+            Decision.PROMOTE,
+            "no request to the parent lies in the request log with its inputs, so no skew was looked for",
+        ),
+    ],
+)
+def test_a_version_is_rejected_when_replicas_answered_otherwise_than_its_parent_as_trained(
+    catalog: Catalog, environment: Mapping[str, Any], decision: Decision, reason: str
+) -> None:
+    skew = {"version": 1, "output": "p", **environment}
+    version = publish(catalog, gate=replace(GATE, max_skew=0.01), environment={"skew": skew})
+    assert version.verdict.decision is decision
+    assert not reason or version.verdict.reasons[-1] == reason

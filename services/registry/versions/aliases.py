@@ -237,12 +237,18 @@ def _remove(transaction: Transaction, model: str, alias: str, current: int, *, b
     if current == 0:
         raise NotFound(f"model {model} has no alias {alias}")
     before = models.get_model(transaction.connection, model)
+    if alias == CANARY:
+        follow_canary(transaction, before, 0)
+    take_off(transaction, model, alias, current, by=by, reason=reason)
+    return models.get_model(transaction.connection, model)
+
+
+def take_off(transaction: Transaction, model: str, alias: str, current: int, *, by: str, reason: str) -> None:
+    """Removes the alias from the version, with the entry in its history; where the next round starts stays."""
     transaction.connection.execute(delete(aliases).where(aliases.c.model == model, aliases.c.alias == alias))
     _remember(transaction, model, alias, current, 0, how=SET, by=by, reason=reason)
     if alias == CANARY:
-        follow_canary(transaction, before, 0)
         follow_stages(transaction, model)
-    return models.get_model(transaction.connection, model)
 
 
 def _remember(

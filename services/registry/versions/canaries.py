@@ -16,7 +16,8 @@ from services.registry.versions import aliases, stages
 logger = logging.getLogger(__name__)
 _MOST_REASON = 1000
 ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
-_VERDICTS = {PROMOTE: "passed", HOLD: "inconclusive"}
+PASSED = "passed"
+_VERDICTS = {PROMOTE: PASSED, HOLD: "inconclusive"}
 
 
 def decide(transaction: Transaction, name: str, told: JsonMap) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def decide(transaction: Transaction, name: str, told: JsonMap) -> dict[str, Any]
     stages.store(transaction, model, {**canary, "verdict": _VERDICTS[told["decision"]]})
     if told["decision"] == HOLD:
         return {"stays": "a person promotes it or takes it away"}
-    return _promote(transaction, model, str(told["reason"]))
+    return promote(transaction, model, str(told["reason"]))
 
 
 def unfit(canary: JsonMap, model: str, report: Report) -> str:
@@ -78,8 +79,8 @@ def _take_back(transaction: Transaction, model: Model, reason: str) -> dict[str,
     return {"moved": "it is no canary any more"}
 
 
-def _promote(transaction: Transaction, model: Model, reason: str) -> dict[str, Any]:
-    """Production, and the newest version that was held while it was judged becomes the next canary."""
+def promote(transaction: Transaction, model: Model, reason: str) -> dict[str, Any]:
+    """It becomes production, and the newest version that was held while it was judged becomes the next canary."""
     version, by = model.canary["version"], aliases.JUDGE
     try:
         after = aliases.set_alias(transaction, model.name, PRODUCTION, version, by=by, reason=reason)

@@ -128,9 +128,7 @@ def refuse_unusable(
     share = f"{unusable_count} of {example_count} examples ({unusable_count / example_count:.3%}) could not be used"
     most = max(reasons, key=lambda reason: (reasons[reason], reason), default="")
     why = f", most of them because: {most}" if most else ""
-    fault = f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}"
-    before = verdict.reasons if verdict.decision is Decision.REJECT else ()
-    return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
+    return _refused(verdict, f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}")
 
 
 def refuse_large(verdict: Verdict, files: Sequence[FileEntry]) -> Verdict:
@@ -139,7 +137,41 @@ def refuse_large(verdict: Verdict, files: Sequence[FileEntry]) -> Verdict:
     size = sum(file.size_bytes for file in files if file.path.startswith("saved_model/"))
     if most is None or size <= most:
         return verdict
-    fault = f"the files of its SavedModel have {size:,} bytes, gate.max_state_bytes allows {most:,}"
+    return _refused(verdict, f"the files of its SavedModel have {size:,} bytes, gate.max_state_bytes allows {most:,}")
+
+
+def refuse_slow(verdict: Verdict, environment: JsonMap) -> Verdict:
+    """REJECT when the round's trial of the export, as a replica loads it, answered more slowly than the gate allows, or
+    was not measured."""
+    most, latency = verdict.rule.max_p99_ms, environment.get("program", {}).get("latency")
+    if most is None or (latency and latency["p99_ms"] <= most):
+        return verdict
+    allowed = f"gate.max_p99_ms allows {most:g}"
+    if not latency:
+        return _refused(verdict, f"{allowed}, and no trial has measured how fast its export answers")
+    took = f"{latency['p99_ms']:.3g} ms or less in 99 of 100 of {latency['calls']} calls"
+    return _refused(verdict, f"its export answers a row in {took}, {allowed}")
+
+
+def refuse_skewed(verdict: Verdict, environment: JsonMap) -> Verdict:
+    """REJECT when replicas answered requests further from what the parent answers as trained than the gate allows.
+    Without a request to compare the verdict says so."""
+    most, skew = verdict.rule.max_skew, environment.get("skew", {})
+    if most is None:
+        return verdict
+    if not skew.get("requests"):
+        nothing = "no request to the parent lies in the request log with its inputs, so no skew was looked for"
+        return replace(verdict, reasons=(*verdict.reasons, nothing))
+    if skew["largest"] <= most:
+        return verdict
+    return _refused(
+        verdict,
+        f"replicas answered as version {skew['version']} up to {skew['largest']:.6g} from what it answers as trained "
+        f"(output {skew['output']}, {counted(skew['requests'], 'request')}), gate.max_skew allows {most:g}",
+    )
+
+
+def _refused(verdict: Verdict, fault: str) -> Verdict:
     before = verdict.reasons if verdict.decision is Decision.REJECT else ()
     return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
 

@@ -73,6 +73,18 @@ def decide_canary(transaction: Transaction, model: str, told: JsonMap) -> None:
     _put_version(transaction, model, told["version"], {"canary": document})
 
 
+def promote_passed(transaction: Transaction, name: str) -> None:
+    """The canary whose promotion a pin stopped, if there is one, becomes production."""
+    model = models.get_model(transaction.connection, name)
+    if model.canary.get("verdict") != canaries.PASSED:
+        return
+    version = model.canary["version"]
+    known = evidence_of(transaction.connection, name, version).get("canary", {})
+    document = {part: value for part, value in known.items() if part != "stays"}
+    reason = document.get("reason", f"version {version} had passed its stages")
+    _put_version(transaction, name, version, {"canary": document | canaries.promote(transaction, model, reason)})
+
+
 def _nothing_compared(model: Model, connection: Connection) -> JsonMap:
     rollout = parse_definition(models.get_definition(connection, model.definition_digest)).rollout
     assert rollout is not None

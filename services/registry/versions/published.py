@@ -40,7 +40,7 @@ from services.registry.store.tables import rounds, signatures, version_files, ve
 from services.registry.store.told import check_told
 from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
-from services.registry.versions.gate import judge, refuse_large, refuse_unusable
+from services.registry.versions.gate import judge, refuse_large, refuse_skewed, refuse_slow, refuse_unusable
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
@@ -98,6 +98,7 @@ def register_version(
         reasons=draft.unusable.get("reasons", {}),
     )
     verdict = refuse_large(verdict, draft.files)
+    verdict = refuse_skewed(refuse_slow(verdict, draft.environment), draft.environment)
     verdict = refuse_changed(
         verdict,
         before=contract_of_version(connection, plan.model, _start_of(plan)),

@@ -36,7 +36,7 @@ from services.registry.store.manifest import check_manifest
 from services.registry.store.told import check_told
 from services.registry.versions import published
 from services.registry.versions.contract import refuse_changed, signature_changes
-from services.registry.versions.gate import judge, refuse_large
+from services.registry.versions.gate import judge, refuse_large, refuse_skewed, refuse_slow
 
 _FOLDER = "saved_model/"
 
@@ -126,7 +126,7 @@ def _judged(
     live = model.aliases.get(PRODUCTION, model.head_version)
     before = published.contract_of_version(transaction.connection, model.name, live)
     verdict = refuse_changed(verdict, before=before, after=contract, allowed=False)
-    verdict = refuse_large(verdict, files)
+    verdict = refuse_skewed(refuse_slow(refuse_large(verdict, files), {}), {})
     if verdict.decision is Decision.REJECT:
         return verdict
     if measured.against != live:

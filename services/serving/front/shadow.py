@@ -18,7 +18,7 @@ from common.registry.catalog import CANARY, PREDECESSOR, PRODUCTION
 from protos import queue_pb2
 from services.serving.front.core import Front
 from services.serving.front.request_log import Sample
-from services.serving.wire.keys import alias_target
+from services.serving.wire.keys import DEFAULT_SIGNATURE, alias_target
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import Split
 
@@ -40,10 +40,12 @@ class Shadow(Collector):
         return self._front.splits.get(model)
 
     def follow(self, sample: Sample) -> None:
-        """Scores an answered prediction where there is something to compare it with; returns at once."""
+        """Scores an answered prediction where another version has its signature; returns at once."""
         for alias in self._compared_with(sample):
             route = self._front.routes.get((sample.model, alias_target(alias)))
-            if route is not None and route.version.version != sample.reply.version:
+            if route is None or route.signature(sample.request.signature or DEFAULT_SIGNATURE) is None:
+                continue
+            if route.version.version != sample.reply.version:
                 self._open += 1
                 asyncio.get_running_loop().call_soon(self._submit, sample, alias)
 

@@ -4,6 +4,8 @@ Runs in a process of its own (fresh_process.py). What a replica could not do fai
 Python, tables without their words, a row alone that the graph does not take.
 """
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from services.trainer.families import own_operations
 Arrays = Mapping[str, NDArray[Any]]
 TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}
 """Relative and absolute, by what the model computes in: below float32 a few roundings."""
+_TIMED_CALLS, _MOST_TIMED_SECONDS = 500, 5.0
 _EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
 
 
@@ -43,8 +46,9 @@ class Exports:
         self._loaded: _Loaded | None = None
 
     def compare(
-        self, directory: Path, requests: Path, answers: Path, *, is_cautious: bool, precision: str = "float32"
-    ) -> str:
+        self, directory: Path, requests: Path, answers: Path, *, is_cautious: bool, precision: str = "float32",
+        latency: Path | None = None,
+    ) -> str:  # fmt: skip
         """A sentence about the first request that is not answered as the model answers it; empty when all are.
 
         Args:
@@ -53,6 +57,7 @@ class Exports:
             is_cautious: use the default executor from the start, as serving does after the single-threaded one has
                 crashed.
             precision: of TOLERANCES.
+            latency: gets how fast requests of one row are answered, where all are answered as the model answers them.
         """
         try:
             questions = _questions(requests, answers)
@@ -63,7 +68,23 @@ class Exports:
                 self._loaded = _loaded(directory, is_cautious=is_cautious)
         except (InvalidInput, tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             return f"the export cannot be loaded in a process of its own: {_message_of(error)}"
-        return _compared(questions, self._loaded.answer, precision)
+        fault = _compared(questions, self._loaded.answer, precision)
+        if latency is not None and not fault:
+            latency.write_text(json.dumps(latency_of(questions, self._loaded.answer)))
+        return fault
+
+
+def latency_of(questions: Sequence[Question], answer: Callable[[Question], Arrays]) -> dict[str, float]:
+    """{"p99_ms", "calls"} of the requests of one row in turn. Seconds without a core do not count: a call took what
+    passed, or the process's CPU time where that is less."""
+    alone = [question for question in questions if _row_count(question) == 1]
+    taken = list[float]()
+    until = time.monotonic() + _MOST_TIMED_SECONDS
+    while len(taken) < _TIMED_CALLS and (not taken or time.monotonic() < until):
+        began, busy = time.perf_counter(), time.process_time()
+        answer(alone[len(taken) % len(alone)])
+        taken.append(min(time.perf_counter() - began, time.process_time() - busy))
+    return {"p99_ms": round(1000 * float(np.quantile(taken, 0.99)), 4), "calls": len(taken)}
 
 
 def _compared(questions: Sequence[Question], answer: Callable[[Question], Arrays], precision: str) -> str:
@@ -116,10 +137,14 @@ def _tensor_proto(tensor: Any) -> Any:
     return tf.compat.v1.make_tensor_proto(0).__class__.FromString(tensor.SerializeToString())
 
 
+def _row_count(question: Question) -> int:
+    return next((len(value) for value in question.inputs.values() if value.ndim), 1)
+
+
 def _rows_of(question: Question) -> str:
     """What a reader needs to find the row: "1 row; tags [1, 0]"."""
     shapes = [f"{name} {list(value.shape)}" for name, value in sorted(question.inputs.items())]
-    rows = next((len(value) for value in question.inputs.values() if value.ndim), 1)
+    rows = _row_count(question)
     return f"{rows} row{'s' if rows != 1 else ''}: {', '.join(shapes)}"
 
 

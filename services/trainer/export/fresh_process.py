@@ -76,12 +76,14 @@ class FreshProcess:
         precision: str = "float32",
         program: str = "",
         trial_seconds: float | None = None,
+        latency: Path | None = None,
     ) -> str:
         """What `answers.Exports` says of the export; or a sentence that it crashed, twice, or took too long.
 
         Args:
             program: digest of what it shares with exports that differ in their variables; the next one of them is
                 compared without loading it anew. Empty: nothing is kept of it.
+            latency: as `answers.Exports.compare` has it.
 
         Raises:
             Unavailable: the process was killed; that says nothing about the export.
@@ -97,6 +99,7 @@ class FreshProcess:
                     "precision": precision,
                     "program": "" if is_cautious else program,
                     "trial_seconds": self._trial_seconds if trial_seconds is None else trial_seconds,
+                    "latency": str(latency or ""),
                 }
             )
             if not said.startswith("crash:"):
@@ -223,6 +226,7 @@ def _compare(connection: socket.socket) -> None:
             Path(question["answers"]),
             is_cautious=bool(question["is_cautious"]),
             precision=str(question["precision"]),
+            latency=Path(question["latency"]) if question["latency"] else None,
         )
         connection.send(b"=" + said[:4000].encode())
 

@@ -64,7 +64,8 @@ def export(model: Model, directory: Path) -> Any:
     """
     module = tf.Module(name="model")
     module.exported = model.exported
-    signatures = {name: _graph_of(one) for name, one in model.signatures().items()}
+    is_module = model.definition.module is not None
+    signatures = {name: _graph_of(one, is_module=is_module) for name, one in model.signatures().items()}
     names = {name: _names_in_graph(one) for name, one in model.signatures().items()}
     answer, named = signatures[RAW_SIGNATURE], names[RAW_SIGNATURE]
 
@@ -93,12 +94,13 @@ def export(model: Model, directory: Path) -> Any:
     return answer
 
 
-def _graph_of(signature: Signature) -> Any:
+def _graph_of(signature: Signature, *, is_module: bool) -> Any:
+    """`is_module`: a user's Python may branch on tensors."""
     names = _names_in_graph(signature)
-    function = tf.function(
-        lambda **raw: signature.answer(decoded({name: raw[names[name]] for name in names}, signature.inputs)),
-        autograph=False,
+    decode = tf.autograph.experimental.do_not_convert(
+        lambda given: decoded({name: given[names[name]] for name in names}, signature.inputs)
     )
+    function = tf.function(lambda **raw: signature.answer(decode(raw)), autograph=is_module)
     specs = {
         names[one.name]: tensor_spec(one, rows=1 if one.name in signature.context else None) for one in signature.inputs
     }
@@ -253,11 +255,15 @@ def write_warmup_requests(model: Model, directory: Path, requests: Sequence[warm
         _write_records(directory / WARMUP_PATH, wanted)
 
 
-def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *, program: str = "") -> dict[str, str]:
+def check(
+    directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *, program: str = "",
+    latency: Path | None = None,
+) -> dict[str, str]:  # fmt: skip
     """Has a process that knows nothing of the model load the export and answer what the model answered.
 
     Args:
         program: its digest, where further exports of it are to be checked without loading it anew.
+        latency: gets how fast it answers there (answers.py).
 
     Returns:
         Warnings of a version, by what they are about.
@@ -272,7 +278,7 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *,
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
     precision = _precision_of(graph)
-    said = fresh.ask(directory, requests, answers, precision=precision, program=program)
+    said = fresh.ask(directory, requests, answers, precision=precision, program=program, latency=latency)
     if said:
         raise DefinitionFailedError(said)
     mixed = by_neighbours(trial.together, trial.alone, max(_VISIBLE, TOLERANCES[precision]))

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.families.authors_code import called
 from services.trainer.families.hooks import HookFailedError, HookSet, Run, Saved
 from services.trainer.families.port import Arrays, Losses
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
@@ -192,7 +191,7 @@ class _Running:
         if function is None:
             return None
         with self._blamed(name):
-            return called(function, *arguments)
+            return function(*arguments)
 
     def _in_step(self, name: str, *arguments: Any) -> Any:
         if name not in self._functions:

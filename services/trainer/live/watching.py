@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from common.definition.metrics import stored_name
 from common.definition.model import Definition
 from common.definition.rollout import Judge, Live
+from common.definition.triggers import Drift
 from common.errors import InvalidInput, NotFound
 from common.eventlog.base import EventLog, Record
 from common.eventlog.tfrecord import cut_sound
@@ -34,6 +35,7 @@ from services.trainer.live.canary import Trial
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Decline, Track, losses_of_rows, rule_of
 from services.trainer.live.guards import answered_of, parts_of
 from services.trainer.live.join import Answer, Entry, Join
+from services.trainer.live.scores import Scores, scores_of
 
 MOST_RECORDS = 500
 """Of each topic's partition, at a time."""
@@ -74,6 +76,11 @@ class Watched:
         return self.definition.triggers.quality
 
     @property
+    def scores(self) -> Drift | None:
+        drift = self.definition.triggers.drift
+        return drift if drift and drift.scores else None
+
+    @property
     def task(self) -> str:
         return self.definition.task
 
@@ -110,6 +117,9 @@ class Watching:
         self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, of_task)}
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
         self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
+        self._scores = {one.version: one for one in (Scores(**told) for told in state.get("scored", ()))}
+        self._scored_now: Scores | None = None
+        """Of production, while records are read for the first time."""
         canary = state.get("canary", {})
         staged = watched.definition.rollout.canary if watched.definition.rollout else None
         self._trial = Trial.from_mapping(canary, staged) if canary and staged else None
@@ -143,7 +153,7 @@ class Watching:
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
         pair, trial, decline = self._pair(model), self._trial_of(model), self._decline(model, registry)
         contests = [one for one in (pair, trial) if one is not None]
-        is_new, self._guarded = False, trial
+        is_new, self._guarded, self._scored_now = False, trial, self._scores_of(model, registry)
         for record, place in self._merged(starts, limits):
             is_new = True
             self._take(record, place, contests, decline)
@@ -198,6 +208,18 @@ class Watching:
             version = registry.get_version(model.name, live)
             known = Decline.begin(version, self.watched.evaluated_as, judge)
         self._declines[live] = known
+        return known
+
+    def _scores_of(self, model: Model, registry: RegistryClient) -> Scores | None:
+        """Of production, where triggers: drift: scores asks for it."""
+        drift, live = self.watched.scores, model.aliases.get(PRODUCTION, 0)
+        if drift is None or not live:
+            return None
+        known = self._scores.pop(live, None)
+        if known is None or known.rule != Scores.rule_of(drift):
+            version = registry.get_version(model.name, live)
+            known = Scores.begin(version, self.watched.definition.heads[0].name, drift)
+        self._scores[live] = known
         return known
 
     def _start_of(self, place: Place, end: int) -> int:
@@ -291,6 +313,9 @@ class Watching:
             self._join.counts["unusable"] += len(keys)
             return
         version = logged.log_metadata.model_spec.version.value
+        scores = self._scored_now
+        if scores is not None and not logged.is_shadow and (version, logged.alias) == (scores.version, PRODUCTION):
+            scores.add(scores_of(self.watched.task, output))
         parts = parts_of(logged, self._slices, len(keys)) if self._slices else ("",) * len(keys)
         for key, row, part in zip(keys, output.astype(np.float32), parts, strict=True):
             answer, known = Answer(version, logged.alias, row, part=part), self._join.answers(key)
@@ -349,6 +374,7 @@ class Watching:
         _keep_newest(self._tracks, _KEPT_TRACKS)
         _keep_newest(self._comparisons, _KEPT_COMPARISONS)
         _keep_newest(self._declines, _KEPT_COMPARISONS)
+        _keep_newest(self._scores, _KEPT_COMPARISONS)
         window = dict(self._positions)
         for _, place, offset in self._read:
             window[place] = min(window.get(place, offset), offset)
@@ -361,6 +387,8 @@ class Watching:
             "comparisons": [one.to_mapping() for one in self._comparisons.values()],
             "quality": {str(one.version): one.shown() for one in self._declines.values()},
             "canary": self._trial.to_mapping() if self._trial is not None else {},
+            "scores": {str(one.version): one.shown() for one in self._scores.values()},
+            "scored": [vars(one) for one in self._scores.values()],
             "declines": [one.to_mapping() for one in self._declines.values()],
         }
 

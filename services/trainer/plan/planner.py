@@ -21,6 +21,7 @@ from common.registry.catalog import (
     FIRED,
     PRODUCTION,
     QUALITY_ALARM,
+    SCORES_ALARM,
     SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
@@ -288,8 +289,11 @@ class Planner:
 
     def _situation(self, tracked: Tracked, fresh: int, *, asked_for: bool = False) -> Situation:
         model, rounds = tracked.state.model, tracked.state.rounds
-        if tracked.state.definition.triggers.quality:
-            tracked.quality = self._declines.of(model.name, model.aliases.get(PRODUCTION, 0))
+        triggers, live = tracked.state.definition.triggers, model.aliases.get(PRODUCTION, 0)
+        if triggers.quality:
+            tracked.quality = self._declines.of(model.name, live, "quality")
+        if triggers.drift and triggers.drift.scores:
+            tracked.scores = self._declines.of(model.name, live, "scores")
         return Situation(
             is_first=not tracked.state.head,
             failures=model.consecutive_failures,
@@ -304,6 +308,8 @@ class Planner:
             upstream=self._upstream(tracked),
             upstream_before=tracked.state.upstream_before,
             shift=_shift_of(tracked.shift),
+            scores=_alarm_of(tracked.scores),
+            scores_before=_alarm_of(tracked.state.noted_before(SCORES_ALARM)),
             quality=_alarm_of(tracked.quality),
             quality_before=_alarm_of(tracked.state.noted_before(QUALITY_ALARM)),
         )
@@ -335,6 +341,8 @@ class Planner:
             notes[UPSTREAM_VERSION] = {upstream: self._upstream(tracked)}
         if tracked.quality.get("alarms"):
             notes[QUALITY_ALARM] = tracked.quality
+        if tracked.scores.get("alarms"):
+            notes[SCORES_ALARM] = tracked.scores
         if DRIFT in fired.fired:
             notes[SHIFT] = tracked.shift
         plan = self._drafts.plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=notes)

@@ -26,10 +26,10 @@ from common.eventlog.topics import examples_topic
 from common.registry.catalog import PRODUCTION, OffsetRange
 from common.registry.client import RegistryClient
 from common.schema import Schema
+from common.statistics.shift import Values, find_shift, values_of
 from services.trainer.plan.chain import ModelState
 from services.trainer.plan.drift import Drifts
 from services.trainer.plan.planner import Planner
-from services.trainer.plan.shift import Values, find_shift, values_of
 from services.trainer.plan.shifts import compared_features
 from services.trainer.plan.tracked import LogBounds
 from services.trainer.plan.triggers import Alarm, Fire, Situation, decide
@@ -367,5 +367,10 @@ def _as_it_was(rounds: Sequence[tuple[float, int, float, str]], began: float) ->
 
 
 def _not_replayed(triggers: Triggers) -> list[str]:
-    set_ones = {"quality": triggers.quality is not None, "on_drift": triggers.on_drift != "ignore"}
+    scores = triggers.drift is not None and triggers.drift.scores
+    set_ones = {
+        "quality": triggers.quality is not None,
+        "drift: scores": scores,
+        "on_drift": triggers.on_drift != "ignore",
+    }
     return [name for name, is_set in set_ones.items() if is_set]

@@ -15,9 +15,9 @@ from common.eventlog.topics import examples_topic
 from common.registry.catalog import OffsetRange
 from common.registry.client import RegistryClient
 from common.schema import Schema
+from common.statistics.shift import Values, find_shift, values_of
 from services.trainer.plan.backlog import Backlog, Stretch
 from services.trainer.plan.drift import Drifts
-from services.trainer.plan.shift import Values, find_shift, values_of
 
 _LEAST_EXAMPLES = 100
 

@@ -22,6 +22,8 @@ class Tracked:
     """Of what waits, as Drifts says; "" where nobody asked."""
     shift: dict[str, Any] = field(default_factory=dict)
     """Of what waits, as Shifts.of has it; {} where nobody asked or there is no version."""
+    scores: dict[str, Any] = field(default_factory=dict)
+    """Of production, as Scores.shown has it; {} where nobody asked or nothing is known."""
     quality: dict[str, Any] = field(default_factory=dict)
     """Of production, as Decline.shown has it; {} where nobody asked or nothing is known."""
 
@@ -44,6 +46,7 @@ def shown(found: Round) -> str:
 
 def status_of(tracked: Tracked) -> dict[str, Any]:
     model, open_round = tracked.state.model, tracked.state.open_round
+    drift = tracked.state.definition.triggers.drift
     return {
         "model": model.name,
         "stream": model.stream,
@@ -53,7 +56,7 @@ def status_of(tracked: Tracked) -> dict[str, Any]:
         "round": None if open_round is None else _round_status(open_round),
         "next_round": {"waiting_for": tracked.waiting.reason, "not_before": tracked.waiting.until},
         **({"quality": tracked.quality} if tracked.state.definition.triggers.quality else {}),
-        **({"drift": tracked.shift} if tracked.state.definition.triggers.drift else {}),
+        **({"drift": tracked.shift | ({"scores": tracked.scores} if tracked.scores else {})} if drift else {}),
         "backoff": {
             "consecutive_failures": model.consecutive_failures,
             "retry_at": model.retry_at,

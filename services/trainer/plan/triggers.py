@@ -7,7 +7,8 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
     schedule                a time of the schedule has passed since the last round was planned
     upstream                another version of that model is in production than when the last round was planned
     quality                 labelled predictions show that the live version answers worse than in its evaluation
-    drift                   new events have shifted from those that the head has learned from
+    drift                   new events have shifted from those that the head has learned from, or answers of production
+                            from its answers to held-out examples
     combine                 whether any of the above is enough, or all that are set have to hold
     min_first_examples      the first round waits for as many, also where an interval is set
     max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from common.counted import counted
-from common.definition.triggers import Triggers
+from common.definition.triggers import Drift, Triggers
 
 MIN_EXAMPLES = "min_examples"
 MAX_INTERVAL = "max_interval"
@@ -64,6 +65,10 @@ class Situation:
     """The same when the last round was planned that has not failed."""
     shift: Alarm = field(default_factory=Alarm)
     """Of the newest window of what waits; its number is 0 where it has not shifted."""
+    scores: Alarm = field(default_factory=lambda: Alarm(says="no keyed answer has come to compare"))
+    """The last of the live version's answers."""
+    scores_before: Alarm = field(default_factory=Alarm)
+    """The same when the last round was planned that has not failed."""
     quality: Alarm = field(default_factory=Alarm)
     """The last of the live version."""
     quality_before: Alarm = field(default_factory=Alarm)
@@ -147,11 +152,20 @@ def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition
         waits = f"another version of {triggers.upstream} in production than {now or 'none'}"
         yield _Condition(UPSTREAM, bool(now) and now != before, told, waits)
     if triggers.drift is not None:
-        shift = situation.shift
-        yield _Condition(DRIFT, shift.number > 0, shift.says, shift.says)
+        yield _drifted(triggers.drift, situation)
     if triggers.quality is not None:
         alarm = situation.quality
         yield _Condition(QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.says, alarm.says)
+
+
+def _drifted(drift: Drift, situation: Situation) -> _Condition:
+    """Of the events that wait, and of production's answers where they are compared."""
+    shift, scores = situation.shift, situation.scores
+    holds = {shift.says: shift.number > 0}
+    if drift.scores:
+        holds[scores.says] = scores.number > 0 and scores != situation.scores_before
+    told = [says for says, is_due in holds.items() if is_due]
+    return _Condition(DRIFT, bool(told), " and ".join(told), " or ".join(holds))
 
 
 def _combined(triggers: Triggers, situation: Situation, conditions: list[_Condition]) -> Fire | Wait:

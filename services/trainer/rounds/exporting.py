@@ -40,7 +40,8 @@ _PROGRAMS = ".programs"
 class Exported:
     """Attributes:
     warnings: of the version, by what they are about.
-    told: the lineage's `program`: its digest, whether it was exported for this version, whether this version was tried.
+    told: the lineage's `program`: its digest, whether it was exported for this version, whether this version was tried,
+        and how fast it answered then, where the gate asks.
     """
 
     warnings: dict[str, str]
@@ -84,7 +85,7 @@ class Export:
             answering = export.export(self.model, output / "saved_model")
         self.add(output, answering)
         warnings = self._tried(output, program_of(output / "saved_model") if key else "") if self.sample else {}
-        told: dict[str, Any] = {"exported": True, "tried": bool(self.sample)}
+        told: dict[str, Any] = {"exported": True, "tried": bool(self.sample), **self._measured()}
         if key and state.written_shapes(output / "saved_model") == state.shapes_of(current):
             told = {"digest": programs.keep(key, output, warnings).digest, **told}
         return Exported(warnings, told)
@@ -93,22 +94,35 @@ class Export:
         saved_model = output / "saved_model"
         program.copy_to(output)
         state.write(saved_model, current, program.object_graph)
-        is_tried = not program.is_confirmed or self._is_due()
+        is_tried = not program.is_confirmed or self._is_due() or self._is_timed
         if is_tried:
             program.confirm(warnings := self._tried(output, program.digest))
         else:
             warnings = dict(program.warnings)
             names = set(program.signatures) - set(self.model.signatures())
             export.write_warmup_requests(self.model, saved_model, export.requests_of(self.model, self.sample, names))
-        return Exported(warnings, {"digest": program.digest, "exported": False, "tried": is_tried})
+        return Exported(warnings, {"digest": program.digest, "exported": False, "tried": is_tried, **self._measured()})
 
     def _tried(self, output: Path, program: str) -> dict[str, str]:
         assert self.fresh is not None, "a worker exports nothing"
         saved_model = output / "saved_model"
         trial = export.trial_of(self.model, self.sample)
-        warnings = export.check(saved_model, trial, self.fresh, Path(self.assignment.work_dir), program=program)
+        latency = self._latency if self._is_timed else None
+        work_dir = Path(self.assignment.work_dir)
+        warnings = export.check(saved_model, trial, self.fresh, work_dir, program=program, latency=latency)
         export.write_warmup_requests(self.model, saved_model, trial.requests)
         return warnings
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.model.definition.gate.max_p99_ms is not None
+
+    @property
+    def _latency(self) -> Path:
+        return Path(self.assignment.work_dir) / "trial" / "latency"
+
+    def _measured(self) -> dict[str, Any]:
+        return {"latency": json.loads(self._latency.read_text())} if self._is_timed and self.sample else {}
 
     @property
     def _place(self) -> str:

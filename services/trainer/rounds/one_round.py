@@ -48,6 +48,7 @@ from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.registering import register
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.rounds.skew import skew_of
 from services.trainer.rounds.stages import Stages
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
@@ -129,6 +130,8 @@ class RoundWork:
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
             assert self._program is not None, "it has trained"
+            if trained.definition.gate.max_skew is not None:
+                told |= {"skew": found} if (found := skew_of(self._plan, self._program.parent, self._log)) else {}
             self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)

@@ -21,6 +21,7 @@ from common.registry.catalog import (
     HEAD_BEFORE,
     LEFT_OUT,
     QUALITY_ALARM,
+    SCORES_ALARM,
     SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
@@ -42,8 +43,8 @@ from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
 _NOTES = (
-    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SHIFT,
-    "requested", "drift",
+    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
+    SHIFT, "requested", "drift",
 )  # fmt: skip
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from services.serving.wire.replica_state import Split
 
 logger = logging.getLogger(__name__)
 _LAST_SAID = "last_said.json"
-"""Below the data directory: {"models": {model: {alias: version}}, "heard_at": epoch seconds}."""
+"""Below the data directory: {"models": {model: {alias: version}}, "splits": {model: fields of Split}, "heard_at": epoch
+seconds}."""
 _START_GRACE_SECONDS = 5.0
 """How long a replica that starts waits for a registry that says nothing at all."""
 
@@ -63,7 +65,7 @@ class RegistrySource:
         self._reason = "the registry was not reached yet"
         self._notice = ""
         self._last_said = data_dir / _LAST_SAID
-        self._known: Models | None = None
+        self._known: tuple[Models, Mapping[str, Split]] | None = None
         self._heard_at = 0.0
         """Epoch seconds at which what is served was what the registry wants, as far as is known."""
         self._waits_until = math.inf
@@ -110,9 +112,9 @@ class RegistrySource:
 
     def _on_models(self, models: Models, splits: Mapping[str, Split]) -> None:
         self._reason, self._notice, self._heard_at = "", "", time.time()
-        if models != self._known:
-            self._known = models
-            self._keep(models)
+        if (models, splits) != self._known:
+            self._known = (models, splits)
+            self._keep(models, splits)
         self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))
 
     def _on_away(self, reason: str) -> None:
@@ -127,9 +129,10 @@ class RegistrySource:
             as_of = datetime.fromtimestamp(self._heard_at, UTC).isoformat(timespec="seconds")
             self._notice = f"registry away, as of {as_of}: {reason}"
 
-    def _keep(self, models: Models) -> None:
+    def _keep(self, models: Models, splits: Mapping[str, Split]) -> None:
+        said = {"models": models, "splits": {model: asdict(split) for model, split in splits.items()}}
         try:
-            write_signed(self._last_said, {"models": models, "heard_at": self._heard_at})
+            write_signed(self._last_said, {**said, "heard_at": self._heard_at})
         except OSError as error:
             logger.warning("cannot keep what the registry said", extra={"reason": str(error)})
 
@@ -141,6 +144,7 @@ class RegistrySource:
             model: {alias: version for alias, version in aliases.items() if self._files.holds(model, version)}
             for model, aliases in said["models"].items()
         }
+        splits = {model: Split(**split) for model, split in said.get("splits", {}).items()}
         logger.warning("the registry is away; serving what it said last", extra={"models": sorted(models)})
         self._reason, self._heard_at = "", float(said["heard_at"])
-        self._on_wanted(Wanted(models, served_models=tuple(self._served_models)))
+        self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))

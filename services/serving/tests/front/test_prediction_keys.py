@@ -17,7 +17,7 @@ from services.serving.front.request_log_places import open_place
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.grpc_calls import predict_request, predict_stub
-from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
@@ -108,6 +108,23 @@ def test_what_production_answered_under_keys_is_scored_on_its_predecessor_too(re
     assert (live.alias, live.is_shadow, shadow.alias, shadow.is_shadow) == ("production", False, "predecessor", True)
     assert (list(shadow.prediction_keys), _answers(shadow)) == (["a", "b"], [-3.0, -7.0])
     assert shadow.log_metadata.model_spec.version.value == 2
+
+
+def test_what_asks_for_a_signature_that_the_predecessor_lacks_is_not_scored_on_it(
+    redis_url: str, tmp_path: Path
+) -> None:
+    both = version(signatures={"serving_default": ROWS_OF_TWO, "old": ROWS_OF_TWO})
+    before = version(2, aliases=("predecessor",), signatures={"old": ROWS_OF_TWO})
+    log = _log(tmp_path)
+    state = replica_state(both, before, aliases={"production": 3, "predecessor": 2})
+    with FrontThread(redis_url, state, request_log=log) as front:
+        for signature in ("serving_default", "old"):
+            asked = {**_TWO_ROWS, "signature_name": signature}
+            plain_http.post(front.url + _PATH, json=asked, headers={"x-prediction-key": "a,b"}, timeout=60)
+        wait_until(lambda: bool(_shadows(front)), "the predecessor has answered")
+        assert _shadows(front) == {"answered": 1.0}
+    shadows = [one for one in _records(log, tmp_path) if one.is_shadow]
+    assert [one.log_metadata.model_spec.signature_name for one in shadows] == ["old"]
 
 
 def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:

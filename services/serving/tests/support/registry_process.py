@@ -13,7 +13,10 @@ from common.registry.statements import Statement, digests_of
 from testing.registry_server import RegistryServer
 from testing.waiting import DEADLINE_SECONDS
 
-_SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
+_SCHEMA = {
+    "features": [{"name": "x", "dtype": "float32"}, {"name": "id", "dtype": "int64"}],
+    "labels": [{"name": "y", "dtype": "int64"}],
+}
 _DEFINITION = "name: {name}\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {{x: {{type: numeric}}}}\n"
 
 
@@ -28,11 +31,11 @@ class RegistryProcess(RegistryServer):
         self.client.close()
         super().kill()
 
-    def add_model(self, name: str) -> None:
+    def add_model(self, name: str, more: str = "") -> None:
+        """`more`: of its model.yaml."""
         self.client.register_stream("s", json.dumps(_SCHEMA))
-        self.client.register_model(
-            name, stream="s", files={"model.yaml": _DEFINITION.format(name=name).encode()}, by="test"
-        )
+        text = _DEFINITION.format(name=name) + more
+        self.client.register_model(name, stream="s", files={"model.yaml": text.encode()}, by="test")
 
     def add_version(self, model: str, saved_model: Path, *, signer: Signer | None = None) -> int:
         """Trains, as it were, a version that is this SavedModel; the gate makes it production at once."""

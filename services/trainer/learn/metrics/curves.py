@@ -11,6 +11,8 @@
 | quantiles   | levels [[level, share of labels at or below]]                                                        |
 | retrieval   | recall_at [[k, share of examples whose item is among the first k]]                                   |
 
+scores: [[up to, count]], twentieths of the answers of binary (probability), multiclass (of the highest class) and
+numbers; null: all above.
 calibration: [[mean prediction, share of positives, share of all weight]], by tenths of probability, without empty ones.
 confusion: {classes, counts}: a row per label, a column per prediction, sums of weights; past 20 classes the most
 frequent, and then "others". All shares are of weight.
@@ -46,6 +48,7 @@ def _binary(data: Judged) -> Drawing:
     drawn: dict[str, Any] = {
         "calibration": _calibration(binary.probabilities(data.outputs), data.labels, data.weights),
         "confusion": _confusion(actual.astype(np.int64), (data.outputs > 0).astype(np.int64), data.weights, 2),
+        "scores": _scores(binary.probabilities(data.outputs)),
     }
     if 0 < (data.weights * actual).sum() < data.weights.sum():
         false, true, taken = binary.roc_points(data.labels, data.outputs, data.weights)
@@ -66,6 +69,7 @@ def _multiclass(data: Judged) -> Drawing:
     shown = _most_frequent(labelled + said)
     return {
         "calibration": _calibration(data.columns["top"], (labels == predicted).astype(np.float64), data.weights),
+        "scores": _scores(data.columns["top"]),
         "confusion": _confusion(labels, predicted, data.weights, count),
         "classes": [
             [one, *_rounded(precision[one], recall[one], labelled[one] / labelled.sum())] for one in shown.tolist()
@@ -91,6 +95,7 @@ def _numbers(data: Judged) -> Drawing:
         "error_percentiles": percentiles,
         "residuals": _histogram(errors, data.weights),
         "predicted": _tenths(data),
+        **({"scores": _scores(data.outputs.reshape(-1))} if data.outputs.size == data.count else {}),
     }
 
 
@@ -163,6 +168,13 @@ def _histogram(values: Floats, weights: Floats) -> list[list[float]]:
         return [[low, high, 1.0]]
     shares, edges = np.histogram(np.clip(values, low, high), bins=2 * _BINS, range=(low, high), weights=weights)
     return [_rounded(edges[one], edges[one + 1], shares[one] / shares.sum()) for one in range(len(shares))]
+
+
+def _scores(values: Floats) -> list[list[float | None]]:
+    """Equal answers fall into the same part, so there may be fewer."""
+    edges = np.unique(np.quantile(values, np.arange(1, 2 * _BINS) / (2 * _BINS)).astype(np.float32))
+    counts = np.bincount(np.searchsorted(edges, values.astype(np.float32)), minlength=len(edges) + 1)
+    return [[edge, count] for edge, count in zip([*edges.tolist(), None], counts.tolist(), strict=True)]
 
 
 def _tenths(data: Judged) -> list[list[float]]:

@@ -184,3 +184,8 @@ def test_curves_are_few_points_that_draw_what_the_metrics_say() -> None:
     (negatives, false), (missed, true) = mine["confusion"]["counts"]
     assert (negatives + true) / (negatives + false + missed + true) == found.metrics()["candidate"]["accuracy"]
     assert sum(share for *_, share in mine["calibration"]) == pytest.approx(1, abs=1e-4)
+    edges, counts = [edge for edge, _ in mine["scores"][:-1]], [count for _, count in mine["scores"]]
+    assert mine["scores"][-1][0] is None
+    assert edges == sorted(set(edges))
+    assert (len(counts), sum(counts)) == (20, mine["count"])
+    assert max(counts) - min(counts) <= 1, "twentieths"

@@ -58,6 +58,7 @@ class Registry:
     handed_in: list[Evidence] = field(default_factory=list)
     definition: bytes = DEFINITION
     schema: Schema = SCHEMA
+    evaluation: dict[str, Any] = field(default_factory=dict)
 
     def list_streams(self) -> list[Stream]:
         return [Stream("s", 1, self.schema.to_json(), 0.0)]
@@ -75,7 +76,7 @@ class Registry:
         """Right on 90 of 100 events that were held out."""
         fields = dict.fromkeys(one.name for one in dataclasses.fields(Version))
         known = {"version": number, "metrics": {"candidate": {"accuracy": 0.9}}, "events_held_out": 100}
-        return Version(**{**fields, "evaluation": {}, **known})  # type: ignore[arg-type]  # no more is asked for
+        return Version(**{**fields, "evaluation": self.evaluation, **known})  # type: ignore[arg-type]  # no more is asked for
 
     def get_evidence(self, model: str) -> Evidence:
         return self.stored
@@ -206,6 +207,24 @@ def test_quality_alarms_where_the_version_is_wrong_more_often_than_its_evaluatio
     assert "error_rate of version 2 is " in alarm["says"]
     assert ", 0.1 in its evaluation, where at most " in alarm["says"]
     assert registry.stored.state["quality"]["2"] == quality
+
+
+def test_answers_of_production_that_have_shifted_alarm_without_a_label_and_each_answer_counts_once(log: Log) -> None:
+    """The version answered half of its held-out examples with 0.2 and half with 0.9."""
+    scores = [[0.5, 500], [None, 500]]
+    drawn = {"curves": {"candidate": {"late": {"scores": scores}}}}
+    asked = DEFINITION + b"triggers: {drift: {window_examples: 100, scores: true}}\n"
+    registry = Registry({"production": 2, "predecessor": 1}, definition=asked, evaluation=drawn)
+    for turn in range(12):
+        keys = range(20 * turn, 20 * turn + 20)
+        log.predict(keys[:10], 0.2 if turn < 5 else 0.9, 2, "production")
+        log.predict(keys[10:], 0.9, 2, "production")
+        log.predict(keys, 0.9, 1, "predecessor", is_shadow=True)
+        _watch(registry, log).turn()  # each time another trainer
+        told = registry.stored.state["scores"]["2"]
+        assert (told["windows"], told["alarms"]) == (20 * (turn + 1) // 100, int(turn == 9) or int(turn > 9))
+    assert told["alarm"]["window"] == 2
+    assert told["alarm"]["says"].startswith("scores 0.5 above 0.")
 
 
 def test_labels_that_come_with_their_events_find_predictions_by_a_feature_of_theirs(log: Log) -> None:

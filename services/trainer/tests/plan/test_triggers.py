@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.definition.rollout import Judge
-from common.definition.triggers import Schedule, Triggers
+from common.definition.triggers import Drift, Schedule, Triggers
 from services.trainer.plan.triggers import Alarm, Fire, Situation, Wait, decide
 
 TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)
@@ -190,3 +190,19 @@ def test_all_triggers_have_to_hold_where_the_definition_says_so() -> None:
         "another version of other in production than 3"
     )
     assert decide(replace(both, needs_all=False), waiting) == Fire("min_examples")
+
+
+def test_answers_that_have_shifted_fire_once_beside_the_events_and_are_waited_for_where_they_are_compared() -> None:
+    drift = Triggers(min_examples=None, cooldown_seconds=0.0, drift=Drift(scores=True))
+    quiet = replace(LATER, shift=Alarm(says="too few events"), scores=Alarm(2, 0, "too few answers"))
+    alarmed = replace(quiet, scores=Alarm(2, 1, "scores 0.5 above 0.1"))
+    assert decide(drift, quiet) == Wait("too few events or too few answers; 10 new examples")
+    fired = decide(drift, alarmed)
+    assert isinstance(fired, Fire)
+    assert fired.fired == {"drift": "scores 0.5 above 0.1"}
+    assert isinstance(decide(drift, replace(alarmed, scores_before=Alarm(2, 1))), Wait), "a round has answered it"
+    assert isinstance(decide(drift, replace(alarmed, scores_before=Alarm(1, 1))), Fire), "of another version"
+    assert decide(replace(drift, drift=Drift()), alarmed) == Wait("too few events; 10 new examples")
+    both = decide(drift, replace(alarmed, shift=Alarm(2, 3, "distance 1 above 0.2")))
+    assert isinstance(both, Fire)
+    assert both.fired == {"drift": "distance 1 above 0.2 and scores 0.5 above 0.1"}

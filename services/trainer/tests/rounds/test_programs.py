@@ -1,6 +1,7 @@
 """A version's program follows from its definition and code: what a round learns or fits is state."""
 
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from common.registry.patches import patch_between
 from common.saved_model.program import is_state, program_digest, program_of
 from common.schema import Schema
 from services.trainer.export import saved_model as export
+from services.trainer.export.answers import Question, latency_of
 from services.trainer.export.state import state_of
 from services.trainer.families.port import Model
 from services.trainer.learn import adapters, checkpoint
@@ -144,6 +146,7 @@ def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections:
     damaged.write_bytes(damaged.read_bytes()[:-1])
     train(platform, sections, parent_version=last - 1)
     told = [(one["exported"], one["tried"]) for one in told_of(platform)]
+    assert not any("latency" in one for one in told_of(platform)), "no gate asks for it"
     assert told == [*[(True, True), (False, True), (False, False)][:last], (True, True)]
     *versions, again = (digests_of(saved_model_of(platform, version)) for version in range(1, last + 2))
     assert versions[-1] == again, "the last round once more, with an export of its own"
@@ -201,6 +204,29 @@ def test_a_program_whose_code_draws_constants_in_each_round_is_exported_for_each
     told = told_of(platform)
     assert [one["exported"] for one in told] == [True, True]
     assert len({one["digest"] for one in told}) == 2
+
+
+def test_how_fast_an_export_answers_is_measured_with_every_version_where_the_gate_asks(tmp_path: Path) -> None:
+    told = told_of(trained(tmp_path, {**LINEAR, "gate": {"max_p99_ms": 1e6}}, rounds=3))
+    assert [(one["exported"], one["tried"]) for one in told] == [(True, True), (False, True), (False, True)]
+    assert all(one["latency"]["calls"] >= 1 and one["latency"]["p99_ms"] > 0 for one in told)
+
+
+def test_the_latency_of_a_trial_is_the_99th_of_100_of_single_rows() -> None:
+    """Asked of an export that works for 1 ms, of two calls in a hundred for 20 ms, and of several rows for ever."""
+    one, several = (Question("serving_default", {"x": np.zeros(rows)}, {}) for rows in (1, 3))
+    calls = iter(range(1_000_000))
+
+    def answer(question: Question) -> Mapping[str, Any]:
+        assert question is one
+        until = time.process_time() + (0.02 if next(calls) % 50 == 0 else 0.001)
+        while time.process_time() < until:
+            pass
+        return {}
+
+    found = latency_of([several, one], answer)
+    assert found["p99_ms"] >= 20.0, "and no less, however busy the machine is"
+    assert found["calls"] == next(calls)
 
 
 def test_a_vocabulary_that_outgrows_its_room_has_another_program(tmp_path: Path) -> None:

@@ -66,8 +66,20 @@ def values_of(examples: Sequence[bytes], schema: Schema, names: Sequence[str]) -
 
 def find_shift(reference: Mapping[str, Values], window: Mapping[str, Values], *, alpha: float, seed: int) -> Finding:
     """Of samples with the same features, at least one, and one example at least on each side."""
+    features = [_feature_of(name, values, window[name]) for name, values in reference.items()]
+    return _found(features, alpha=alpha, seed=seed)
+
+
+def find_shift_of_counts(
+    name: str, reference: Sequence[int], window: Sequence[int], *, alpha: float, seed: int
+) -> Finding:
+    """Of a number whose values were counted by the same rising parts on both sides, one at least on each."""
+    counts = (np.asarray(one, np.int64) for one in (reference, window))
+    return _found([_Feature(name, *counts, is_ordered=True)], alpha=alpha, seed=seed)
+
+
+def _found(features: "Sequence[_Feature]", *, alpha: float, seed: int) -> Finding:
     rng = np.random.default_rng(seed)
-    features = [_Feature(name, values, window[name]) for name, values in reference.items()]
     draws = int(np.ceil(_EXTREME * len(features) / alpha))
     for one in features:
         one.draw(rng, min(draws, _FIRST_DRAWS))
@@ -86,13 +98,8 @@ def find_shift(reference: Mapping[str, Values], window: Mapping[str, Values], *,
 class _Feature:
     """`highest`: of the distances that were drawn, the _EXTREME largest, rising."""
 
-    def __init__(self, name: str, reference: Values, window: Values) -> None:
-        self.name = name
-        self._is_ordered = not isinstance(reference, list)
-        if isinstance(reference, list) or isinstance(window, list):
-            before, after = _count_words(list(reference), list(window))
-        else:
-            before, after = _count_numbers(reference, window)
+    def __init__(self, name: str, before: NDArray[np.int64], after: NDArray[np.int64], *, is_ordered: bool) -> None:
+        self.name, self._is_ordered = name, is_ordered
         self._all, self._window = before + after, int(after.sum())
         self.distance = float(self._distances(after[None])[0])
         self.highest = np.empty(0)
@@ -120,6 +127,12 @@ class _Feature:
         apart = windows / self._window - rest / max(1, int(self._all.sum()) - self._window)
         found: Numbers = np.abs(apart).sum(axis=1) / 2
         return np.asarray(np.abs(np.cumsum(apart, axis=1)).max(axis=1)) if self._is_ordered else found
+
+
+def _feature_of(name: str, reference: Values, window: Values) -> _Feature:
+    if isinstance(reference, list) or isinstance(window, list):
+        return _Feature(name, *_count_words(list(reference), list(window)), is_ordered=False)
+    return _Feature(name, *_count_numbers(reference, window), is_ordered=True)
 
 
 def _count_numbers(reference: Numbers, window: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

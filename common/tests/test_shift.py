@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from common.schema import Schema
+from common.statistics.shift import Values, find_shift, values_of
 from protos.example_pb2 import Example
-from services.trainer.plan.shift import Values, find_shift, values_of
 
 _WORDS = np.array([b"AA", b"DL", b"UA", b"WN"])
 

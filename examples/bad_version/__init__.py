@@ -1,0 +1,1 @@
+"""A bad version comes and goes by itself."""

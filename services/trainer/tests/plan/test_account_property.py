@@ -11,19 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput
 from common.eventlog.sourced_log import SourcedLog
 from common.process.health import Health
-from common.registry.catalog import ChangeKind, VersionDraft
-from common.registry.client import RegistryClient, manifest_of
+from common.registry.catalog import ChangeKind
+from common.registry.client import RegistryClient
 from common.registry.reporting import Report
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
+from services.trainer.tests.support.plans import finish
 from services.trainer.tests.support.platform_processes import MODEL, STREAM, Events, definition
 from testing import plain_http
 from testing.registry_server import RegistryServer
-from testing.saved_models import saved_model
 
 _ACTIONS = (
     "append", "append", "look", "look", "good", "good", "bad", "unusable", "fail", "learn", "leave_out", "promote",
@@ -62,7 +61,10 @@ class _World:
                 self._planner.mark_stale(ChangeKind.RESET, "")
                 self._planner.turn()
             case "good" | "bad" | "unusable":
-                self._finish(action)
+                finish(
+                    self._client, self._folder, auc=0.1 if action == "bad" else 0.9, held_out=0.2,
+                    unusable=0.34 if action == "unusable" else 0, models=[self.model],
+                )  # fmt: skip
             case "fail":
                 for found in self._client.list_rounds(self.model, limit=1):
                     self._post(f"/rounds/{found.round_id}:fail", by="ada")
@@ -98,32 +100,6 @@ class _World:
             self._client.forget(self.model, {"pieces": pieces, "examples": 2}, by="ada", reason="")
         except (Conflict, InvalidInput):
             return
-
-    def _finish(self, how: str) -> None:
-        lease = self._client.lease_round("test", ttl_seconds=30.0, models=[self.model])
-        if lease is None:
-            return
-        output = self._folder / lease.round.round_id
-        mark = lease.round.round_id
-        for name, content in {
-            "saved_model/saved_model.pb": saved_model(mark=mark),
-            "checkpoint/weights": mark.encode(),
-        }.items():
-            (output / name).parent.mkdir(parents=True, exist_ok=True)
-            (output / name).write_bytes(content)
-        files = manifest_of(output)
-        self._client.upload(output, files)
-        count = lease.round.plan.example_count
-        held_out, unusable = count // 5, count // 3 if how == "unusable" else 0
-        self._client.register_version(
-            lease,
-            VersionDraft(
-                weights_digest="0" * 64, gate=Gate(metric="auc", min_value=0.5), files=files, step=1, timings={},
-                environment={}, events_trained=count - held_out - unusable, events_held_out=held_out,
-                events_unusable=unusable,
-                metrics={"candidate": {"auc": 0.1 if how == "bad" else 0.9}, "parent": {"auc": 0.9}, "progressive": {}},
-            ),
-        )  # fmt: skip
 
     def _post(self, path: str, **body: str) -> None:
         plain_http.post(f"{self._server.url}/v1/models/{self.model}{path}", json=body)

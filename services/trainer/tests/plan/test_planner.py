@@ -4,19 +4,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.definition.gate import Gate
-from common.definition.inputs import INPUTS_PATH
 from common.errors import Conflict, InvalidInput, NotFound
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.sourced_log import SourcedLog
-from common.eventlog.tfrecord import cut, frame
+from common.eventlog.tfrecord import frame
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.registry.catalog import (
@@ -32,119 +29,30 @@ from common.registry.catalog import (
     Model,
     OffsetRange,
     RoundPlan,
-    VersionDraft,
     ranges_from_json,
 )
-from common.registry.client import RegistryClient, manifest_of
+from common.registry.client import RegistryClient
 from common.registry.forgotten import FORGOTTEN
 from common.registry.live import Evidence
 from common.schema import Schema
-from common.statistics.examples import of_examples
-from common.statistics.sketches import to_document
 from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, Events, definition
+from services.trainer.tests.support.plans import INPUTS, RULE, Plans, look_again
+from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, definition
 from testing import plain_http
 from testing.registry_server import RegistryServer
-from testing.saved_models import saved_model
-
-PlannerFactory = Callable[..., Planner]
-NO_FILES: Mapping[str, bytes] = {}
-
-
-@pytest.fixture
-def planners(registry: RegistryClient, events: Events, tmp_path: Path) -> PlannerFactory:
-    """Makes planners that follow the same registry and log."""
-    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
-
-    def make(clock: Callable[[], float] = time.time) -> Planner:
-        return Planner(
-            settings, registry=registry, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
-            health=Health("registry", "event_log"), clock=clock,
-        )  # fmt: skip
-
-    return make
-
-
-RULE = "{min_value: 0.5, max_regression: null, on_reject: %s}"
-
-
-def use(registry: RegistryClient, *, triggers: str, on_reject: str = "retry", evaluation: str = "{}") -> None:
-    files = {"model.yaml": definition(triggers=triggers, gate=RULE % on_reject, evaluation=evaluation)}
-    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
-
-
-def finish(
-    registry: RegistryClient,
-    tmp_path: Path,
-    *,
-    auc: float = 0.9,
-    files: Mapping[str, bytes] = NO_FILES,
-    held_out: int = 0,
-) -> None:
-    """Leases the planned round and registers a version with this AUC and more files; the gate wants 0.5."""
-    lease = registry.lease_round("test", ttl_seconds=30.0)
-    assert lease is not None
-    output = tmp_path / lease.round.round_id
-    mark = lease.round.round_id
-    for name, content in {
-        "saved_model/saved_model.pb": saved_model(mark=mark),
-        "checkpoint/weights": mark.encode(),
-        **files,
-    }.items():
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        (output / name).write_bytes(content)
-    manifest = manifest_of(output)
-    registry.upload(output, manifest)
-    draft = VersionDraft(
-        weights_digest="0" * 64,
-        metrics={"candidate": {"auc": auc}, "parent": {"auc": 0.9}, "progressive": {}},
-        gate=Gate(metric="auc", min_value=0.5),
-        events_trained=lease.round.plan.example_count - held_out,
-        events_held_out=held_out,
-        events_unusable=0,
-        files=manifest,
-        step=1,
-        timings={},
-        environment={},
-    )
-    registry.register_version(lease, draft)
-
-
-def look_again(planner: Planner) -> None:
-    """One turn, everything read again."""
-    planner.mark_stale(ChangeKind.RESET, "")
-    planner.turn()
-
-
-def next_plan(planner: Planner, registry: RegistryClient) -> RoundPlan:
-    """The plan that comes of looking again."""
-    before = len(registry.list_rounds(MODEL))
-    look_again(planner)
-    rounds = registry.list_rounds(MODEL)
-    assert len(rounds) == before + 1, f"nothing was planned: {planner.status()}"
-    return rounds[0].plan
-
-
-def assert_nothing_is_planned(planner: Planner, registry: RegistryClient) -> None:
-    before = registry.list_rounds(MODEL)
-    look_again(planner)
-    assert registry.list_rounds(MODEL) == before
 
 
 def ends_of(plan: RoundPlan) -> list[tuple[int, int, int]]:
     return [(item.partition, item.from_offset, item.to_offset) for item in plan.ranges]
 
 
-def test_the_first_round_starts_at_the_topics_start_and_names_everything_it_depends_on(
-    planners: PlannerFactory, registry: RegistryClient, events: Events
-) -> None:
-    planner = planners()
-    events.add(9)
-    assert_nothing_is_planned(planner, registry)
-    events.add(5, partition=1)
-    plan = next_plan(planner, registry)
+def test_the_first_round_starts_at_the_topics_start_and_names_everything_it_depends_on(plans: Plans) -> None:
+    plans.events.add(9)
+    plans.assert_none()
+    plans.events.add(5, partition=1)
+    plan = plans.next()
     assert ends_of(plan) == [(0, 0, 2), (1, 0, 1)]
     assert (plan.sequence, plan.parent_version, plan.example_count, plan.trigger) == (1, 0, 14, "min_examples")
     assert plan.schema_version == 1
@@ -152,21 +60,18 @@ def test_the_first_round_starts_at_the_topics_start_and_names_everything_it_depe
     assert plan.configuration["intra_op_threads"] >= 1
     assert plan.configuration["training"]["batch_size"] == 256
     assert len(plan.configuration_digest) == len(plan.code_digest) == 64
-    last_record = next(iter(events.log.scan(TOPIC, 1, 0, 1)))
+    last_record = next(iter(plans.events.log.scan(TOPIC, 1, 0, 1)))
     assert plan.last_event_at == last_record.headers.ingest_time
 
 
-def test_rounds_follow_each_other_without_gap_or_overlap(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(10)
-    first = next_plan(planner, registry)
-    events.add(50)
-    assert_nothing_is_planned(planner, registry)
-    finish(registry, tmp_path)
-    second = next_plan(planner, registry)
+def test_rounds_follow_each_other_without_gap_or_overlap(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
+    plans.events.add(10)
+    first = plans.next()
+    plans.events.add(50)
+    plans.assert_none()
+    plans.finish()
+    second = plans.next()
     assert (ends_of(first), ends_of(second)) == ([(0, 0, 2)], [(0, 2, 12)])
     assert (second.sequence, second.parent_version) == (2, 1)
     assert second.seed != first.seed
@@ -177,193 +82,150 @@ def windows_of(plan: RoundPlan) -> list[tuple[int, int]]:
     return [(piece.from_offset, piece.to_offset) for piece in ranges_from_json(plan.configuration.get(WINDOW, []))]
 
 
-def test_a_window_follows_the_chain_of_parents_past_rejection_rollback_and_another_rule(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
+def test_a_window_follows_the_chain_of_parents_past_rejection_rollback_and_another_rule(plans: Plans) -> None:
     triggers = "{min_examples: 10, cooldown_seconds: 0}"
-    use(registry, triggers=triggers, evaluation="{window_examples: 4}")
-    planner = planners()
+    plans.use(triggers=triggers, evaluation="{window_examples: 4}")
 
     def plan_one() -> RoundPlan:
-        events.add(10, per_record=5)
-        return next_plan(planner, registry)
+        plans.events.add(10, per_record=5)
+        return plans.next()
 
     assert windows_of(plan_one()) == []
-    finish(registry, tmp_path, held_out=2)  # 1, [0, 2)
+    plans.finish(held_out=2)  # 1, [0, 2)
     assert windows_of(plan_one()) == [(0, 2)]
-    finish(registry, tmp_path, held_out=2, auc=0.1)  # rejected, [2, 4)
+    plans.finish(held_out=2, auc=0.1)  # rejected, [2, 4)
     retried = plan_one()
     assert (ends_of(retried), windows_of(retried)) == ([(0, 2, 6)], [(0, 2)])
-    finish(registry, tmp_path, held_out=4)  # 3, [2, 6)
+    plans.finish(held_out=4)  # 3, [2, 6)
     assert windows_of(plan_one()) == [(2, 6)], "the newest are enough"
-    finish(registry, tmp_path, held_out=1)  # 4, [6, 8)
+    plans.finish(held_out=1)  # 4, [6, 8)
     assert windows_of(plan_one()) == [(2, 8)]
-    finish(registry, tmp_path, held_out=1)  # 5, [8, 10)
-    registry.set_alias(MODEL, PRODUCTION, 3, by="test", reason="4 and 5 are worse")
+    plans.finish(held_out=1)  # 5, [8, 10)
+    plans.registry.set_alias(MODEL, PRODUCTION, 3, by="test", reason="4 and 5 are worse")
     back = plan_one()
     assert (back.parent_version, windows_of(back)) == (3, [(2, 6)])
-    finish(registry, tmp_path, held_out=8)
+    plans.finish(held_out=8)
     cut = plan_one()
     (begin, end), (own_begin, own_end) = windows_of(cut)[0], ends_of(back)[0][1:]
     assert own_begin < begin < end == own_end, "of a long range the newest records"
-    finish(registry, tmp_path, held_out=2)
-    use(registry, triggers=triggers, evaluation="{window_examples: 400, holdout_fraction: 0.2}")
+    plans.finish(held_out=2)
+    plans.use(triggers=triggers, evaluation="{window_examples: 400, holdout_fraction: 0.2}")
     assert windows_of(plan_one()) == [], "what the share before let learn, this one may hold out"
-    finish(registry, tmp_path, held_out=2)
+    plans.finish(held_out=2)
     last = plan_one()
     assert windows_of(last) == [(ends_of(last)[0][1] - 2, ends_of(last)[0][1])]
-    finish(registry, tmp_path, held_out=2)
-    use(registry, triggers=triggers, evaluation="{window_examples: 0, holdout_fraction: 0.2}")
+    plans.finish(held_out=2)
+    plans.use(triggers=triggers, evaluation="{window_examples: 0, holdout_fraction: 0.2}")
     assert WINDOW not in plan_one().configuration
 
 
-def test_a_round_is_cut_at_a_record_boundary_below_its_bound(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(40, per_record=5)
-    assert ends_of(next_plan(planner, registry)) == [(0, 0, 2)]
-    finish(registry, tmp_path)
-    assert ends_of(next_plan(planner, registry)) == [(0, 2, 4)]
+def test_a_round_is_cut_at_a_record_boundary_below_its_bound(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
+    plans.events.add(40, per_record=5)
+    assert ends_of(plans.next()) == [(0, 0, 2)]
+    plans.finish()
+    assert ends_of(plans.next()) == [(0, 2, 4)]
 
 
-def test_a_record_larger_than_the_bound_is_a_round_of_its_own(
-    planners: PlannerFactory, registry: RegistryClient, events: Events
-) -> None:
-    use(registry, triggers="{min_examples: 1, max_round_examples: 3, cooldown_seconds: 0}")
-    events.add(20, per_record=10)
-    plan = next_plan(planners(), registry)
+def test_a_record_larger_than_the_bound_is_a_round_of_its_own(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 1, max_round_examples: 3, cooldown_seconds: 0}")
+    plans.events.add(20, per_record=10)
+    plan = plans.next()
     assert (ends_of(plan), plan.example_count) == ([(0, 0, 1)], 10)
 
 
-def test_a_rejected_stretch_is_judged_again_with_what_followed(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, max_round_examples: 100, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path)
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path, auc=0.1)
-    assert_nothing_is_planned(planner, registry)
-    events.add(9)
-    assert_nothing_is_planned(planner, registry)
-    events.add(1)
-    plan = next_plan(planner, registry)
+def test_a_rejected_stretch_is_judged_again_with_what_followed(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, max_round_examples: 100, cooldown_seconds: 0}")
+    plans.round()
+    plans.round(auc=0.1)
+    plans.assert_none()
+    plans.events.add(9)
+    plans.assert_none()
+    plans.events.add(1)
+    plan = plans.next()
     assert (plan.parent_version, plan.example_count, ends_of(plan)) == (1, 20, [(0, 2, 7)])
     assert SKIPPED not in plan.configuration
 
 
-def test_a_rejected_stretch_is_judged_again_whatever_the_limit_and_its_oldest_left_out_past_it(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path)
-    events.add(20)
-    assert ends_of(next_plan(planner, registry)) == [(0, 2, 4)]
-    finish(registry, tmp_path, auc=0.1)
-    assert ends_of(next_plan(planner, registry)) == [(0, 2, 6)], "all of it again, and as many new ones as ever"
-    finish(registry, tmp_path, auc=0.1)
-    events.add(10)
-    plan = next_plan(planner, registry)
+def test_a_rejected_stretch_is_judged_again_whatever_the_limit_and_its_oldest_left_out_past_it(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
+    plans.round()
+    plans.events.add(20)
+    assert ends_of(plans.next()) == [(0, 2, 4)]
+    plans.finish(auc=0.1)
+    assert ends_of(plans.next()) == [(0, 2, 6)], "all of it again, and as many new ones as ever"
+    plans.finish(auc=0.1)
+    plans.events.add(10)
+    plan = plans.next()
     assert ends_of(plan) == [(0, 4, 8)]
     left_out = {"partition": 0, "from_offset": 2, "to_offset": 4}
     assert plan.configuration[SKIPPED] == [left_out]
     assert plan.configuration[LEFT_OUT] == [{**left_out, "examples": 10, "reason": "rejection"}]
-    finish(registry, tmp_path)
-    version = registry.get_version(MODEL, registry.get_model(MODEL).aliases[PRODUCTION])
+    plans.finish()
+    version = plans.registry.get_version(MODEL, plans.registry.get_model(MODEL).aliases[PRODUCTION])
     assert version.end_position == {0: 8}
 
 
-def test_what_lies_beyond_the_head_is_counted_for_the_account(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
-    planner = planners()
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path)
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path, auc=0.1)
-    events.add(5)
-    look_again(planner)
-    counted = planner.counted()[MODEL]
+def test_what_lies_beyond_the_head_is_counted_for_the_account(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    plans.round()
+    plans.round(auc=0.1)
+    plans.events.add(5)
+    plans.look_again()
+    counted = plans.planner.counted()[MODEL]
     assert (counted["head_version"], counted["waiting"], counted["judged_before"]) == (1, 5, 0)
     (entry,) = counted["left_out"]
     assert (entry["from_offset"], entry["to_offset"], entry["examples"], entry["reason"]) == (2, 4, 10, "rejection")
 
 
-def test_a_person_may_begin_from_an_offset_or_from_nothing(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 1000, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(20)
+def test_a_person_may_begin_from_an_offset_or_from_nothing(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 1000, cooldown_seconds: 0}")
+    plans.events.add(20)
     with pytest.raises(InvalidInput, match="there is no partition 7"):
-        planner.plan_now(MODEL, by="ada", reason="", start={7: 1})
-    chosen = planner.plan_now(MODEL, by="ada", reason="bad hour", start={0: 2}).plan
+        plans.ask(start={7: 1})
+    chosen = plans.ask(start={0: 2})
     assert ends_of(chosen) == [(0, 2, 4)]
     assert [(entry["examples"], entry["reason"]) for entry in chosen.configuration[LEFT_OUT]] == [(10, "chosen")]
-    finish(registry, tmp_path)
+    plans.finish()
     with pytest.raises(InvalidInput, match="can begin from 4, where the head of the model ended, to 4"):
-        planner.plan_now(MODEL, by="ada", reason="", start={0: 1})
-    anew = planner.plan_now(MODEL, by="ada", reason="", start="scratch").plan
+        plans.ask(start={0: 1})
+    anew = plans.ask(start="scratch")
     assert (ends_of(anew), anew.parent_version) == ([(0, 0, 4)], 0)
-    finish(registry, tmp_path)
-    model = registry.get_model(MODEL)
+    plans.finish()
+    model = plans.registry.get_model(MODEL)
     assert (model.aliases[PRODUCTION], model.head_version) == (2, 2)
 
 
-def test_what_a_rejection_advises_can_be_done_although_no_event_is_new(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
+def test_what_a_rejection_advises_can_be_done_although_no_event_is_new(plans: Plans) -> None:
     """`headrace train --allow-signature-change` after a version that broke signatures was rejected."""
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(10)
-    first = next_plan(planner, registry)
-    finish(registry, tmp_path, auc=0.1)
-    assert_nothing_is_planned(planner, registry)
-    again = planner.plan_now(MODEL, by="ada", reason="", allow_signature_change=True, request_id="a7").plan
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
+    first = plans.round(auc=0.1)
+    plans.assert_none()
+    again = plans.ask(allow_signature_change=True, request_id="a7")
     assert (ends_of(again), again.trigger) == (ends_of(first), "manual")
     assert again.configuration["requested"] == {
         "by": "ada", "reason": "", "allow_signature_change": True, "request_id": "a7",
     }  # fmt: skip
 
 
-def test_events_that_a_rejection_leaves_out_are_learned_by_the_command_that_the_refusal_names(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
-    planner = planners()
-    events.add(10)
-    first = next_plan(planner, registry)
-    finish(registry, tmp_path, auc=0.1)
-    assert_nothing_is_planned(planner, registry)
+def test_events_that_a_rejection_leaves_out_are_learned_by_the_command_that_the_refusal_names(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    first = plans.round(auc=0.1)
+    plans.assert_none()
     advice = f"`headrace train {MODEL} --from 0:0` learns the events that were left out"
     with pytest.raises(Conflict, match=f"there is no new example; {advice}"):
-        planner.plan_now(MODEL, by="ada", reason="")
-    assert ends_of(planner.plan_now(MODEL, by="ada", reason="", start={0: 0}).plan) == ends_of(first)
+        plans.ask()
+    assert ends_of(plans.ask(start={0: 0})) == ends_of(first)
 
 
-def test_a_paused_model_says_so(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, registry_process: RegistryServer
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+def test_a_paused_model_says_so(plans: Plans, registry_process: RegistryServer) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
     plain_http.post(f"{registry_process.url}/v1/models/{MODEL}:pause", json={"by": "ada"}).raise_for_status()
-    events.add(10)
-    planner = planners()
-    assert_nothing_is_planned(planner, registry)
-    assert planner.status()[0]["next_round"]["waiting_for"] == "it is paused by ada"
+    plans.events.add(10)
+    plans.assert_none()
+    assert plans.waits_for() == "it is paused by ada"
     with pytest.raises(Conflict, match="paused by ada"):
-        planner.plan_now(MODEL, by="bob", reason="")
+        plans.planner.plan_now(MODEL, by="bob", reason="")
 
 
 class NewerRegistry(RegistryClient):
@@ -389,15 +251,11 @@ class EmptiedRegistry(RegistryClient):
 
 
 def test_a_model_that_was_deleted_is_planned_for_and_complained_of_no_longer(
-    registry: RegistryClient, registry_process: RegistryServer, events: Events, tmp_path: Path
+    plans: Plans, registry_process: RegistryServer
 ) -> None:
-    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
     emptied = EmptiedRegistry(registry_process.address, timeout_seconds=60.0)
-    planner = Planner(
-        settings, registry=emptied, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
-        health=Health("registry", "event_log"),
-    )  # fmt: skip
-    look_again(planner)
+    planner = plans.begin(registry=emptied)
+    plans.look_again()
     assert planner.known_models() == [MODEL]
     emptied.is_emptied = True
     planner.mark_stale(ChangeKind.MODEL, MODEL)
@@ -407,161 +265,127 @@ def test_a_model_that_was_deleted_is_planned_for_and_complained_of_no_longer(
 
 
 def test_a_definition_of_a_newer_release_stops_the_planning_of_its_model_with_the_key_named(
-    registry: RegistryClient, registry_process: RegistryServer, events: Events, tmp_path: Path
+    plans: Plans, registry_process: RegistryServer
 ) -> None:
-    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
     newer = NewerRegistry(registry_process.address, timeout_seconds=60.0)
-    planner = Planner(
-        settings, registry=newer, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
-        health=Health("registry", "event_log"),
-    )  # fmt: skip
-    look_again(planner)
+    planner = plans.begin(registry=newer)
+    plans.look_again()
     assert planner.faults() == {}
     newer.is_upgraded = True
-    use(registry, triggers="{min_examples: 5, cooldown_seconds: 0}")
-    events.add(10)
-    assert_nothing_is_planned(planner, registry)
+    plans.use(triggers="{min_examples: 5, cooldown_seconds: 0}")
+    plans.events.add(10)
+    plans.assert_none()
     assert "from_a_newer_release" in planner.faults()[MODEL]
-    assert "from_a_newer_release" in planner.status()[0]["next_round"]["waiting_for"]
+    assert "from_a_newer_release" in plans.waits_for()
     with pytest.raises(InvalidInput, match="from_a_newer_release"):
         planner.plan_now(MODEL, by="ada", reason="")
     newer.close()
 
 
-def test_skip_leaves_a_rejected_stretch_out_at_once(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
-    planner = planners()
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path)
+def test_skip_leaves_a_rejected_stretch_out_at_once(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    plans.round()
     for _ in range(2):
-        events.add(10)
-        next_plan(planner, registry)
-        finish(registry, tmp_path, auc=0.1)
-    events.add(10)
-    plan = next_plan(planner, registry)
+        plans.round(auc=0.1)
+    plans.events.add(10)
+    plan = plans.next()
     assert ends_of(plan) == [(0, 6, 8)]
     assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 2, "to_offset": 6}]
 
 
-def test_skip_works_before_there_is_a_production_version(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
-    planner = planners()
+def test_skip_works_before_there_is_a_production_version(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
     for expected in ([(0, 0, 2)], [(0, 2, 4)], [(0, 4, 6)]):
-        events.add(10)
-        plan = next_plan(planner, registry)
+        plans.events.add(10)
+        plan = plans.next()
         assert ends_of(plan) == expected
-        finish(registry, tmp_path, auc=0.1)
+        plans.finish(auc=0.1)
     assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 0, "to_offset": 4}]
 
 
-def test_a_new_definition_judges_everything_since_production_anew(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    planner = planners()
-    events.add(10)
-    next_plan(planner, registry)
-    finish(registry, tmp_path, auc=0.1)
-    assert_nothing_is_planned(planner, registry)
-    use(registry, triggers="{min_examples: 5, cooldown_seconds: 0}")
-    assert ends_of(next_plan(planner, registry)) == [(0, 0, 2)]
+def test_a_new_definition_judges_everything_since_production_anew(plans: Plans) -> None:
+    plans.round(auc=0.1)
+    plans.assert_none()
+    plans.use(triggers="{min_examples: 5, cooldown_seconds: 0}")
+    assert ends_of(plans.next()) == [(0, 0, 2)]
 
 
-def test_after_a_rollback_rounds_go_on_from_the_version_that_is_live(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    planner = planners()
+def test_after_a_rollback_rounds_go_on_from_the_version_that_is_live(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
     for _ in range(2):
-        events.add(10)
-        next_plan(planner, registry)
-        finish(registry, tmp_path)
-    registry.rollback(MODEL, by="test", reason="the second is odd")
-    assert_nothing_is_planned(planner, registry)
-    events.add(10)
-    plan = next_plan(planner, registry)
+        plans.round()
+    plans.registry.rollback(MODEL, by="test", reason="the second is odd")
+    plans.assert_none()
+    plans.events.add(10)
+    plan = plans.next()
     assert (plan.parent_version, ends_of(plan)) == (1, [(0, 2, 6)])
 
 
-def test_a_failed_round_is_planned_anew_after_the_backoff(
-    planners: PlannerFactory, registry: RegistryClient, events: Events
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+def test_a_failed_round_is_planned_anew_after_the_backoff(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
     now = [time.time()]
-    planner = planners(lambda: now[0])
-    events.add(10)
-    next_plan(planner, registry)
-    lease = registry.lease_round("test", ttl_seconds=30.0)
+    plans.begin(lambda: now[0])
+    plans.events.add(10)
+    plans.next()
+    lease = plans.registry.lease_round("test", ttl_seconds=30.0)
     assert lease is not None
-    registry.fail_round(lease, reason="numeric: NaN")
-    look_again(planner)
-    waiting = planner.status()[0]["next_round"]
+    plans.registry.fail_round(lease, reason="numeric: NaN")
+    plans.look_again()
+    waiting = plans.planner.status()[0]["next_round"]
     assert waiting["waiting_for"] == "the last round failed; backing off"
     now[0] = waiting["not_before"]
-    plan = next_plan(planner, registry)
+    plan = plans.next()
     assert (plan.sequence, plan.parent_version, ends_of(plan)) == (2, 0, [(0, 0, 2)])
 
 
-def test_of_many_planners_one_plans_each_round(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    several = [planners() for _ in range(3)]
+def test_of_many_planners_one_plans_each_round(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
+    several = [plans.begin() for _ in range(3)]
     for planner in several:
         planner.turn()
     for sequence in range(1, 4):
-        events.add(10)
+        plans.events.add(10)
         threads = [threading.Thread(target=look_again, args=(planner,)) for planner in several]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(timeout=60)
-        assert [found.plan.sequence for found in registry.list_rounds(MODEL)] == list(range(sequence, 0, -1))
-        finish(registry, tmp_path)
+        assert [found.plan.sequence for found in plans.registry.list_rounds(MODEL)] == list(range(sequence, 0, -1))
+        plans.finish()
 
 
-def test_asking_twice_gives_one_round(planners: PlannerFactory, registry: RegistryClient, events: Events) -> None:
-    events.add(3)
-    planned = planners().plan_now(MODEL, by="ada", reason="a look")
+def test_asking_twice_gives_one_round(plans: Plans) -> None:
+    plans.events.add(3)
+    planned = plans.planner.plan_now(MODEL, by="ada", reason="a look")
     assert planned.plan.configuration["requested"] == {"by": "ada", "reason": "a look"}
     with pytest.raises(Conflict, match="has a round already"):
-        planners().plan_now(MODEL, by="bob", reason="")
+        plans.begin().plan_now(MODEL, by="bob", reason="")
 
 
-def test_what_cannot_be_planned_says_why(planners: PlannerFactory, registry: RegistryClient, events: Events) -> None:
-    planner = planners()
+def test_what_cannot_be_planned_says_why(plans: Plans) -> None:
     with pytest.raises(Conflict, match="there is no new example"):
-        planner.plan_now(MODEL, by="ada", reason="")
+        plans.ask()
     with pytest.raises(NotFound, match="nobody"):
-        planner.plan_now("nobody", by="ada", reason="")
+        plans.planner.plan_now("nobody", by="ada", reason="")
 
 
-def test_a_stream_without_a_topic_is_waited_for(
-    planners: PlannerFactory, registry: RegistryClient, events: Events
-) -> None:
-    registry.register_stream("clicks", registry.get_stream(STREAM).schema_json)
+def test_a_stream_without_a_topic_is_waited_for(plans: Plans) -> None:
+    plans.registry.register_stream("clicks", plans.registry.get_stream(STREAM).schema_json)
     files = {
         "model.yaml": definition().replace(b"stream: flights", b"stream: clicks").replace(b"name: late", b"name: m")
     }
-    registry.register_model("m", stream="clicks", files=files, by="test")
-    planner = planners()
-    planner.turn()
-    waiting = {status["model"]: status["next_round"]["waiting_for"] for status in planner.status()}
+    plans.registry.register_model("m", stream="clicks", files=files, by="test")
+    plans.planner.turn()
+    waiting = {status["model"]: status["next_round"]["waiting_for"] for status in plans.planner.status()}
     assert waiting["m"] == "stream clicks has no events yet"
-    events.log.create_topic("examples.clicks", partition_count=1)
-    events.add(10, topic="examples.clicks")
-    planner.turn()
-    assert [found.plan.stream for found in registry.list_rounds("m")] == ["clicks"]
+    plans.events.log.create_topic("examples.clicks", partition_count=1)
+    plans.events.add(10, topic="examples.clicks")
+    plans.planner.turn()
+    assert [found.plan.stream for found in plans.registry.list_rounds("m")] == ["clicks"]
 
 
-def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
-    registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    events.add(8, per_record=1)
+def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(plans: Plans, tmp_path: Path) -> None:
+    plans.events.add(8, per_record=1)
     (index,) = (tmp_path / "log").rglob("0/*.index")
     whole = index.read_bytes()
     middle = len(whole) // 2
@@ -569,225 +393,205 @@ def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
     health = Health("registry", "event_log")
     settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
     log = SourcedLog(SegmentLog(tmp_path / "log"), settings.event_log)
-    planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: None)
-    look_again(planner)
+    plans.planner = Planner(settings, registry=plans.registry, log=log, health=health, on_planned=lambda: None)
+    plans.look_again()
     assert index.name in health.conditions()["event_log"]
     assert not health.is_ready()
-    look_again(planner)
+    plans.look_again()
     assert not health.is_ready()
     index.write_bytes(whole)
-    look_again(planner)
-    look_again(planner)
+    plans.look_again()
+    plans.look_again()
     assert health.is_ready()
     log.close()
 
 
 def test_a_stream_of_the_name_of_a_deleted_one_is_counted_from_its_own_beginning(
-    planners: PlannerFactory, registry: RegistryClient, registry_process: RegistryServer, events: Events
+    plans: Plans, registry_process: RegistryServer
 ) -> None:
     """What waits, and the ranges of its rounds, are of its own events; the trainer had counted those before."""
-    planner = planners()
-    events.add(8, per_record=1)
-    look_again(planner)
-    assert planner.counted()[MODEL]["waiting"] == 8
+    plans.events.add(8, per_record=1)
+    plans.look_again()
+    assert plans.planner.counted()[MODEL]["waiting"] == 8
     for kind, name in (("models", MODEL), ("streams", STREAM)):
         path = f"{registry_process.url}/v1/{kind}/{name}"
         plain_http.post(f"{path}:archive", json={"by": "test"}).raise_for_status()
         plain_http.delete(path, params={"by": "test"}).raise_for_status()
-    registry.register_stream(STREAM, json.dumps(SCHEMA))
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
-    look_again(planner)
-    assert planner.status()[0]["next_round"]["waiting_for"] == f"stream {STREAM} has no events yet"
-    events.log.create_topic(f"examples.2.{STREAM}", partition_count=1)
-    events.add(12, per_record=1, topic=f"examples.2.{STREAM}")
-    plan = next_plan(planner, registry)
+    plans.registry.register_stream(STREAM, json.dumps(SCHEMA))
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
+    plans.look_again()
+    assert plans.waits_for() == f"stream {STREAM} has no events yet"
+    plans.events.log.create_topic(f"examples.2.{STREAM}", partition_count=1)
+    plans.events.add(12, per_record=1, topic=f"examples.2.{STREAM}")
+    plan = plans.next()
     assert [(piece.partition, piece.from_offset, piece.to_offset) for piece in plan.ranges] == [(0, 0, 12)]
     assert plan.example_count == 12
 
 
-def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_named_in_the_plan(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
+def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_named_in_the_plan(plans: Plans) -> None:
     upstream = definition(triggers="{min_examples: 10}", gate=RULE % "retry").replace(
         f"name: {MODEL}".encode(), b"name: above", 1
     )
-    registry.register_model("above", stream=STREAM, files={"model.yaml": upstream}, by="test")
-    use(registry, triggers="{min_examples: null, min_first_examples: 1, cooldown_seconds: 0, upstream: above}")
+    plans.registry.register_model("above", stream=STREAM, files={"model.yaml": upstream}, by="test")
+    plans.use(triggers="{min_examples: null, min_first_examples: 1, cooldown_seconds: 0, upstream: above}")
     now = [time.time()]
-    planner = planners(lambda: now[0])
-    events.add(10)
-    look_again(planner)
-    assert registry.list_rounds(MODEL) == [], "above has no version yet"
-    (waiting,) = (one["next_round"]["waiting_for"] for one in planner.status() if one["model"] == MODEL)
+    plans.begin(lambda: now[0])
+    plans.events.add(10)
+    plans.look_again()
+    assert plans.registry.list_rounds(MODEL) == [], "above has no version yet"
+    (waiting,) = (one["next_round"]["waiting_for"] for one in plans.planner.status() if one["model"] == MODEL)
     assert waiting == "another version of above in production than none; 10 new examples"
-    finish(registry, tmp_path)
-    plan = next_plan(planner, registry)
+    plans.finish()
+    plan = plans.next()
     assert (plan.trigger, plan.configuration[UPSTREAM_VERSION]) == ("upstream", {"above": 1})
     assert plan.configuration[FIRED] == {"upstream": "version 1 of above is in production, none at the last plan"}
-    lease = registry.lease_round("test", ttl_seconds=30.0)
+    lease = plans.registry.lease_round("test", ttl_seconds=30.0)
     assert lease is not None
     assert lease.round.plan.model == MODEL
-    registry.fail_round(lease, reason="it broke")
+    plans.registry.fail_round(lease, reason="it broke")
     now[0] += 3600.0
-    assert next_plan(planner, registry).trigger == "upstream", "a round that failed has not answered the version"
-    finish(registry, tmp_path)
-    events.add(5)
-    assert_nothing_is_planned(planner, registry)
+    assert plans.next().trigger == "upstream", "a round that failed has not answered the version"
+    plans.finish()
+    plans.events.add(5)
+    plans.assert_none()
 
 
-def test_an_alarm_of_live_quality_fires_once_and_its_numbers_are_in_the_plan_and_the_status(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
+def test_an_alarm_of_live_quality_fires_once_and_its_numbers_are_in_the_plan_and_the_status(plans: Plans) -> None:
     name, topic = "watched", "examples.keyed"
     features: list[object] = [{"name": "distance", "dtype": "float32"}, {"name": "id", "dtype": "int64"}]
-    registry.register_stream("keyed", json.dumps(SCHEMA | {"features": features}))
-    events.log.create_topic(topic, partition_count=1)
+    plans.registry.register_stream("keyed", json.dumps(SCHEMA | {"features": features}))
+    plans.events.log.create_topic(topic, partition_count=1)
 
     def use(triggers: str) -> None:
         text = definition(triggers=triggers, gate=RULE % "retry").decode() + "live: {key: id, wait_seconds: 9}\n"
         text = text.replace(f"name: {MODEL}", f"name: {name}").replace(f"stream: {STREAM}", "stream: keyed")
-        registry.register_model(name, stream="keyed", files={"model.yaml": text.encode()}, by="test")
+        plans.registry.register_model(name, stream="keyed", files={"model.yaml": text.encode()}, by="test")
 
-    def plans(count: int) -> RoundPlan:
-        look_again(planner)
-        rounds = registry.list_rounds(name)
-        assert len(rounds) == count, planner.status()
+    def planned(count: int) -> RoundPlan:
+        plans.look_again()
+        rounds = plans.registry.list_rounds(name)
+        assert len(rounds) == count, plans.planner.status()
         return rounds[0].plan
 
     def measured(alarms: int) -> None:
         """As a trainer hands in what it has measured of version 1."""
         shown = {"version": 1, "alarms": alarms, "alarm": {"says": "0.4 is wrong"} if alarms else {}, "says": "0.1 is"}
-        registry.put_evidence(name, Evidence(registry.get_evidence(name).revision, {"quality": {"1": shown}}))
+        plans.registry.put_evidence(
+            name, Evidence(plans.registry.get_evidence(name).revision, {"quality": {"1": shown}})
+        )
         now[0] += 3.0
 
     now = [time.time()]
-    planner = planners(lambda: now[0])
+    plans.begin(lambda: now[0])
     use("{min_examples: 10, cooldown_seconds: 0}")
-    events.add(10, topic=topic)
-    plans(1)
-    finish(registry, tmp_path)
+    plans.events.add(10, topic=topic)
+    planned(1)
+    plans.finish()
     use("{min_examples: null, cooldown_seconds: 0, quality: {metric: error_rate, margin: 0.02}}")
-    events.add(10, topic=topic)
+    plans.events.add(10, topic=topic)
     measured(0)
-    plans(1)
-    told = next(one for one in planner.status() if one["model"] == name)
+    planned(1)
+    told = next(one for one in plans.planner.status() if one["model"] == name)
     assert told["next_round"]["waiting_for"] == "0.1 is; 10 new examples"
     measured(1)
-    planner = planners(lambda: now[0])
-    plan = plans(2)
+    plans.begin(lambda: now[0])
+    plan = planned(2)
     assert (plan.trigger, plan.configuration[FIRED]) == ("quality", {"quality": "0.4 is wrong"})
     assert plan.configuration[QUALITY_ALARM]["alarm"] == {"says": "0.4 is wrong"}
-    finish(registry, tmp_path, auc=0.1)
-    events.add(10, topic=topic)
-    plans(2)
-    told = next(one for one in planner.status() if one["model"] == name)
+    plans.finish(auc=0.1)
+    plans.events.add(10, topic=topic)
+    planned(2)
+    told = next(one for one in plans.planner.status() if one["model"] == name)
     assert told["quality"]["alarms"] == 1, "the round has answered the alarm, although its version was rejected"
     measured(2)
-    assert plans(3).trigger == "quality"
+    assert planned(3).trigger == "quality"
 
 
 @pytest.mark.covers("eco-tfdv")
-def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_somebody_asks(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: hold}")
-    planner = planners()
-    events.add(200, per_record=50)
-    first = next_plan(planner, registry)
-    learned = [one for record in events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
-    schema = Schema.from_mapping(SCHEMA)
-    told = {
-        "statistics/round.json": json.dumps(to_document(of_examples(learned, schema))).encode(),
-        f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode(),
-    }
-    finish(registry, tmp_path, files=told)
+def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_somebody_asks(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: hold}")
+    plans.events.add(200, per_record=50)
+    first = plans.next()
+    told = plans.statistics()
+    plans.finish(files=told)
 
-    events.add(200, per_record=50)  # of distances that the first round has not seen
-    assert_nothing_is_planned(planner, registry)
-    reason = planner.status()[0]["next_round"]["waiting_for"]
+    plans.events.add(200, per_record=50)  # of distances that the first round has not seen
+    plans.assert_none()
+    reason = plans.waits_for()
     assert reason.startswith("the new events have drifted from those that version 1 learned from: distance (PSI ")
     assert "late" not in reason
     assert reason.endswith("; it waits for somebody to ask for a round")
-    asked = planner.plan_now(MODEL, by="me", reason="it is meant").plan
+    asked = plans.planner.plan_now(MODEL, by="me", reason="it is meant").plan
     assert (asked.trigger, asked.ranges[0].from_offset) == ("manual", first.ranges[0].to_offset)
     assert asked.configuration["drift"] in reason
-    finish(registry, tmp_path, files=told)
+    plans.finish(files=told)
 
-    events.appended = 0
-    events.add(200, per_record=50)
-    alike = next_plan(planner, registry)
+    plans.events.appended = 0
+    plans.events.add(200, per_record=50)
+    alike = plans.next()
     assert "drift" not in alike.configuration
     assert alike.configuration_digest == first.configuration_digest
-    finish(registry, tmp_path, files=told)
+    plans.finish(files=told)
 
-    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: warn}")
-    events.add(200, per_record=50)
-    assert "distance" in next_plan(planner, registry).configuration["drift"]
-    finish(registry, tmp_path, files=told)
+    plans.use(triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: warn}")
+    plans.events.add(200, per_record=50)
+    assert "distance" in plans.next().configuration["drift"]
+    plans.finish(files=told)
 
-    events.appended = 0
-    events.add(200, per_record=50, late=1)
-    assert "drift" not in next_plan(planner, registry).configuration, "no feature reads the label"
-    finish(registry, tmp_path, files=told)
+    plans.events.appended = 0
+    plans.events.add(200, per_record=50, late=1)
+    assert "drift" not in plans.next().configuration, "no feature reads the label"
+    plans.finish(files=told)
 
 
-def test_a_window_of_shifted_events_fires_with_the_feature_its_distance_and_its_threshold(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0}")
-    events.add(200, per_record=50)
-    next_plan(planners(), registry)
-    inputs = {f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode()}
-    finish(registry, tmp_path, files=inputs)
-    use(registry, triggers="{min_examples: null, cooldown_seconds: 0, drift: {window_examples: 200}}")
-    planner = planners()
+def test_a_window_of_shifted_events_fires_with_the_feature_its_distance_and_its_threshold(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 200, cooldown_seconds: 0}")
+    plans.events.add(200, per_record=50)
+    plans.next()
+    plans.finish(files=INPUTS)
+    plans.use(triggers="{min_examples: null, cooldown_seconds: 0, drift: {window_examples: 200}}")
+    plans.begin()
 
     def waits() -> str:
-        assert_nothing_is_planned(planner, registry)
-        return str(planner.status()[0]["next_round"]["waiting_for"])
+        plans.assert_none()
+        return plans.waits_for()
 
-    events.appended = 0
-    events.add(150, per_record=50, late=1)
+    plans.events.appended = 0
+    plans.events.add(150, per_record=50, late=1)
     assert waits() == "150 of 200 new examples to compare; 150 new examples"
-    events.add(50, per_record=50, late=1)
+    plans.events.add(50, per_record=50, late=1)
     assert waits().startswith(
         "distance is the furthest, at 0, below its threshold (alpha 0.01 over 1 feature; 200 new "
     )
-    events.appended = 1000
-    events.add(200, per_record=50)
-    due = next_plan(planners(), registry)
+    plans.events.appended = 1000
+    plans.events.add(200, per_record=50)
+    plans.begin()
+    due = plans.next()
     assert (due.trigger, due.example_count) == ("drift", 400)
     assert re.match(r"distance 1 above 0\.\d+ \(alpha 0.01 over 1 feature; ", due.configuration[FIRED]["drift"])
     (fault,) = due.configuration[SHIFT]["shifted"]
     assert (fault["feature"], due.configuration[SHIFT]["window"]) == ("distance", 2)
-    finish(registry, tmp_path, files=inputs)
-    use(registry, triggers="{min_examples: null, cooldown_seconds: 0, drift: {leave_out: [distance]}}")
-    events.add(1000, per_record=50)
+    plans.finish(files=INPUTS)
+    plans.use(triggers="{min_examples: null, cooldown_seconds: 0, drift: {leave_out: [distance]}}")
+    plans.events.add(1000, per_record=50)
     assert waits().startswith("nothing to compare new events with")
 
 
 @pytest.mark.covers("eco-tfdv")
-def test_what_drifts_by_which_bound_is_the_definitions_to_say(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
+def test_what_drifts_by_which_bound_is_the_definitions_to_say(plans: Plans) -> None:
     def planned(bounds: str) -> str:
         """Of 200 events of other distances, all of them late."""
-        use(registry, triggers=f"{{min_examples: 200, cooldown_seconds: 0, on_drift: warn, drift_psi: {bounds}}}")
-        events.add(200, per_record=50, late=1)
-        found = next_plan(planner, registry).configuration.get("drift", "")
-        finish(registry, tmp_path, files=told)
+        plans.use(triggers=f"{{min_examples: 200, cooldown_seconds: 0, on_drift: warn, drift_psi: {bounds}}}")
+        plans.events.add(200, per_record=50, late=1)
+        found = plans.next().configuration.get("drift", "")
+        plans.finish(files=told)
         return str(found)
 
-    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0}")
-    planner = planners()
-    events.add(200, per_record=50)
-    next_plan(planner, registry)
-    learned = [one for record in events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
-    told = {
-        "statistics/round.json": json.dumps(to_document(of_examples(learned, Schema.from_mapping(SCHEMA)))).encode(),
-        f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode(),
-    }
-    finish(registry, tmp_path, files=told)
+    plans.use(triggers="{min_examples: 200, cooldown_seconds: 0}")
+    plans.events.add(200, per_record=50)
+    plans.next()
+    told = plans.statistics()
+    plans.finish(files=told)
     assert planned("{distance: null}") == ""
     assert planned("{distance: 100}") == ""
     assert re.search(r" learned from: late \(PSI \d+\.\d+\)$", planned("{distance: null, late: 0.3}"))
@@ -796,16 +600,11 @@ def test_what_drifts_by_which_bound_is_the_definitions_to_say(
     assert "late (PSI " in both
 
 
-def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
-) -> None:
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
-    planner = planners()
+def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
     for _ in range(3):
-        events.add(10)
-        next_plan(planner, registry)
-        finish(registry, tmp_path, held_out=2)  # 1, 2 and 3 of two records each
-    forgetting = Forgetting(registry, SourcedLog(events.log, ""), planner)
+        plans.round(held_out=2)  # 1, 2 and 3 of two records each
+    forgetting = Forgetting(plans.registry, SourcedLog(plans.events.log, ""), plans.planner)
 
     def forget(**which: Any) -> dict[str, Any]:
         return forgetting.forget(MODEL, by="ada", reason="poisoned", **which)
@@ -817,48 +616,47 @@ def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(
     tried = forget(ranges=[OffsetRange(0, 3, 4)], dry_run=True)
     assert (tried["learned_by"], tried["head_version"], tried["events_again"]) == ([2, 3], 1, 15)
     assert tried["seconds"] > 0
-    assert registry.get_model(MODEL).head_version == 3, "a dry run changes nothing"
+    assert plans.registry.get_model(MODEL).head_version == 3, "a dry run changes nothing"
 
     told = forget(ranges=[OffsetRange(0, 3, 4)])
-    plan = registry.list_rounds(MODEL)[0].plan
+    plan = plans.registry.list_rounds(MODEL)[0].plan
     assert (plan.parent_version, ends_of(plan), plan.example_count) == (1, [(0, 2, 6)], 15)
     assert plan.configuration[FORGOTTEN] == [[0, 3, 4, []]]
     assert [(one["examples"], one["reason"]) for one in plan.configuration[LEFT_OUT]] == [(5, FORGOTTEN)]
     with pytest.raises(Conflict, match="round late-000004 is planned"):
         forget(ranges=[OffsetRange(0, 0, 1)])
-    finish(registry, tmp_path)
-    assert registry.get_model(MODEL).aliases[PRODUCTION] == 4
-    assert [bool(registry.get_version(MODEL, one).forgotten_at) for one in (1, 2, 3, 4)] == [False, True, True, False]
+    plans.finish()
+    assert plans.registry.get_model(MODEL).aliases[PRODUCTION] == 4
+    assert [one for one in range(1, 5) if plans.registry.get_version(MODEL, one).forgotten_at] == [2, 3]
     with pytest.raises(Conflict, match="version 3 of late has learned events that were forgotten since"):
-        registry.set_alias(MODEL, PRODUCTION, 3, by="ada", reason="")
-    assert registry.rollback(MODEL, by="ada", reason="").aliases[PRODUCTION] == 1, "2 and 3 are passed over"
+        plans.registry.set_alias(MODEL, PRODUCTION, 3, by="ada", reason="")
+    assert plans.registry.rollback(MODEL, by="ada", reason="").aliases[PRODUCTION] == 1, "2 and 3 are passed over"
     with pytest.raises(Conflict, match="has forgotten these events already"):
         forget(ranges=[OffsetRange(0, 3, 4)])
     assert told["round_id"] == "late-000004"
 
 
 def test_a_key_is_forgotten_event_by_event_and_where_the_first_version_learned_it_the_next_starts_from_nothing(
-    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+    plans: Plans,
 ) -> None:
     schema: dict[str, Any] = json.loads(json.dumps(SCHEMA))
     schema["features"].append({"name": "user", "dtype": "string", "required": False, "default": ""})
-    registry.register_stream(STREAM, json.dumps(schema))
-    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
-    planner = planners()
+    plans.registry.register_stream(STREAM, json.dumps(schema))
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
     for user in ("ada", "bob"):
         codec = ExampleCodec(Schema.from_json(json.dumps(schema)))
         rows = [codec.encode({"distance": float(n), "late": 0, "user": user if n == 7 else "eve"}) for n in range(10)]
         headers = RecordHeaders(2, 10, time.time(), b"%016d" % len(user))
-        events.log.append(TOPIC, 0, [NewRecord(frame(rows), headers)])
-        next_plan(planner, registry)
-        finish(registry, tmp_path, held_out=2)
-    told = Forgetting(registry, SourcedLog(events.log, ""), planner).forget(
+        plans.events.log.append(TOPIC, 0, [NewRecord(frame(rows), headers)])
+        plans.next()
+        plans.finish(held_out=2)
+    told = Forgetting(plans.registry, SourcedLog(plans.events.log, ""), plans.planner).forget(
         MODEL, key=("user", "ada"), by="ada", reason=""
     )
-    plan = registry.list_rounds(MODEL)[0].plan
+    plan = plans.registry.list_rounds(MODEL)[0].plan
     assert (told["examples"], told["learned_by"], told["head_version"]) == (1, [1, 2], 0)
     assert (plan.parent_version, ends_of(plan), plan.example_count) == (0, [(0, 0, 2)], 19)
     assert plan.configuration[FORGOTTEN] == [[0, 0, 1, [7]]]
-    finish(registry, tmp_path, held_out=2)
-    events.add(10)
-    assert windows_of(next_plan(planner, registry)) == [(1, 2)], "the record with a forgotten event judges nothing"
+    plans.finish(held_out=2)
+    plans.events.add(10)
+    assert windows_of(plans.next()) == [(1, 2)], "the record with a forgotten event judges nothing"

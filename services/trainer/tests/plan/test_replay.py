@@ -1,24 +1,18 @@
 """A policy is replayed over the log as it was: the expected figures are counted by hand."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.definition.inputs import INPUTS_PATH
 from common.definition.triggers import Drift, parse_triggers
 from common.errors import Conflict, InvalidInput
 from common.eventlog.sourced_log import SourcedLog
-from common.process.health import Health
 from common.registry.client import RegistryClient
-from services.trainer.plan.planner import Planner
 from services.trainer.plan.replay import Cost, Outcome, Records, Replays, World, replay
-from services.trainer.settings import TrainerSettings
-from services.trainer.tests.plan.test_planner import finish, next_plan, use
-from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, Events
+from services.trainer.tests.support.plans import INPUTS, Plans
+from services.trainer.tests.support.platform_processes import MODEL, Events
 
 _DAY = 86_400.0
 _FREE: Mapping[str, Any] = {"cooldown_seconds": 0, "min_first_examples": 1}
@@ -84,18 +78,13 @@ def test_windows_of_events_are_compared_with_what_the_last_version_learned() -> 
 
 
 @pytest.fixture
-def replays(registry: RegistryClient, events: Events, tmp_path: Path) -> Replays:
-    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
-    log = SourcedLog(events.log, settings.event_log)
-    health = Health("registry", "event_log")
-    planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: None)
-    use(registry, triggers="{min_examples: 10, min_first_examples: 10, cooldown_seconds: 0}")
+def replays(plans: Plans) -> Replays:
+    plans.use(triggers="{min_examples: 10, min_first_examples: 10, cooldown_seconds: 0}")
     for day in range(4):
-        events.add(10, per_record=10, at=day * _DAY, partition=day % 2)
-    next_plan(planner, registry)
-    inputs = {f"saved_model/{INPUTS_PATH}": json.dumps({"serving_default": {"features": SCHEMA["features"]}}).encode()}
-    finish(registry, tmp_path, files=inputs)
-    return Replays(registry, log, planner, lambda: 10 * _DAY)
+        plans.events.add(10, per_record=10, at=day * _DAY, partition=day % 2)
+    plans.next()
+    plans.finish(files=INPUTS)
+    return Replays(plans.registry, SourcedLog(plans.events.log, ""), plans.planner, lambda: 10 * _DAY)
 
 
 def test_a_policy_stands_beside_the_one_in_force_and_what_was(replays: Replays, events: Events) -> None:

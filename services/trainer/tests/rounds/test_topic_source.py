@@ -21,7 +21,7 @@ from protos.example_pb2 import DeadLetter
 from services.trainer.plan.planner import Planner
 from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.plan.test_planner import finish
+from services.trainer.tests.support.plans import finish
 from services.trainer.tests.support.platform_processes import MODEL, STREAM
 from services.trainer.tests.support.platform_processes import definition as small_definition
 from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt

@@ -64,8 +64,7 @@ def export(model: Model, directory: Path) -> Any:
     """
     module = tf.Module(name="model")
     module.exported = model.exported
-    is_module = model.definition.module is not None
-    signatures = {name: _graph_of(one, is_module=is_module) for name, one in model.signatures().items()}
+    signatures = {name: _graph_of(one) for name, one in model.signatures().items()}
     names = {name: _names_in_graph(one) for name, one in model.signatures().items()}
     answer, named = signatures[RAW_SIGNATURE], names[RAW_SIGNATURE]
 
@@ -94,13 +93,12 @@ def export(model: Model, directory: Path) -> Any:
     return answer
 
 
-def _graph_of(signature: Signature, *, is_module: bool) -> Any:
-    """`is_module`: a user's Python may branch on tensors."""
+def _graph_of(signature: Signature) -> Any:
     names = _names_in_graph(signature)
-    decode = tf.autograph.experimental.do_not_convert(
-        lambda given: decoded({name: given[names[name]] for name in names}, signature.inputs)
+    function = tf.function(
+        lambda **raw: signature.answer(decoded({name: raw[names[name]] for name in names}, signature.inputs)),
+        autograph=False,
     )
-    function = tf.function(lambda **raw: signature.answer(decode(raw)), autograph=is_module)
     specs = {
         names[one.name]: tensor_spec(one, rows=1 if one.name in signature.context else None) for one in signature.inputs
     }

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from common.definition.heads import REGRESSORS, Head
 from common.definition.training import Optimizer
+from services.trainer.families.authors_code import called
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import has_compiled_metrics
 
@@ -80,11 +81,11 @@ def users_step(network: keras.Model, given: tuple[Any, Any, Any], *, has_weights
     """What the model's train_step returns of inputs, labels and, where there are any, weights, as `fit` gives them. A
     module of before, which always takes three, gets three: its versions can be trained again."""
     try:
-        return network.train_step(given if has_weights else given[:2])
+        return called(network.train_step, given if has_weights else given[:2])
     except ValueError as error:
         if has_weights or "not enough values to unpack (expected 3, got 2)" not in str(error):
             raise
-    return network.train_step(given)
+    return called(network.train_step, given)
 
 
 def _overrides(network: keras.Model, name: str) -> bool:

@@ -20,6 +20,7 @@ from common.definition.inputs import WITH_CONTEXT
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer.families import layer_state, module_inputs, untold_state
+from services.trainer.families.authors_code import called
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled
 from services.trainer.families.estimators.batch_tables import BatchTable
@@ -219,17 +220,14 @@ class BuiltModel:
         return {head.name: head.label_spec for head in self.heads}
 
     def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
-        """A tf.function for these argument types only, or the function itself where execution is eager.
-
-        A user's Python may branch on tensors, as under Keras's own fit; ours does not, and traces faster without.
-        """
+        """A tf.function for these argument types only, or the function itself where execution is eager."""
         if self.definition.training.execution == "eager":
             return function
         return self.graph_of(function, *specs)
 
     def graph_of(self, function: Callable[..., tf.Tensor], *specs: object) -> Any:
         """A tf.function, however the definition wants its steps executed."""
-        return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
+        return tf.function(function, input_signature=specs, autograph=False)
 
     def loss(self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None = None) -> tf.Tensor:
         """float32 scalar of a batch, everything included."""
@@ -257,7 +255,7 @@ class BuiltModel:
         if self.compiled_by_user.has_loss:
             taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
             given = self.wiring.taught_outputs(outputs)
-            total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weighted)
+            total = called(self.network.compute_loss, x=inputs, y=taught, y_pred=given, sample_weight=weighted)
             loss = tf.cast(tf.ensure_shape(total, []), tf.float32) * share
             return loss, tf.constant(np.nan) if self.compiled_by_user.computes_loss else self._sum(self._added(share))
         data_losses = []
@@ -303,12 +301,12 @@ class BuiltModel:
             return {}
         path = self.definition.module
         if isinstance(self.user_loss, Mapping):
-            return {name: function(labels[name], answers[name]) for name, function in self.user_loss.items()}
+            return {name: called(function, labels[name], answers[name]) for name, function in self.user_loss.items()}
         if len(self.heads) == 1:
             name = self.heads[0].name
             given = self.wiring.named(outputs) if len(self.wiring.names) > 1 else answers[name]
-            return {name: self.user_loss(labels[name], given)}
-        found = self.user_loss(dict(labels), self.wiring.named(outputs) | dict(answers))
+            return {name: called(self.user_loss, labels[name], given)}
+        found = called(self.user_loss, dict(labels), self.wiring.named(outputs) | dict(answers))
         names = [head.name for head in self.heads]
         if not isinstance(found, Mapping) or sorted(found) != sorted(names):
             returned = f"a dict of {', '.join(map(str, found))}" if isinstance(found, Mapping) else type(found).__name__

@@ -28,6 +28,7 @@ from common.definition.model import Definition
 from common.model_fn import ModeKeys, RunConfig
 from common.schema import Feature, Schema
 from services.trainer.families import module_inputs
+from services.trainer.families.authors_code import called
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.port import Columns, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -168,6 +169,7 @@ class ModelFnNetwork(keras.Model):
         spec, _ = self._run(ModeKeys.PREDICT, inputs, None, None)
         return _by_name(_part(spec, "export_outputs")[name])
 
+    @tf.autograph.experimental.do_not_convert  # families/compiled.py calls it as it does an author's
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         features, labels, weights = data
         with tf.GradientTape() as tape:
@@ -183,7 +185,7 @@ class ModelFnNetwork(keras.Model):
             return {"loss": loss}
         if callable(train_op):
             with self._store.call():
-                train_op()
+                called(train_op)
         self._optimizer_of_steps.iterations.assign_add(1)
         return {"loss": loss}
 
@@ -193,7 +195,7 @@ class ModelFnNetwork(keras.Model):
         spec, _ = self._run(ModeKeys.EVAL, columns, labels, first)
         found = {"loss": tf.reduce_sum(tf.cast(_part(spec, "loss"), tf.float32))}
         for name, value in (_part(spec, "eval_metric_ops") or {}).items():
-            result = value.result() if isinstance(value, keras.metrics.Metric) else value
+            result = called(value.result) if isinstance(value, keras.metrics.Metric) else value
             found[str(name)] = tf.reduce_mean(tf.cast(result, tf.float32))
         return found
 
@@ -221,7 +223,7 @@ class ModelFnNetwork(keras.Model):
             tf.GradientTape(persistent=True) if mode == ModeKeys.TRAIN else nullcontext() as tape,
             tensorflow_1(tape, asked),
         ):
-            spec = self._function(**{name: given[name] for name in self._accepts})
+            spec = called(self._function, **{name: given[name] for name in self._accepts})
         if spec is None:
             raise DefinitionFailedError(f"{self._path}: model_fn returned nothing in mode {mode}")
         return spec, dict(asked)

@@ -97,10 +97,9 @@ class Contributing:
         self._parts = {part.path: part for table in self._tables for part in table.parts}
         self._learning = {**self.taught, **{path: part.rows for path, part in self._parts.items()}}
         self.running, self.counted = _told_apart(model)
-        is_module = model.definition.module is not None
         compute = self._differentiated
         if model.definition.training.jit_compile:
-            compute = tf.function(compute, jit_compile=True, autograph=is_module)
+            compute = tf.function(compute, jit_compile=True, autograph=False)
         specs = (
             model.column_specs(),
             model.label_specs(),

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from services.trainer.families.authors_code import called
 from services.trainer.families.hooks import HookFailedError, HookSet, Run, Saved
 from services.trainer.families.port import Arrays, Losses
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
@@ -191,7 +192,7 @@ class _Running:
         if function is None:
             return None
         with self._blamed(name):
-            return function(*arguments)
+            return called(function, *arguments)
 
     def _in_step(self, name: str, *arguments: Any) -> Any:
         if name not in self._functions:

@@ -81,7 +81,7 @@ def gradients_of(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -
             loss, _ = model.loss_and_added(columns, labels, weights)
         return tape.gradient(loss, variables)
 
-    return tf.function(gradients, autograph=model.definition.module is not None)
+    return tf.function(gradients, autograph=False)
 
 
 def _layer_of(message: str, names: Collection[str]) -> str:

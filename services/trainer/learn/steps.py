@@ -346,7 +346,7 @@ class Steps:
                 f"{definition.module}: training.jit_compile is true, and XLA cannot take the strings of "
                 f"{', '.join(words)}"
             )
-        return tf.function(self._differentiated, jit_compile=True, autograph=definition.module is not None)
+        return tf.function(self._differentiated, jit_compile=True, autograph=False)
 
     def _local_by(self, team: Team) -> LocalSteps | None:
         """None where shards go on together, step by step."""

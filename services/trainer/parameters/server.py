@@ -52,7 +52,7 @@ class ParameterServer:
         self._gathered = dict[int, list[dict[str, NDArray[Any]]]]()
         self._changed_at = dict[str, int]()
         self._rows_changed_at = dict[str, NDArray[np.int64]]()
-        self._apply = tf.function(self._applied, reduce_retracing=True)
+        self._apply = tf.function(self._applied, autograph=False, reduce_retracing=True)
 
     def serve(self, connection: socket.socket) -> None:
         """Until the other side is gone."""

@@ -27,7 +27,7 @@ def introduce(team: Team, text: str) -> Sequence[str]:
     return [row.tobytes().rstrip(b"\0").decode() for row in found.numpy()]
 
 
-@tf.function
+@tf.function(autograph=False)
 def _gathered(row: tf.Tensor, workers: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.CollectiveGatherV2(
         input=row[tf.newaxis],

@@ -37,6 +37,7 @@ from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
 from common.definition.hooks import check_hooks
+from common.definition.joined_labels import JoinedLabels, check_joined_labels, parse_joined_labels
 from common.definition.keras_names import (
     ACTIVATIONS,
     GLOROT_UNIFORM,
@@ -86,7 +87,8 @@ ESTIMATORS = (
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving", "live", "rollout", "retention", "warm_start", "operations",
+    "triggers", "evaluation", "gate", "export", "serving", "labels", "live", "rollout", "retention", "warm_start",
+    "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -155,6 +157,7 @@ class Definition:
     restart: tuple[str, ...] = ()
     warm_start: WarmStart | None = None
     operations: tuple[str, ...] = ()
+    labels: JoinedLabels | None = None
     live: Live | None = None
     rollout: Rollout | None = None
 
@@ -184,6 +187,7 @@ class Definition:
         judges |= {"triggers: drift: scores": None} if self.triggers.drift and self.triggers.drift.scores else {}
         check_watched(self.live, judges, self.heads, schema, place=f"model {self.name}")
         check_slices(self.rollout, schema, place=f"model {self.name}")
+        check_joined_labels(self.labels, schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)
 
@@ -242,6 +246,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         restart=_restart(files),
         warm_start=warm_start,
         operations=_operations(fields, files, module),
+        labels=parse_joined_labels(fields.take("labels", None)),
         live=parse_live(fields.take("live", None)),
         rollout=rollout,
     )

@@ -119,6 +119,9 @@ Under the same key a version's `evaluation` says on what it was judged: {"exampl
 from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are, and
 "own_set": how many where the definition has examples of its own (evaluation.examples)}."""
 
+LABELS = "labels"
+"""The key of a plan's configuration for which labels are joined to its events
+(services/trainer/plan/label_ranges.py)."""
 FIRED = "fired"
 """The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
 UPSTREAM_VERSION = "upstream"

@@ -191,6 +191,7 @@ export:
   on_unsupported: fail
   checkpoint_shard_bytes: 268435456
 """,
+    "labels": "labels: {late: train}\n",
     "live": "live:\n  window_examples: 2000\n",
     "rollout": "rollout:\n  judge: {metric: error_rate}\n  back: automatic\n",
     "rollout: canary": """\

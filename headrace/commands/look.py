@@ -323,6 +323,8 @@ def _print_account(found: Mapping[str, Any]) -> None:
     rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
     typer.secho(f"events of {found['model']} in stream {found['stream']}", bold=True)
     print_table("", {"where": "left", "events": "right"}, rows)
+    if again := examples.get("again"):
+        typer.echo(f"{again:,} of them were learned twice, the second time with a late label")
     for reason, count in found["unusable"]["reasons"].items():
         typer.echo(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:

@@ -171,11 +171,12 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     def account(model: str) -> Response:
         """Where every event of the stream's log is, from where the model began to the log's end.
 
-        Answers `{examples: {total, trained, held_out, unusable, left_out, waiting}, unusable: {reasons: {reason:
+        Answers `{examples: {total, trained, held_out, unusable, left_out, again, waiting}, unusable: {reasons: {reason:
         count}, samples}, left_out: [{partition, from_offset, to_offset, examples, reason, version}], waiting:
         {examples, in_round, round_id, judged_before, log_end, waiting_for}, versions, adds_up, problems: [sentence],
         model, stream, head_version, production_version}`. `total` and `waiting` are null until a trainer has reported;
-        `version` is 0 for what the next round will leave out. Reasons to leave out: retention, rejection, rollback,
+        `again`, where there is any, counts second examples of late labels, which `total` does not. `version` is 0 for
+        what the next round will leave out. Reasons to leave out: retention, rejection, rollback,
         canary, held, failed, chosen; and max_steps and early_stopping, where a round ended before its range did: these
         lie in the version's own ranges, and their partition and offsets are null.
         """

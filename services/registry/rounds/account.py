@@ -68,6 +68,7 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
             "held_out": line.held_out,
             "unusable": line.unusable,
             "left_out": line.left_out + about_to_go,
+            **({"again": line.again} if line.again else {}),
             "waiting": waiting,
         },
         "unusable": {"reasons": dict(line.reasons), "samples": samples[:_MAX_SAMPLES]},

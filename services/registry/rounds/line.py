@@ -27,6 +27,7 @@ class Totals:
     """Examples of a line.
 
     Attributes:
+        again: of the others, late labels' second examples, whose event is counted with its own round.
         reasons: {why examples were unusable: how many}, the most frequent ones.
         problems: what does not add up, as sentences; the first ones.
     """
@@ -36,12 +37,13 @@ class Totals:
     held_out: int = 0
     unusable: int = 0
     left_out: int = 0
+    again: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
     def accounted(self) -> int:
-        return self.trained + self.held_out + self.unusable + self.left_out
+        return self.trained + self.held_out + self.unusable + self.left_out - self.again
 
     def with_version(
         self, number: int, plan: RoundPlan, draft: Mapping[str, Any], parent_end: Mapping[int, int]
@@ -58,14 +60,15 @@ class Totals:
             known = reason if reason in reasons or len(reasons) < _MOST_REASONS else _OTHER
             reasons[known] = reasons.get(known, 0) + count
         within = sum(entry["examples"] for entry in stretches if entry["partition"] is None)
-        told = trained + held_out + unusable + within
+        again = draft.get("environment", {}).get("labels", {}).get("again", 0)
+        told = trained + held_out + unusable + within - again
         problems = list(self.problems)
         if told != plan.example_count:
             problems.append(f"version {number} accounts for {told} of {plan.example_count} examples")
         problems += [*_gaps(number, plan, stretches, parent_end), *uncounted(stretches)]
         return Totals(
             self.versions + 1, self.trained + trained, self.held_out + held_out, self.unusable + unusable,
-            self.left_out + sum(entry["examples"] or 0 for entry in stretches),
+            self.left_out + sum(entry["examples"] or 0 for entry in stretches), self.again + again,
             reasons, tuple(problems[:_MOST_PROBLEMS]),
         )  # fmt: skip
 

@@ -105,7 +105,15 @@ class _Skew(TypedDict):
     output: str
 
 
+class _Labels(TypedDict):
+    in_time: int
+    never: int
+    late: int
+    again: int
+
+
 class _Environment(TypedDict, total=False):
+    labels: _Labels
     program: _Program
     skew: _Skew
     warnings: dict[str, str]

@@ -50,6 +50,21 @@ def test_what_is_waiting_and_about_to_be_left_out_is_told_apart(catalog: Catalog
     assert catalog.account("m")["waiting"]["in_round"] == planned.plan.example_count
 
 
+def test_events_that_were_learned_again_with_a_late_label_count_once(catalog: Catalog) -> None:
+    planned = catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    made = replace(draft(catalog), events_trained=907, environment={
+        "labels": {"wait_seconds": 9.0, "in_time": 900, "never": 100, "late": 7, "again": 7},
+    })  # fmt: skip
+    catalog.register_version(planned.round_id, held.token, made)
+    report(catalog, head_version=1, waiting=50)
+    found = catalog.account("m")
+    assert found["adds_up"], found["problems"]
+    assert found["examples"] == {
+        "total": 1050, "trained": 907, "held_out": 100, "unusable": 0, "left_out": 0, "again": 7, "waiting": 50,
+    }  # fmt: skip
+
+
 def test_a_trainer_that_has_seen_less_of_the_log_takes_nothing_back(catalog: Catalog) -> None:
     publish(catalog)
     report(catalog, head_version=1, waiting=500, log_end={"0": 7, "1": 5})

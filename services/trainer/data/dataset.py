@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
-from common.eventlog.base import EventLog, Position, Record
+from common.eventlog.base import Position, Record
 from common.eventlog.tfrecord import cut, cut_sound, masked_crc32c
 from common.registry.catalog import OffsetRange
 from common.registry.forgotten import Forgotten
@@ -129,7 +129,7 @@ def _block(
     return Block(examples, np.concatenate(crcs), position_keys(records), next_position, places, faults)
 
 
-def places_of(log: EventLog, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]) -> dict[bytes, str]:
+def places_of(log: Reading, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]) -> dict[bytes, str]:
     """{example: "partition:offset" of the first record in the ranges that holds it}; reads on until all are found."""
     left, found = set(wanted), dict[bytes, str]()
     if not left:

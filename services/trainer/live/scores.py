@@ -77,10 +77,8 @@ class Scores:
         says = f"{SCORES} {found.distance:.3g} below its threshold"
         if found.shifted:
             says = f"{SCORES} {found.distance:.3g} above {found.shifted[0].threshold:.3g}"
-        about = (
-            f"{counted(sum(self.counts), 'answer')} of version {self.version} against {sum(self.before):,} to held-out"
-        )
-        return f"{says} (alpha {self.rule['alpha']:g}; {about} examples)"
+        new, old = counted(sum(self.counts), "answer"), counted(sum(self.before), "answer")
+        return f"{says} (alpha {self.rule['alpha']:g}; {new} of version {self.version} against {old} of its evaluation)"
 
     def shown(self) -> dict[str, Any]:
         waiting = f"{sum(self.counts)} of {self.rule['window_examples']} answers of version {self.version} to compare"

@@ -5,8 +5,9 @@ them is counted when rounds have made room.
 """
 
 import heapq
+import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -40,13 +41,18 @@ class _Partition:
     counts: "array[int]" = field(default_factory=lambda: array("q"))
     times: "array[float]" = field(default_factory=lambda: array("d"))
 
-    def records_from(self, partition: int, offset: int) -> Iterator[tuple[float, int, int, int]]:
-        """(ingest time, partition, offset, examples): the order of services/trainer/data/dataset.py."""
-        for index in range(bisect_left(self.offsets, offset), len(self.offsets)):
+    def records_from(self, partition: int, offset: int, ripe_at: float) -> Iterator[tuple[float, int, int, int]]:
+        """(ingest time, partition, offset, examples): the order of services/trainer/data/dataset.py; those that the log
+        took up to `ripe_at`."""
+        for index in range(bisect_left(self.offsets, offset), self._ripe_count(ripe_at)):
             yield self.times[index], partition, self.offsets[index], self.counts[index]
 
-    def examples_from(self, offset: int) -> int:
-        return sum(islice(self.counts, bisect_left(self.offsets, offset), None))
+    def examples_from(self, offset: int, ripe_at: float) -> int:
+        begin = bisect_left(self.offsets, offset)
+        return sum(islice(self.counts, begin, max(begin, self._ripe_count(ripe_at))))
+
+    def _ripe_count(self, ripe_at: float) -> int:
+        return len(self.times) if ripe_at == math.inf else bisect_right(self.times, ripe_at)
 
     def drop_before(self, offset: int) -> None:
         index = bisect_left(self.offsets, offset)
@@ -67,6 +73,8 @@ class Backlog:
         self._forgotten = NOTHING
         self.examples = 0
         """From the start on, as far as scanned."""
+        self.ripe_at = math.inf
+        """Records that the log took later are counted in `examples` alone: they wait for their labels."""
 
     def start_at(self, start: Position, forgotten: Forgotten = NOTHING) -> None:
         """Where the next round begins, and what is forgotten and not counted. Going on keeps what is counted; going
@@ -80,7 +88,7 @@ class Backlog:
                 self._partitions[partition] = _Partition(offset, offset)
             elif offset > found.start:
                 found.drop_before(offset)
-        self.examples = sum(found.examples_from(found.start) for found in self._partitions.values())
+        self.examples = sum(found.examples_from(found.start, math.inf) for found in self._partitions.values())
 
     def advance(self, log: EventLog, topic: str, end: Position) -> None:
         """Counts the records that have come since, up to `end`.
@@ -123,12 +131,20 @@ class Backlog:
     def examples_from(self, position: Position) -> int:
         """Examples at or after the position; a partition that it does not name counts from its start."""
         return sum(
-            found.examples_from(position.get(partition, found.start)) for partition, found in self._partitions.items()
+            found.examples_from(position.get(partition, found.start), self.ripe_at)
+            for partition, found in self._partitions.items()
         )
+
+    @property
+    def ripe_examples(self) -> int:
+        return self.examples if self.ripe_at == math.inf else self.examples_from({})
 
     def newest(self, start: Position, end: Position, *, max_examples: int) -> dict[int, int]:
         """Where the newest records of [start, end) begin that hold at most so many examples, in a round's order."""
-        readers = [found.records_from(partition, start[partition]) for partition, found in self._partitions.items()]
+        readers = [
+            found.records_from(partition, start[partition], self.ripe_at)
+            for partition, found in self._partitions.items()
+        ]
         records = [(p, o, count) for _, p, o, count in heapq.merge(*readers) if o < end.get(p, 0)]
         surplus = sum(count for _, _, count in records) - max_examples
         position = dict(start)
@@ -146,7 +162,10 @@ class Backlog:
         begins at its own start.
         """
         begins = {partition: start.get(partition, found.start) for partition, found in self._partitions.items()}
-        readers = [found.records_from(partition, begins[partition]) for partition, found in self._partitions.items()]
+        readers = [
+            found.records_from(partition, begins[partition], self.ripe_at)
+            for partition, found in self._partitions.items()
+        ]
         ends: dict[int, int] = {}
         example_count, last_event_at = 0, 0.0
         for ingest_time, partition, offset, count in heapq.merge(*readers):

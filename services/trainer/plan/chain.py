@@ -29,6 +29,7 @@ from typing import Any
 from common.definition.model import Definition
 from common.errors import InvalidInput
 from common.eventlog.base import Position
+from common.late_labels import LateLabels
 from common.registry.catalog import (
     LEAVE_OUT,
     SKIPPED,
@@ -56,6 +57,8 @@ class ModelState:
     log_name: str = ""
     """Stream.log_name."""
     forgotten: Forgotten = NOTHING
+    late_labels: LateLabels | None = None
+    """Of the stream; None too where the model's rounds do not wait for them."""
 
     @property
     def head(self) -> int:

@@ -8,6 +8,7 @@ from common.eventlog.topics import examples_topic
 from common.registry.catalog import (
     FROM_SCRATCH,
     HEAD_BEFORE,
+    LABELS,
     LEFT_OUT,
     SKIPPED,
     WINDOW,
@@ -22,6 +23,7 @@ from services.trainer.plan import lineage
 from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Stretch
 from services.trainer.plan.chain import Beginning, ModelState, left_out
+from services.trainer.plan.label_ranges import note_of
 from services.trainer.plan.tracked import LogBounds
 from services.trainer.plan.triggers import MANUAL, Fire
 from services.trainer.plan.window import Windows
@@ -81,6 +83,10 @@ class Drafts:
         )  # fmt: skip
         window = state.forgotten.kept_of(window)
         notes |= {WINDOW: ranges_as_json(window)} if window else {}
+        if labels := note_of(
+            state, self._registry, self._log, self._windows, parent=parent, ranges=stretch.ranges, window=window
+        ):
+            notes[LABELS] = labels
         if forgotten := state.forgotten.within(stretch.ranges):
             notes[FORGOTTEN] = forgotten.as_json()
             notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *self.forgotten_of(state, log, stretch.ranges)]

@@ -5,6 +5,7 @@ the first one, and the others are told Conflict, read again and find the round o
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -251,7 +252,9 @@ class Planner:
         return beginning, fresh
 
     def _take_up(self, tracked: Tracked, log: LogBounds, beginning: Beginning) -> int:
-        """Counts what has come since; how many examples are fresh."""
+        """Counts what has come since; how many examples are fresh, and do not wait for their labels."""
+        late = tracked.state.late_labels
+        tracked.backlog.ripe_at = self._clock() - late.wait_seconds if late else math.inf
         tracked.backlog.start_at(beginning.begin, tracked.state.forgotten)
         tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
         return tracked.backlog.examples_from(beginning.judged_to)
@@ -262,7 +265,7 @@ class Planner:
         self._counted[state.model.name] = {
             "head_version": state.head,
             "waiting": tracked.backlog.examples,
-            "judged_before": tracked.backlog.examples - fresh,
+            "judged_before": tracked.backlog.ripe_examples - fresh,
             "judged": self._judged(tracked, fresh),
             "left_out": [
                 *self._drafts.left_out_of(state, log, beginning),
@@ -275,7 +278,7 @@ class Planner:
 
     def _judged(self, tracked: Tracked, fresh: int) -> dict[str, int]:
         """Of what waits and was in a round, why it waits: {a reason to leave out: examples}."""
-        judged = tracked.backlog.examples - fresh
+        judged = tracked.backlog.ripe_examples - fresh
         if not judged:
             return {}
         behind = judged
@@ -304,7 +307,8 @@ class Planner:
             has_planned=bool(rounds),
             retry_at=model.retry_at,
             asked_for=asked_for,
-            judged_before=tracked.backlog.examples - fresh,
+            judged_before=tracked.backlog.ripe_examples - fresh,
+            unlabelled=tracked.backlog.examples - tracked.backlog.ripe_examples,
             upstream=self._upstream(tracked),
             upstream_before=tracked.state.upstream_before,
             shift=_shift_of(tracked.shift),

@@ -126,7 +126,8 @@ class Reading:
             files = self._registry.get_definition(model.definition_digest)
             self._definitions[model.definition_digest] = parse_definition(files)
         stream = self._registry.get_stream(model.stream)
-        if self._log.attach(model.stream, Schema.from_json(stream.schema_json), stream.log_name):
+        schema, definition = Schema.from_json(stream.schema_json), self._definitions[model.definition_digest]
+        if self._log.attach(model.stream, schema, stream.log_name):
             self._on_new_log()
         listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
         rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
@@ -135,12 +136,13 @@ class Reading:
             self._ends[name, head] = self._registry.get_version(name, head).end_position
         return ModelState(
             model=model,
-            definition=self._definitions[model.definition_digest],
+            definition=definition,
             schema_version=stream.schema_version,
             rounds=rounds,
             head_end=self._ends[name, head] if head else {},
             log_name=stream.log_name,
             forgotten=self._registry.forgotten_by(name) if model.forgotten_examples else NOTHING,
+            late_labels=schema.late_labels if definition.labels else None,
         )
 
     def look(self, stream: str) -> LogBounds | str:

@@ -79,6 +79,7 @@ class World:
         begin: of the record from which the policy decides; what lies before has been learned.
         until: epoch seconds at which the replay ends.
         upstream: (epoch seconds, version) of each move of the upstream's production, the oldest first.
+        wait_seconds: that an event waits for its labels, and is in no round.
         shift_of: of two stretches of records, the learned and the new: what has shifted, "" where nothing has.
     """
 
@@ -87,6 +88,7 @@ class World:
     until: float
     cost: Cost
     upstream: Sequence[tuple[float, int]] = ()
+    wait_seconds: float = 0.0
     shift_of: Callable[[Drift, tuple[int, int], tuple[int, int], int], str] | None = None
 
 
@@ -153,14 +155,14 @@ class _Run:
         return done
 
     def _arrived(self) -> int:
-        """Records that are in the log by now."""
-        return int(bisect_right(self._records.times, self._now))
+        """Records that are in the log by now, and do not wait for labels."""
+        return int(bisect_right(self._records.times, self._now - self._world.wait_seconds))
 
     def _next_changes(self, until: float | None) -> Iterator[float]:
         """When the decision may be another one."""
         yield np.inf
         if (arrived := self._arrived()) < len(self._records.times):
-            yield float(self._records.times[arrived])
+            yield float(self._records.times[arrived]) + self._world.wait_seconds
         if until is not None:
             yield until
         moves = self._world.upstream
@@ -267,6 +269,7 @@ class Replays:
         for name, triggers in policies.items():
             world = World(
                 records, begin, now, cost, self._moves(triggers.upstream),
+                state.late_labels.wait_seconds if state.late_labels else 0.0,
                 self._shift_of(state, triggers, records, stream.schema_json),
             )  # fmt: skip
             told.append({"name": name, "not_replayed": _not_replayed(triggers), **asdict(replay(triggers, world))})

@@ -59,6 +59,8 @@ class Situation:
     last_failure: str = ""
     judged_before: int = 0
     """Examples that wait beside the fresh ones: of versions that were rolled back or rejected."""
+    unlabelled: int = 0
+    """Examples that wait for their labels, in none of the counts above."""
     upstream: int = 0
     """The version of triggers.upstream that is in production; 0: none."""
     upstream_before: int = 0
@@ -97,7 +99,8 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
         return Fire(MANUAL)
     if situation.fresh_examples < 1:
         again = f"; {situation.judged_before} that were learned before are learned again with the next"
-        return Wait(f"there is no new example{again if situation.judged_before else ''}")
+        labels = f"; {situation.unlabelled} wait for their labels" if situation.unlabelled else ""
+        return Wait(f"there is no new example{again if situation.judged_before else ''}{labels}")
     if situation.asked_for:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:

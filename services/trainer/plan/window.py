@@ -13,6 +13,7 @@ from common.errors import NotFound
 from common.eventlog.base import Position
 from common.registry.catalog import JsonMap, OffsetRange, Round
 from common.registry.client import RegistryClient
+from services.trainer.plan.chain import ModelState
 
 _MOST_ANCESTORS = 500
 """That are looked at for a plan; each is asked for once."""
@@ -70,6 +71,22 @@ class Windows:
                 found += filter(None, (_newest(piece, share, log_start) for piece in ancestor.ranges))
                 left -= ancestor.judging
             parent = ancestor.parent
+        return _joined(found)
+
+    def learned(self, state: ModelState, parent: int, begins: Position) -> tuple[OffsetRange, ...]:
+        """What the parent and its ancestors learned from these offsets on; joined where they touch, in order."""
+        found: list[OffsetRange] = []
+        for _ in range(_MOST_ANCESTORS if parent else 0):
+            ancestor = self._ancestor(state.model.name, parent, state.rounds)
+            pieces = [
+                OffsetRange(one.partition, max(one.from_offset, begins.get(one.partition, 0)), one.to_offset)
+                for one in ancestor.ranges
+            ]
+            pieces = [one for one in pieces if one.from_offset < one.to_offset]
+            found += pieces
+            parent = ancestor.parent
+            if not pieces or not parent:
+                break
         return _joined(found)
 
     def _ancestor(self, model: str, number: int, rounds: tuple[Round, ...]) -> _Ancestor:

@@ -14,13 +14,14 @@ from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import Attached, SourcedLog
-from common.eventlog.topics import examples_topic
+from common.eventlog.topics import examples_topic, labels_topic
 from common.process.tls import Tls
-from common.registry.catalog import RoundPlan, Version, VersionStatus
+from common.registry.catalog import LABELS, RoundPlan, Version, VersionStatus
 from common.registry.client import RegistryClient
 from common.registry.forgotten import forgotten_of
 from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
+from services.trainer.data.labelling import Labelling
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Fitting, Statistics
@@ -111,11 +112,18 @@ def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
 
 
 def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> RoundData:
-    """Without what the plan says is forgotten."""
-    forgotten = forgotten_of(assignment.plan)
+    """Without what the plan says is forgotten, and with the labels that it joins."""
+    plan, topic = assignment.plan, examples_topic(assignment.plan.stream)
+    forgotten = forgotten_of(plan)
+    log = Forgetting(log, forgotten) if forgotten else log
+    if joined := plan.configuration.get(LABELS):
+        names = [label.name for label in inputs.schema.labels]
+        log = Labelling(
+            log, joined, topic=topic, labels_topic=labels_topic(plan.stream), names=names, ranges=plan.ranges
+        )
     return RoundData(
-        Forgetting(log, forgotten) if forgotten else log,
-        examples_topic(assignment.plan.stream),
+        log,
+        topic,
         assignment.plan.ranges,
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
         inputs.schema,

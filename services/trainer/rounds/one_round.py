@@ -18,6 +18,7 @@ from common.process.tracing import traceparent_of
 from common.registry.catalog import WINDOW, ranges_from_json
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.divided_log import DividedLog
+from services.trainer.data.labelling import Labelling
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
@@ -132,6 +133,8 @@ class RoundWork:
             assert self._program is not None, "it has trained"
             if trained.definition.gate.max_skew is not None:
                 told |= {"skew": found} if (found := skew_of(self._plan, self._program.parent, self._log)) else {}
+            if isinstance(trained.data.log, Labelling):
+                told["labels"] = trained.data.log.told()
             self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
@@ -147,7 +150,7 @@ class RoundWork:
                 files=files,
                 told=told,
                 seconds=self._seconds,
-                log=self._log,
+                log=trained.data.log if isinstance(trained.data.log, Labelling) else self._log,
             )
             version = register(self._assignment, self._registry, self._report, draft)
         if kept:

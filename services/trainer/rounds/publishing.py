@@ -26,7 +26,7 @@ from common.registry.client import RegistryClient
 from common.registry.patches import SMALLEST_FILE_BYTES
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
-from services.trainer.data.dataset import places_of
+from services.trainer.data.dataset import Reading, places_of
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
@@ -237,7 +237,7 @@ def draft_of(
     files: tuple[FileEntry, ...],
     told: Mapping[str, Any],
     seconds: Mapping[str, float],
-    log: EventLog,
+    log: Reading,
 ) -> VersionDraft:
     """`told`: as write_files gave it; `seconds`: by stage; `log`: where the samples of unusable events lie."""
     return VersionDraft(
@@ -334,7 +334,7 @@ def _format_of(payload: bytes, reason: str) -> DeadLetter.Format:
     return DeadLetter.JSON if payload[:1] in (b"{", b"[") else DeadLetter.EXAMPLE
 
 
-def _reasons_of(plan: RoundPlan, log: EventLog, unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
+def _reasons_of(plan: RoundPlan, log: Reading, unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
     """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples.
 
     A sample says where its event lies in the log; `without_payload` counts those too large for a dead letter.

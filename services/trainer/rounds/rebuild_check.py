@@ -19,6 +19,7 @@ from common.registry.catalog import (
     FIRED,
     FROM_SCRATCH,
     HEAD_BEFORE,
+    LABELS,
     LEFT_OUT,
     QUALITY_ALARM,
     SCORES_ALARM,
@@ -43,7 +44,7 @@ from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
 _NOTES = (
-    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
+    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, LABELS, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
     SHIFT, "requested", "drift",
 )  # fmt: skip
 """Keys that a plan's configuration holds beside what its digest names."""

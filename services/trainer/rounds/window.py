@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
-from common.registry.catalog import WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
+from common.registry.catalog import LABELS, WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
 from services.trainer.data.dataset import Reading
 from services.trainer.families.port import Answering
 from services.trainer.rounds.blocks import HeldOut, PreparedBlock, RoundData, prepare
@@ -72,6 +72,7 @@ class Window:
     @classmethod
     def of(cls, plan: RoundPlan, data: RoundData, log: Reading, kept: Kept) -> "Window":
         ranges = ranges_from_json(plan.configuration.get(WINDOW, []))
+        log = data.log if LABELS in plan.configuration else log
         return cls(ranges, data.definition.evaluation.window_examples, kept, data, log)
 
     def blocks(self, model: Answering, own_count: int) -> Iterator[PreparedBlock]:

@@ -41,6 +41,12 @@ def test_a_round_takes_its_time_and_nothing_fires_while_it_runs() -> None:
     assert plans_of(slow) == [(102, 30), (108, 60)], "what comes while a round runs waits for the next"
 
 
+def test_events_that_wait_for_their_labels_arrive_so_much_later() -> None:
+    found = outcome_of(range(100, 110), {"min_examples": 30}, seconds=2.0, wait_seconds=7.0)
+    assert plans_of(found) == [(109, 30), (112, 30), (115, 30)]
+    assert found.freshness_seconds["mean"] == 10.0, "with the wait"
+
+
 @pytest.mark.parametrize(
     ("policy", "plans"),
     [

@@ -1,0 +1,125 @@
+"""Labels that come after their events are learned as if they had come with them, to the bit."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.tfrecord import frame
+from common.registry.catalog import LABELS, Lease, Version
+from services.trainer.protocol.messages import Done
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, rebuilt, serialized
+
+_LATE: Mapping[str, Any] = {
+    "features": [*SCHEMA["features"], {"name": "key", "dtype": "int64"}],
+    "labels": [{"name": "late", "dtype": "int64"}],
+    "late_labels": {"key": "key", "wait_seconds": 100},
+}
+_FILES = definition(estimator="linear_classifier", parameters={})
+_EVENTS, _PER_RECORD, _WAIT = 80, 10, 100.0
+Row = dict[str, Any]
+
+
+def _rows() -> list[Row]:
+    drawn = np.random.default_rng(3)
+    return [{**event(drawn), "key": number} for number in range(_EVENTS)]
+
+
+def _features(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("late", "kind", "amount")}
+
+
+def _platform(directory: Path, records: Sequence[Sequence[Row]]) -> Platform:
+    """With these records of events, a second apart."""
+    platform = Platform(directory, _LATE, exports=False)
+    for number, rows in enumerate(records):
+        headers = RecordHeaders(1, len(rows), 1000.0 + number, b"%016d" % number)
+        platform.log.append("examples.stream", 0, [NewRecord(frame([serialized(row) for row in rows]), headers)])
+    return platform
+
+
+def _append_labels(platform: Platform, labels: Sequence[tuple[float, int, int]]) -> None:
+    """(when, key, label), a record each, in two partitions."""
+    platform.log.create_topic("labels.stream", partition_count=2)
+    for number, (at, key, label) in enumerate(labels):
+        value = frame([serialized({"key": key, "late": label})])
+        headers = RecordHeaders(1, 1, at, b"label %010d" % number)
+        platform.log.append("labels.stream", number % 2, [NewRecord(value, headers)])
+
+
+def _joining(platform: Platform, lease: Lease, *, trains_late: bool = False) -> Lease:
+    """The lease with a plan that joins all labels that there are."""
+    ends = platform.log.end_position("labels.stream")
+    pieces = [{"partition": one, "from_offset": 0, "to_offset": end} for one, end in ends.items()]
+    note = {
+        "key": "key", "wait_seconds": _WAIT, "trains_late": trains_late, "labels": pieces, "new": {}, "events": [],
+        "ends": {},
+    }  # fmt: skip
+    plan = replace(lease.round.plan, configuration={**lease.round.plan.configuration, LABELS: note})
+    return replace(lease, round=replace(lease.round, plan=plan))
+
+
+def _version(platform: Platform, lease: Lease) -> Version:
+    outcome = platform.train(lease)
+    assert isinstance(outcome, Done), outcome
+    return platform.registry.versions[-1]
+
+
+def _cut(rows: Sequence[Row]) -> list[Sequence[Row]]:
+    return [rows[start : start + _PER_RECORD] for start in range(0, len(rows), _PER_RECORD)]
+
+
+@pytest.fixture(scope="module")
+def with_labels(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    """What a round learns from events that bring their labels, but for the first ten."""
+    rows = _rows()
+    records = _cut([*map(_features, rows[:10]), *rows[10:]])
+    platform = _platform(tmp_path_factory.mktemp("with"), records)
+    return _version(platform, platform.lease(_FILES))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_shuffled_delayed_and_repeated_labels_in_time_give_the_bits_of_labels_that_came_with_their_events(
+    with_labels: Version, tmp_path: Path, seed: int
+) -> None:
+    rows, drawn = _rows(), random.Random(seed)
+    labels = [(1000.0 + row["key"] // 10 + drawn.uniform(-50, 99), row["key"], row["late"]) for row in rows[10:]]
+    labels += [(at + 200.0, key, 1 - label) for at, key, label in drawn.sample(labels, 30)]  # again, and otherwise
+    labels += [(1000.0 + 2 * _WAIT + 1, key, 1) for key in range(5)]  # too late for anything
+    platform = _platform(tmp_path, _cut([*map(_features, rows)]))
+    _append_labels(platform, drawn.sample(sorted(labels), len(labels)) if seed == 1 else sorted(labels))
+    lease = _joining(platform, platform.lease(_FILES), trains_late=True)
+    version = _version(platform, lease)
+    assert version.weights_digest == with_labels.weights_digest
+    assert version.metrics["candidate"] == with_labels.metrics["candidate"]
+    assert version.environment["labels"] == {
+        "wait_seconds": _WAIT, "in_time": 70, "never": 10, "late": 0, "again": 0,
+    }  # fmt: skip
+    found = rebuilt(platform, lease, 1)
+    assert (found.weights_digest, found.missing, found.differences) == (version.weights_digest, (), ())
+
+
+def test_late_labels_are_counted_and_learned_as_further_examples_where_the_definition_says_so(tmp_path: Path) -> None:
+    """As a log would have it whose first record holds these events once more, with their labels."""
+    rows = _rows()
+    labels = [(1000.0 + row["key"] // 10, row["key"], row["late"]) for row in rows[10:]]
+    labels += [(1000.0 + 1.5 * _WAIT, row["key"], row["late"]) for row in rows[:7]]
+    records = _cut([*map(_features, rows[:10]), *rows[10:]])
+    by_hand = _platform(tmp_path / "by hand", [[*records[0], *rows[:7]], *records[1:]])
+    expected = _version(by_hand, by_hand.lease(_FILES))
+    found = {}
+    for trains_late in (True, False):
+        platform = _platform(tmp_path / str(trains_late), _cut([*map(_features, rows)]))
+        _append_labels(platform, labels)
+        found[trains_late] = _version(platform, _joining(platform, platform.lease(_FILES), trains_late=trains_late))
+    trained, left_out = found[True], found[False]
+    assert trained.weights_digest == expected.weights_digest != left_out.weights_digest
+    assert trained.events_trained + trained.events_held_out == _EVENTS + 7
+    assert left_out.events_trained + left_out.events_held_out == _EVENTS
+    assert [one.environment["labels"]["late"] for one in (trained, left_out)] == [7, 7]
+    assert [one.environment["labels"]["again"] for one in (trained, left_out)] == [7, 0]

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from e2e_tests.faults.history import AliasMove, CanaryMove, CanarySeen, Entry, KeyedAnswer, StageDecided, of_kind
-from e2e_tests.faults.liveness import SWITCH_SECONDS, Liveness
+from e2e_tests.faults.liveness import Liveness
 from e2e_tests.faults.stream import MODEL
 from e2e_tests.faults.violation import Violation
 
+SETTLED_SECONDS = 2.0
+"""How long after a stage has begun replicas have heard of it."""
 AWAY_SECONDS = 5.0
 """How long a version may still answer, while no fault is about, that was taken away as canary."""
 
@@ -28,23 +30,28 @@ def is_canarys(version: int, share: float, key: str) -> bool:
 
 
 def _other_sides(history: Sequence[Entry]) -> Iterator[Violation]:
-    """Answers while a stage was in force that replicas had time to hear of."""
-    live, stages = Liveness(history), _stages(history)
-    begins = [begin for begin, _, _ in stages]
-    for answer in of_kind(history, KeyedAnswer):
-        place = bisect_right(begins, answer.at) - 1
-        if place < 0:
-            continue
-        begin, end, seen = stages[place]
-        settled = begin + SWITCH_SECONDS <= answer.at and answer.until <= end
-        if not settled or live.is_disturbed(begin, answer.until):
-            continue
-        if is_canarys(seen.version, seen.share, answer.key) != (answer.version == seen.version):
-            text = (
-                f"key {answer.key} was answered by version {answer.version} while version {seen.version} was canary of "
-                f"{seen.share:g} % (stage {seen.stage + 1})"
-            )
-            yield Violation(8, text, answer.at)
+    """A canary that answers another key than its own; and production that answers one of the canary's, once replicas
+    have it and have heard of the stage, while no fault is about."""
+    live, stages, answers = Liveness(history), _stages(history), list(of_kind(history, KeyedAnswer))
+    looks = sorted(of_kind(history, CanarySeen), key=lambda one: one.at)
+    for answer in answers:
+        until = bisect_right(looks, answer.until, key=lambda one: one.at) + 1  # replicas may hear of it before a look
+        shares = [seen.share for seen in looks[:until] if seen.version == answer.version]
+        is_other = bool(shares) and not is_canarys(answer.version, max(shares), answer.key)
+        if is_other and not live.was_live(answer.version, answer.at, answer.until):
+            yield Violation(8, f"{_told(answer)} while that was canary of {max(shares):g} %", answer.at)
+    for begin, end, seen in stages:
+        first = min((one.at for one in answers if one.version == seen.version), default=end)
+        settled = max(begin, first) + SETTLED_SECONDS
+        for answer in (one for one in answers if settled <= one.at and one.until <= end):
+            is_its = is_canarys(seen.version, seen.share, answer.key)
+            if is_its and answer.version != seen.version and not live.is_disturbed(begin, answer.until):
+                text = f"{_told(answer)} while version {seen.version} was canary of {seen.share:g} %"
+                yield Violation(8, text, answer.at)
+
+
+def _told(answer: KeyedAnswer) -> str:
+    return f"key {answer.key} was answered by version {answer.version}"
 
 
 def _stages(history: Sequence[Entry]) -> list[tuple[float, float, CanarySeen]]:

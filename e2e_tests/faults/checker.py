@@ -1,4 +1,4 @@
-"""The judge: pure functions from a history (history.py) to what breaks one of the seven rules.
+"""The judge: pure functions from a history (history.py) to what breaks one of the eight rules.
 
 1. Every acknowledged event is in the log exactly once (retries with the same key included), and none that was refused.
 2. The versions' ranges are contiguous, do not overlap, start where the parent ended, and trained + held out equals the

@@ -43,7 +43,7 @@ gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
 _WATCHED = "rollout: {judge: {metric: error_rate, margin: 0.5}, back: manual}\n"
 _STAGED = """rollout:
   judge: {metric: error_rate, margin: 0.5, min_samples: 20}
-  canary: {share: [30, 60], by: key, stage_samples: 60, max_samples: null}
+  canary: {share: [30, 60], by: key, stage_samples: 100, max_samples: null}
 """
 
 

@@ -129,6 +129,7 @@ def sound() -> list[Entry]:
         CanaryMove(320.0, 0, 2),
         *[CanarySeen(at, at, 2, 0, 30.0) for at in (321.0, 338.0)],
         KeyedAnswer(322.0, 322.1, IN, 3),  # replicas need not have heard of the stage
+        KeyedAnswer(330.0, 330.1, IN, 2),
         KeyedAnswer(337.0, 337.1, IN, 2),
         KeyedAnswer(337.2, 337.3, OUT, 3),
         StageDecided(338.5, 2, 0, "advance"),
@@ -252,11 +253,11 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (7, "a label twice", "on 11 labels when 10 had been sent", alter(EvidenceSeen, 0, tracks={"version 2 as a": 11})),
     (7, "a judge that stopped", "0 were counted", alter(EvidenceSeen, 2, labelled=20)),
     (7, "nothing in the end", "when all faults were over", drop(Labelled, 1)),
-    (8, "a key of production", "while version 2 was canary of 30 %", add(KeyedAnswer(337.4, 337.5, OUT, 2))),
-    (8, "a key of the canary", "was answered by version 3", alter(KeyedAnswer, 1, version=3)),
+    (8, "a key of production", "by version 2 while that was canary", add(KeyedAnswer(330.4, 330.5, OUT, 2))),
+    (8, "a key of the canary", "was answered by version 3", alter(KeyedAnswer, 2, version=3)),
     (8, "a stage decided twice", "was decided 2 times", add(StageDecided(340.0, 2, 0, "advance"))),
     (8, "an earlier stage", "went from stage 2 back", add(CanarySeen(358.2, 358.2, 2, 0, 30.0))),
-    (8, "a canary that is gone", "5.5 s after it was canary no more", alter(KeyedAnswer, 4, at=364.0)),
+    (8, "a canary that is gone", "5.5 s after it was canary no more", alter(KeyedAnswer, 5, at=364.0)),
     (6, "waiting for ever", "10 events as waiting; by the log", alter(AccountSeen, 2, waiting=10, trained=22)),
 ]  # fmt: skip
 

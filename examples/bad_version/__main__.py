@@ -20,7 +20,7 @@ from headrace.client.platform import Client
 from headrace.files.definition_folder import read_folder
 from headrace.local.launcher import Launcher
 
-STREAM, MODEL = "parcels", "late"
+STREAM, MODEL = "parcels", "parcels-late"
 _ROUND_EVENTS, _ROWS = 1_000, 50
 _LONGEST_SECONDS = 300.0
 _LOOK_SECONDS = 0.2
@@ -36,12 +36,14 @@ def main() -> None:
             launcher.up(port_offset=None)
             launcher.wait_until_ready()
             with launcher.client(by="examples.bad_version") as client:
-                _Story(client).tell()
+                Story(client).tell()
         finally:
             launcher.close()
 
 
-class _Story:
+class Story:
+    """On a platform that runs; prints each thing that happens, with the seconds since the beginning."""
+
     def __init__(self, client: Client) -> None:
         self._client, self._random, self._began = client, np.random.default_rng(7), time.monotonic()
         self._parcels = 0

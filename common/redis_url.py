@@ -7,20 +7,32 @@ Behind it, after `?`: `password_file`, read at each connection, so that it can b
 
 With `sentinel_master=NAME` the host is a Sentinel, and `sentinels=host:port,host:port` are others: each connection is
 made to the Redis that they call the master NAME then. User, password and database are those of the master.
+
+With `cluster_nodes=host:port,host:port` the host is a node of a Redis Cluster and these, which may be none, are
+others: each connection is made to the master of its key. User and password are those of all nodes; a cluster has
+database 0 only.
 """
 
+import random
 import ssl
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from common.errors import InvalidInput, Unavailable
 from common.peers import client_context, password_in
 
+if TYPE_CHECKING:
+    from redis import Redis
+
 _FORMS = "redis://host:port/db, rediss://host:port/db or unix:///path"
 _PORT, _SENTINEL_PORT = 6379, 26379
-_SENTINEL_SECONDS = 1.0
-_MASTER, _OTHERS = "sentinel_master", "sentinels"
+_LOOK_SECONDS = 1.0
+_MASTER, _OTHERS, _NODES = "sentinel_master", "sentinels", "cluster_nodes"
+NOT_HERE = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED"))
+"""Codes with which a node of a cluster answers what another one has, or will have in a moment: whoever is answered so
+connects anew."""
 _OF_ALL, _OF_TLS = ("password_file",), ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -58,52 +70,92 @@ class RedisUrl:
             raise InvalidInput(f"{what}, which is malformed; expected {_FORMS}") from error
         if parts.scheme not in ("redis", "rediss", "unix"):
             raise InvalidInput(f"{what}, expected {_FORMS}")
-        sentinels = (_MASTER, _OTHERS) if not is_path else ()
-        known = (*_OF_ALL, *sentinels, *(_OF_TLS if parts.scheme == "rediss" else ()))
+        followed = (_MASTER, _OTHERS, _NODES) if not is_path else ()
+        known = (*_OF_ALL, *followed, *(_OF_TLS if parts.scheme == "rediss" else ()))
         if unknown := sorted(options.keys() - set(known)):
             raise InvalidInput(f"{what}: unknown option {', '.join(unknown)}; known are {', '.join(known)}")
         if password and "password_file" in options:
             raise InvalidInput(f"{what}: it has a password and a password_file; take one away")
         if _OTHERS in options and not options.get(_MASTER):
             raise InvalidInput(f"{what}: sentinels needs sentinel_master, the name of the master that they watch")
+        if _NODES in options and (database or _MASTER in options):
+            raise InvalidInput(f"{what}: a Redis Cluster has database 0 only, and no Sentinels")
         path = parts.path if is_path else ""
-        return cls(shown, parts.scheme == "rediss", host, port, path, database, user, password, options)
+        found = cls(shown, parts.scheme == "rediss", host, port, path, database, user, password, options)
+        try:
+            found.places()
+        except ValueError as error:
+            raise InvalidInput(f"{what}: expected host:port,host:port in {_OTHERS} or {_NODES}") from error
+        return found
 
     @property
-    def has_sentinels(self) -> bool:
-        return _MASTER in self.options
+    def mode(self) -> str:
+        """What stands behind the URL: single, sentinel or cluster."""
+        return "sentinel" if _MASTER in self.options else "cluster" if self.is_cluster else "single"
 
-    def located(self) -> Self:
-        """With host and port of the master, where Sentinels know it; blocks for as many seconds as there are of them.
+    @property
+    def is_cluster(self) -> bool:
+        return _NODES in self.options
+
+    @property
+    def fails_over(self) -> bool:
+        """Whether `located` asks others where a connection has to go."""
+        return self.mode != "single"
+
+    def located(self, key: bytes = b"") -> Self:
+        """With host and port of the Redis to connect to: the master that the Sentinels name, or in a cluster the master
+        of the key. Blocks for as many seconds as there are Sentinels or nodes.
 
         Raises:
-            Unavailable: no Sentinel answers, or none knows the master.
+            Unavailable: none of them answers, or none knows the master.
         """
-        if not self.has_sentinels:
-            return self
+        if self.mode == "sentinel":
+            name = self.options[_MASTER]
+            return self._as_told(
+                self.places(), "Sentinel", f"the master {name}",
+                lambda sentinel: sentinel.sentinel_get_master_addr_by_name(name), has_login=False,
+            )  # fmt: skip
+        if self.is_cluster:
+            # Any node knows: those that ask at the same time, after a failover, do not all ask the same.
+            places = self.places()
+            random.shuffle(places)
+            return self._as_told(places, "node", f"the master of {key.decode()}", lambda node: _master_of(key, node))
+        return self
+
+    def places(self) -> list[tuple[str, int]]:
+        """Host and port of each Sentinel or node that the URL names."""
+        others = self.options.get(_NODES if self.is_cluster else _OTHERS, "")
+        default = _PORT if self.is_cluster else _SENTINEL_PORT
+        return [(self.host, self.port), *(_host_and_port(place, default) for place in others.split(",") if place)]
+
+    def _as_told(
+        self, places: Iterable[tuple[str, int]], who: str, what: str,
+        ask: "Callable[[Redis], Any]", *, has_login: bool = True,
+    ) -> Self:  # fmt: skip
         # Here, because it takes a tenth of a second, and serving asks Redis without it.
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        name, faults = self.options[_MASTER], []
-        for place in (f"{self.host}:{self.port}", *filter(None, self.options.get(_OTHERS, "").split(","))):
-            host, _, port = place.rpartition(":")
-            tls: dict[str, Any] = {key: self.options[key] for key in _OF_TLS if key in self.options}
+        tls: dict[str, Any] = {key: self.options[key] for key in _OF_TLS if key in self.options}
+        login, faults = self.login() if has_login else (), []
+        for host, port in places:
             try:
                 with redis.Redis(
-                    host=host or place, port=int(port) if host else _SENTINEL_PORT,
-                    socket_timeout=_SENTINEL_SECONDS, socket_connect_timeout=_SENTINEL_SECONDS, ssl=self.is_tls,
-                    decode_responses=True, retry=Retry(NoBackoff(), 0), **tls,
-                ) as sentinel:  # fmt: skip
-                    found = sentinel.sentinel_get_master_addr_by_name(name)
-            except (redis.RedisError, OSError, ValueError) as error:
-                faults.append(f"{place}: {error}")
+                    host=host, port=port, username=login[0] if len(login) > 1 else None,
+                    password=login[-1] if login else None, socket_timeout=_LOOK_SECONDS,
+                    socket_connect_timeout=_LOOK_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True,
+                    ssl=self.is_tls, **tls,
+                ) as asked:  # fmt: skip
+                    found = ask(asked)
+            except (redis.RedisError, OSError) as error:
+                faults.append(f"{host}:{port}: {error}")
                 continue
             if found:
-                return replace(self, host=str(found[0]), port=int(found[1]))
-            faults.append(f"{place} knows no master {name}")
-        raise Unavailable(f"no Sentinel names the master {name} ({'; '.join(faults)})")
+                # A node that does not know its own address gives none.
+                return replace(self, host=str(found[0] or host), port=int(found[1]))
+            faults.append(f"{host}:{port} knows no {what.removeprefix('the ')}")
+        raise Unavailable(f"no {who} names {what} ({'; '.join(faults)})")
 
     def login(self) -> tuple[str, ...]:
         """Words for AUTH; () without a password. Raises Unavailable: the file cannot be read."""
@@ -120,3 +172,19 @@ class RedisUrl:
             return client_context(*(self.options.get(name, "") for name in _OF_TLS))
         except (OSError, ValueError) as error:
             raise Unavailable(f"the certificates for {self.shown} cannot be used: {error}") from error
+
+
+def _host_and_port(place: str, default: int) -> tuple[str, int]:
+    host, _, port = place.rpartition(":")
+    return (host, int(port)) if host else (place, default)
+
+
+def _master_of(key: bytes, node: "Redis") -> Any:
+    """(host, port), by the slots of the cluster as the node knows them; None: the slot has no master."""
+    from redis.crc import key_slot
+
+    slot, slots = key_slot(key), node.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+    for first, last, (host, port, *_), *_ in slots:
+        if first <= slot <= last:
+            return host, port
+    return None

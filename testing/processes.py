@@ -27,6 +27,15 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def free_port_with(offset: int) -> int:
+    """A free port, with another one as far above it."""
+    while True:
+        port = free_port()
+        if port + offset <= _LAST_PORT and _is_free(port + offset):
+            _given.add(port + offset)
+            return port
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,6 +9,9 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import redis
 
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
@@ -61,6 +64,10 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         wait_until(self._answers, "Redis answers")
+
+    def client(self) -> Any:
+        """redis-py's; its stubs do not know that keys may be bytes."""
+        return redis.Redis.from_url(self.url)
 
     def is_up(self) -> bool:
         return self.process is not None and self.process.poll() is None

@@ -24,6 +24,7 @@ class Health:
     def __init__(self, *conditions: str) -> None:
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = dict.fromkeys(conditions, "starting")
+        self._oks: dict[str, str] = {}
         self._buts: dict[str, str] = {}
         self._asks: dict[str, Callable[[], str]] = {}
         self._stopping = False
@@ -35,8 +36,10 @@ class Health:
             self._listeners.append(listener)
         listener(self.is_ready())
 
-    def satisfy(self, condition: str, *, but: str = "") -> None:
-        """Marks a condition as holding. `but`: what is wrong all the same, shown by /readyz."""
+    def satisfy(self, condition: str, *, by: str = "", but: str = "") -> None:
+        """Marks a condition as holding. /readyz shows `by` what, and with `but` what is wrong all the same."""
+        with self._lock:
+            self._oks[condition] = f"ok, {by}" if by else "ok"
         self._set(condition, "", but=but)
 
     def fail(self, condition: str, reason: str) -> None:
@@ -69,8 +72,10 @@ class Health:
         """{condition: "ok", "ok, but ..." or the reason why it does not hold}."""
         with self._lock:
             found = self._buts | {name: ask() for name, ask in self._asks.items()}
-            buts = {name: f"ok, but {but}" for name, but in found.items() if but}
-            shown = {name: reason or buts.get(name, "ok") for name, reason in self._reasons.items()}
+            buts = {name: f", but {but}" for name, but in found.items() if but}
+            shown = {
+                name: reason or self._oks.get(name, "ok") + buts.get(name, "") for name, reason in self._reasons.items()
+            }
             return shown | ({"stopping": "draining"} if self._stopping else {})
 
     def _set(self, condition: str, reason: str, *, but: str = "") -> None:

@@ -243,7 +243,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, large, manager, health)
     web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))
-    others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
+    others = [loop.create_task(front.queue_clients.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
     stop_reports = _start_reports(start, front, counts, sock)
     gc.collect()
@@ -259,7 +259,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     web_server.should_exit = True
     await _drain(front, [web, loop.create_task(grpc_server.stop(settings.drain_seconds))], settings.drain_seconds)
     await manager.stop(settings.drain_seconds)
-    asynchronous.close()
+    await asynchronous.close()
     if request_log is not None:
         await asyncio.to_thread(request_log.stop, timeout_seconds=_LAST_RECORDS_SECONDS)
     await _end(web, others)
@@ -308,7 +308,7 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
         lambda: front.state,
         counts,
         queues=lambda: {target: route.queue.depth for target, route in tuple(front.routes.items())},
-        queue_faults=lambda: front.queue_client.faults,
+        queue_faults=lambda: front.queue_clients.faults,
         instance_id=settings.replica or f"{socket.gethostname()}-{os.getpid()}",
         address=address,
         started_at=time.time(),

@@ -23,13 +23,14 @@ from typing import Any, cast
 
 import orjson
 import redis.asyncio as redis
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 from common.errors import Conflict, Unavailable
 from common.process.retry import Backoff, Pauses
+from common.redis_cluster import cluster_of, login_of
 from common.redis_url import RedisUrl
 from services.ingest import metrics
 from services.ingest.once.keys import KEPT_REFUSALS, Answer, Refusal, RequestKey
@@ -37,6 +38,8 @@ from services.ingest.once.keys import KEPT_REFUSALS, Answer, Refusal, RequestKey
 logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 16
+_CLUSTER_CONNECTIONS = 1_000
+"""There a request that finds none free does not wait for it."""
 _BACKOFF = Backoff(first_seconds=0.01, longest_seconds=0.2)
 _PREFIX = "{ingest}"
 
@@ -96,27 +99,30 @@ class SharedWindow:
     wait_seconds: float
 
 
-class _Login(CredentialProvider):
-    """Asked at each connection."""
-
-    def __init__(self, url: RedisUrl) -> None:
-        self._url = url
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        return self._url.login()  # type: ignore[return-value]  # one word or two
+def _client(url: RedisUrl) -> "redis.Redis | RedisCluster":
+    if url.is_cluster:
+        return cluster_of(url, timeout_seconds=_TIMEOUT_SECONDS, connections=_CLUSTER_CONNECTIONS)
+    pool = redis.BlockingConnectionPool(
+        **_connecting(url),
+        max_connections=_CONNECTIONS,
+        timeout=_TIMEOUT_SECONDS,
+        socket_timeout=_TIMEOUT_SECONDS,
+        socket_connect_timeout=_TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return redis.Redis(connection_pool=pool)
 
 
 def _connecting(url: RedisUrl) -> dict[str, Any]:
     """The arguments of redis-py's pool."""
-    has_login = url.password or "password_file" in url.options
-    told: dict[str, Any] = {"db": url.database, "credential_provider": _Login(url) if has_login else None}
+    told: dict[str, Any] = {"db": url.database, "credential_provider": login_of(url)}
     if url.path:
         return told | {"connection_class": redis.UnixDomainSocketConnection, "path": url.path}
     told |= {"host": url.host, "port": url.port}
     if url.is_tls:
         told |= {name: path for name, path in url.options.items() if name.startswith("ssl_")}
     connection = redis.SSLConnection if url.is_tls else redis.Connection
-    return told | {"connection_class": _to_the_master(connection, url) if url.has_sentinels else connection}
+    return told | {"connection_class": _to_the_master(connection, url) if url.fails_over else connection}
 
 
 def _to_the_master(connection: type[redis.Connection], url: RedisUrl) -> type[redis.Connection]:
@@ -144,16 +150,8 @@ class SharedKeys:
 
     def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: int) -> None:
         """Does not connect. Raises InvalidInput when the URL is none of Redis."""
-        pool = redis.BlockingConnectionPool(
-            **_connecting(RedisUrl.parse(url)),
-            max_connections=_CONNECTIONS,
-            timeout=_TIMEOUT_SECONDS,
-            socket_timeout=_TIMEOUT_SECONDS,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
         self.window = window
-        self._redis = redis.Redis(connection_pool=pool)
+        self._redis = _client(RedisUrl.parse(url))
         self._holder, self._incarnation = holder, incarnation
         self._is_away = False
 

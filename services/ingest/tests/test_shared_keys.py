@@ -22,6 +22,7 @@ from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
 from testing.processes import free_ports
+from testing.redis_cluster import RedisCluster
 from testing.redis_sentinel import watched_redis
 from testing.redis_server import RedisServer
 from testing.secure_redis import secure_redis
@@ -259,6 +260,29 @@ def test_the_window_is_bounded_by_number_and_time(platform: Platform) -> None:
 
 def _redis(platform: Platform) -> Any:
     return redis_py.Redis.from_url(platform.redis.url)
+
+
+def test_replicas_share_keys_in_a_redis_cluster(tmp_path: Path) -> None:
+    cluster = RedisCluster(tmp_path)
+    cluster.start()
+    window, request = SharedWindow(60.0, 100, 60.0, 0.0), RequestKey(b"a", b"b")
+
+    async def claim_both() -> Answer | None:
+        first, second = (SharedKeys(cluster.url, window, holder=name, incarnation=1) for name in ("one", "two"))
+        try:
+            assert await first.claim("flights", request) is None
+            with pytest.raises(Unavailable, match="replica one has the same idempotency key"):
+                await second.claim("flights", request)
+            await first.keep("flights", request, Answer(2, (), {0: 7}))
+            return await second.claim("flights", request)
+        finally:
+            await first.close()
+            await second.close()
+
+    assert asyncio.run(claim_both()) == Answer(2, (), {0: 7}, duplicate=True)
+    with cluster.master_of(b"{ingest}").client() as master:
+        assert master.keys("{ingest}:key:flights:*")
+    cluster.stop()
 
 
 def test_keys_are_shared_over_tls_with_a_password_from_a_file(tmp_path: Path) -> None:

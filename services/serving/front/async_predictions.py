@@ -10,7 +10,6 @@ What a crash in `submit` leaves behind: nothing, or a prediction whose id nobody
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -22,10 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from common.access.principal import current
-from common.errors import Unavailable
 from protos import queue_pb2
 from services.serving.front.routing import Route
 from services.serving.options.settings import ServingSettings
+from services.serving.queue.async_redis import AsyncRedis, Places
 from services.serving.queue.async_scripts import (
     ADVANCE,
     FORGET,
@@ -39,15 +38,9 @@ from services.serving.queue.async_scripts import (
     TOO_MANY,
     WAITS,
 )
-from services.serving.queue.redis_connection import Argument, RedisConnection, Reply, connect
-from services.serving.queue.scripts import Script
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
-PREFIX = "headrace:prediction:"
-_INDEX, _BYTES, _OPEN = "headrace:predictions", "headrace:predictions:bytes", "headrace:predictions:open"
-_LINES = "headrace:predictions:lines"
-_ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _POLL_AGAIN_SECONDS = 0.2
 _TURN_SECONDS, _LOOK_FOR_LINES_SECONDS = 0.005, 1.0
@@ -59,7 +52,6 @@ _TURNS_OF_ONE = 8
 """That a request costs at most, however many rows it has."""
 _POLLED_AT_ONCE = 500
 _MOST_WAITING = 2_000
-_ID_BYTES = 16
 UntilGone = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that ends when nobody waits for the answer of a request any more."""
 
@@ -117,10 +109,10 @@ class AsyncPredictions(Collector):
 
     def __init__(self, redis_url: str, *, queue_limit: int, limits: AsyncLimits) -> None:
         self.limits = limits
-        self._redis_url = redis_url
         self._queue_limit = queue_limit
-        self._connection: RedisConnection | None = None
-        self._connecting = asyncio.Lock()
+        self._redis = AsyncRedis(redis_url)
+        self._places = set[Places]() if self._redis.is_cluster else {Places()}
+        """Where this front has put or found predictions."""
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self.waiting_count = 0
         """Requests that wait for an answer at this front."""
@@ -153,9 +145,11 @@ class AsyncPredictions(Collector):
         """
         limits = self.limits
         seconds = limits.deadline_seconds if deadline_seconds is None else deadline_seconds
-        prediction_id = secrets.token_hex(_ID_BYTES)
+        places = Places(route.queue.name if self._redis.is_cluster else "")
+        self._places.add(places)
+        prediction_id = places.new_id()
         request.request_id = prediction_id.encode()
-        request.reply_to = PREFIX + prediction_id
+        request.reply_to = places.prefix + prediction_id
         request.deadline_at_micros = int((time.time() + seconds) * 1e6)
         header = {
             "model": route.version.model,
@@ -169,12 +163,15 @@ class AsyncPredictions(Collector):
         asks, batch = current(), route.queue.load.at_once
         principal = asks.name if asks.is_identified else ""
         ahead = min(max(_BATCHES_AHEAD * batch * max(route.queue.runners, 1), _FEWEST_AHEAD), _MOST_AHEAD)
-        taken = await self._run(
+        taken = await self._redis.run(
             SUBMIT,
-            [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
+            [
+                route.queue.key, route.queue.serving_key, request.reply_to, places.index, places.of_all("bytes"),
+                places.of_all("open"), places.of_all(f"request:{prediction_id}"), places.of_all("lines"),
+            ],
             [
                 self._limit_of(route), request.SerializeToString() + serialized, prediction_id, orjson.dumps(header),
-                int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, PREFIX,
+                int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, places.prefix,
                 principal, max(1, min(row_count, _TURNS_OF_ONE * batch)), f"{ahead} {batch}",
             ],
         )  # fmt: skip
@@ -194,13 +191,13 @@ class AsyncPredictions(Collector):
 
     async def _give_turns(self) -> None:
         while True:
-            try:
-                if await self._run(ADVANCE, [], [PREFIX]):
-                    self._is_waited_for.set()
-                else:
-                    self._is_waited_for.clear()
-            except RequestFailed:
-                await asyncio.sleep(_POLL_AGAIN_SECONDS)
+            self._is_waited_for.clear()
+            for places in tuple(self._places):
+                try:
+                    if await self._redis.run(ADVANCE, [places.of_all("lines")], [places.prefix]):
+                        self._is_waited_for.set()
+                except RequestFailed:
+                    await asyncio.sleep(_POLL_AGAIN_SECONDS)
             if self._is_waited_for.is_set():
                 await asyncio.sleep(_TURN_SECONDS)
                 continue
@@ -225,9 +222,11 @@ class AsyncPredictions(Collector):
             error_message="the deadline passed before a runner answered",
         )
         batch = queue_pb2.ReplyBatch(replies=[late]).SerializeToString()
-        found = await self._run(READ, [PREFIX + prediction_id], [batch, int(time.time() * 1e6)])
+        places = self._places_of(prediction_id)
+        found = await self._redis.run(READ, [places.prefix + prediction_id], [batch, int(time.time() * 1e6)])
         if not isinstance(found, list):
             raise _unknown(prediction_id)
+        self._places.add(places)
         header = orjson.loads(found[0])
         reply = queue_pb2.ReplyBatch.FromString(found[1]).replies[0] if len(found) > 1 else None
         return StoredPrediction(
@@ -283,18 +282,21 @@ class AsyncPredictions(Collector):
         """One look at all the lists in some milliseconds is cheaper than a blocked connection for each of them."""
         try:
             while self._waiting:
-                ids = list(self._waiting)
-                try:
-                    for start in range(0, len(ids), _POLLED_AT_ONCE):
-                        await self._look_at(ids[start : start + _POLLED_AT_ONCE])
-                except RequestFailed:
-                    await asyncio.sleep(_POLL_AGAIN_SECONDS)
+                by_places: dict[Places, list[str]] = {}
+                for prediction_id in self._waiting:
+                    by_places.setdefault(self._places_of(prediction_id), []).append(prediction_id)
+                for places, ids in by_places.items():
+                    try:
+                        for start in range(0, len(ids), _POLLED_AT_ONCE):
+                            await self._look_at(places, ids[start : start + _POLLED_AT_ONCE])
+                    except RequestFailed:
+                        await asyncio.sleep(_POLL_AGAIN_SECONDS)
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             self._poll = None
 
-    async def _look_at(self, ids: list[str]) -> None:
-        lengths = await self._run(LENGTHS, [PREFIX + prediction_id for prediction_id in ids], [])
+    async def _look_at(self, places: Places, ids: list[str]) -> None:
+        lengths = await self._redis.run(LENGTHS, [places.prefix + prediction_id for prediction_id in ids], [])
         assert isinstance(lengths, list)
         for prediction_id, length in zip(ids, lengths, strict=True):
             if length != 1:
@@ -311,7 +313,14 @@ class AsyncPredictions(Collector):
         Raises:
             RequestFailed: NOT_FOUND for an id that nobody knows.
         """
-        forgotten = await self._run(FORGET, [PREFIX + prediction_id, _INDEX, _BYTES], [prediction_id])
+        places = self._places_of(prediction_id)
+        keys = [
+            places.prefix + prediction_id,
+            places.index,
+            places.of_all("bytes"),
+            places.of_all(f"request:{prediction_id}"),
+        ]
+        forgotten = await self._redis.run(FORGET, keys, [prediction_id])
         if forgotten is None:
             raise _unknown(prediction_id)
         self._counts["forgotten"] += 1
@@ -320,14 +329,23 @@ class AsyncPredictions(Collector):
     async def status(self) -> Mapping[str, Any]:
         """How many are open or kept, the bytes that are counted for them, how many requests wait at this front for an
         answer, and queues at which requests wait for their turn; empty while Redis is away."""
+        count = held = lines = 0
         try:
-            count = await self._ask(b"ZCARD", _INDEX)
-            counted = await self._ask(b"HGET", _BYTES, b"")
-            lines = await self._ask(b"HLEN", _LINES)
+            for places in tuple(self._places):
+                count += int(str(await self._redis.ask("ZCARD", places.index)))
+                counted = await self._redis.ask("HGET", places.of_all("bytes"), b"")
+                held += int(counted) if isinstance(counted, bytes) else 0
+                lines += int(str(await self._redis.ask("HLEN", places.of_all("lines"))))
         except RequestFailed:
             return {}
-        held = int(counted) if isinstance(counted, bytes) else 0
         return {"count": count, "bytes": held, "waiting": self.waiting_count, "lines": lines}
+
+    def _places_of(self, prediction_id: str) -> Places:
+        """Raises RequestFailed: NOT_FOUND for what is no id."""
+        places = Places.of(prediction_id)
+        if places is None or bool(places.model) != self._redis.is_cluster:
+            raise _unknown(prediction_id)
+        return places
 
     def stop(self) -> None:
         """Ends all waiting, now and later: who waits is told what is known."""
@@ -335,12 +353,11 @@ class AsyncPredictions(Collector):
         for prediction_id in list(self._waiting):
             self._wake(prediction_id)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for task in (self._poll, self._turns):
             if task is not None:
                 task.cancel()
-        if self._connection is not None:
-            self._connection.close()
+        await self._redis.close()
 
     def collect(self) -> Iterator[Metric]:
         predictions = CounterMetricFamily(
@@ -354,28 +371,6 @@ class AsyncPredictions(Collector):
             "Requests that wait at this front for the answer of an asynchronous prediction",
             value=self.waiting_count,
         )
-
-    async def _run(self, script: Script, keys: list[Argument], arguments: list[Argument]) -> Reply:
-        return await self._ask(b"EVAL", script.text, str(len(keys)), *keys, *arguments)
-
-    async def _ask(self, *command: Argument) -> Reply:
-        try:
-            connection = await self._connected()
-            return await connection.ask(*command, timeout_seconds=_ANSWER_SECONDS)
-        except Unavailable as error:
-            raise RequestFailed(
-                Code.UNAVAILABLE,
-                f"asynchronous predictions need Redis, which is away; try again ({error.message[:200]})",
-            ) from error
-
-    async def _connected(self) -> RedisConnection:
-        async with self._connecting:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await connect(self._redis_url, self._on_lost)
-            return self._connection
-
-    def _on_lost(self) -> None:
-        self._connection = None
 
 
 def _unknown(prediction_id: str) -> RequestFailed:

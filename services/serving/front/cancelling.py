@@ -10,18 +10,18 @@ from services.serving.queue.client import Queue, QueueClient, Span
 class Cancelling:
     """Runs in one event loop; not thread-safe."""
 
-    def __init__(self, queue_client: QueueClient) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         """By model: requests that were taken off their queue."""
-        self._queue_client, self._loop = queue_client, asyncio.get_running_loop()
-        self._abandoned: set[bytes] = set()
+        self._loop = asyncio.get_running_loop()
+        self._abandoned: dict[bytes, Queue] = {}
         """Requests whose client went before Redis said where they lie."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
 
     def cancel(self, queue: Queue, span: Span | None, request_id: bytes) -> None:
         """`span`: where it lies; None: it is being written, and is cancelled when that is known."""
         if span is None:
-            self._abandoned.add(request_id)
+            self._abandoned[request_id] = queue
             return
         if not self._to_cancel:
             self._loop.call_soon(self._write)
@@ -32,14 +32,15 @@ class Cancelling:
         if not self._abandoned:
             return
         gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
-        self._abandoned.difference_update(written)
+        for request_id in written:
+            self._abandoned.pop(request_id, None)
         if gone:
             self._ask(queue, span, gone)
 
-    def forget(self) -> None:
-        """Redis is lost, and the places with it."""
-        self._abandoned.clear()
-        self._to_cancel.clear()
+    def forget(self, client: QueueClient) -> None:
+        """Its Redis is lost, and the places there with it."""
+        self._abandoned = {key: queue for key, queue in self._abandoned.items() if queue.client is not client}
+        self._to_cancel = {place: ids for place, ids in self._to_cancel.items() if place[0].client is not client}
 
     def _write(self) -> None:
         to_cancel, self._to_cancel = self._to_cancel, {}
@@ -47,7 +48,7 @@ class Cancelling:
             self._ask(queue, span, request_ids)
 
     def _ask(self, queue: Queue, span: Span, request_ids: list[bytes]) -> None:
-        self._queue_client.cancel(queue, span, request_ids, partial(self._count, queue.model))
+        queue.client.cancel(queue, span, request_ids, partial(self._count, queue.model))
 
     def _count(self, model: str, count: int) -> None:
         self.counts[model] += count

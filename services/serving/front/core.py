@@ -29,9 +29,9 @@ from services.serving.front.routing import NotLoaded, Route, Routing
 from services.serving.front.split import Asks
 from services.serving.options.model_priorities import Priorities
 from services.serving.queue.admission import BATCHES_FULL, Admission
-from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
+from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span, Told
+from services.serving.queue.clients import QueueClients
 from services.serving.wire.codes import Code
-from services.serving.wire.keys import replies_key
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState, Split
@@ -39,13 +39,15 @@ from services.serving.wire.replica_state import ReplicaState, Split
 logger = logging.getLogger(__name__)
 
 CONDITION = "queue"
+_MODES = {"single": "", "sentinel": "a Redis that Sentinels watch", "cluster": "a Redis Cluster"}
+"""What /readyz calls them."""
 OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
 _SILENCE_GRACE_SECONDS = 1.0
 """The same for one that has only fallen silent: they have waited for it already."""
 _FAILOVER_GRACE_SECONDS = 15.0
-"""The same for one with Sentinels, which need some seconds to see that it is gone."""
+"""The same for one with Sentinels or of a cluster, which need some seconds to see that it is gone."""
 _RESEND_SECONDS = 0.2
 _FULL_SECONDS = 0.01
 """How long a queue that Redis called full is taken to be."""
@@ -93,7 +95,7 @@ class Front:
         priorities: Priorities = MappingProxyType({}),
     ) -> None:
         self._health = health
-        self._fails_over = RedisUrl.parse(redis_url).has_sentinels
+        self._fails_over = RedisUrl.parse(redis_url).fails_over
         self._routing = Routing(namespace, priorities=priorities)
         self.cold = ColdModels(self._routing, limit=in_flight_limit)
         self.resolve = self._routing.resolve
@@ -104,25 +106,16 @@ class Front:
         self.contexts = ContextCounts()
         self.reloads: ReloadJitter | None = None
         """Looks at each snapshot; None where nobody counts the requests."""
-        self._reply_to = replies_key(front_id).decode()
         self._ids = itertools.count(1)
         self._open: dict[bytes, _Open] = {}
         self._loop = asyncio.get_running_loop()
         self._sweep_at = float("inf")
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._outage_timer: asyncio.TimerHandle | None = None
+        self._outage_timers: dict[QueueClient, asyncio.TimerHandle] = {}
         self._pressure_timer: asyncio.TimerHandle | None = None
-        self.queue_client = QueueClient(
-            redis_url,
-            front_id,
-            queue_limit=queue_limit,
-            on_taken=self._on_taken,
-            on_replies=self._on_replies,
-            on_connected=self._on_connected,
-            on_lost=self._on_lost,
-            on_faults=self._on_faults,
-        )
-        self.cancelling = Cancelling(self.queue_client)
+        told = Told(self._on_taken, self._on_replies, self._on_connected, self._on_lost, self._on_faults)
+        self.queue_clients = QueueClients(redis_url, front_id, queue_limit=queue_limit, told=told)
+        self.cancelling = Cancelling()
 
     @property
     def open_count(self) -> int:
@@ -152,7 +145,7 @@ class Front:
     def update(self, state: ReplicaState) -> None:
         """Takes the manager's snapshot."""
         self._routing.update(state)
-        self.queue_client.watch(self._routing.queues)
+        self.queue_clients.watch(self._routing.queues, open_at=self._queues_with_requests)
         if self.reloads is not None:
             self.reloads.look(state)
         if state.memory is not None:
@@ -202,11 +195,12 @@ class Front:
         except RequestFailed:
             self._note_pressure()
             raise
-        if not self.queue_client.is_connected:
+        client = queue.client
+        if not client.is_connected and not client.is_new:
             raise RequestFailed(Code.UNAVAILABLE, "the request queue (Redis) is away; try again")
         request_id = next(self._ids).to_bytes(8, "little")
         request.request_id = request_id
-        request.reply_to = self._reply_to
+        request.reply_to = client.reply_to
         request.deadline_at_micros = int((time.time() + timeout) * 1e6)
         serialized = request.SerializeToString() + serialized  # The script looks for the id at the beginning.
         now = self._loop.time()
@@ -219,7 +213,7 @@ class Front:
             opened.turn = queue.turns.begin(principal, request_id, rows)
             if not opened.turn:
                 return request_id
-        self.queue_client.enqueue(queue, request_id, serialized)
+        client.enqueue(queue, request_id, serialized)
         return request_id
 
     def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
@@ -279,7 +273,7 @@ class Front:
     def give_up(self) -> int:
         """Answers whatever is open with 503, because the process ends; returns how many there were."""
         left = len(self._open)
-        self._fail_all(Code.UNAVAILABLE, "this replica is stopping; try again")
+        self._fail_all(self._open, "this replica is stopping; try again")
         return left
 
     def _on_replies(self, batch: bytes) -> None:
@@ -354,49 +348,52 @@ class Front:
         return Code.RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
 
     def _on_faults(self) -> None:
-        faults = "; ".join(self.queue_client.faults)
-        if self.queue_client.is_of_use:
-            self._health.satisfy(CONDITION, but=faults)
+        faults = "; ".join(self.queue_clients.faults)
+        if self.queue_clients.is_of_use:
+            self._health.satisfy(CONDITION, by=_MODES[self.queue_clients.mode], but=faults)
         else:
             self._health.fail(CONDITION, faults)
 
-    def _on_connected(self) -> None:
-        self._health.satisfy(CONDITION)
-        if self._outage_timer is not None:
-            self._outage_timer.cancel()
-            self._outage_timer = None
-        if self._open:
-            logger.info("enqueueing open requests again", extra={"count": len(self._open)})
-        sent = {request_id: one for request_id, one in self._open.items() if not _waits(one)}
+    def _on_connected(self, client: QueueClient) -> None:
+        self._on_faults()
+        if timer := self._outage_timers.pop(client, None):
+            timer.cancel()
+        sent = {request_id: one for request_id, one in self._open_at(client).items() if not _waits(one)}
+        if sent:
+            logger.info("enqueueing open requests again", extra={"count": len(sent)})
         for request in sent.values():
-            request.is_owed = True
+            request.is_owed = not client.is_new
         self._enqueue_again(sent)
+
+    def _queues_with_requests(self) -> set[Queue]:
+        return {request.queue for request in self._open.values()}
+
+    def _open_at(self, client: QueueClient) -> dict[bytes, _Open]:
+        return {request_id: request for request_id, request in self._open.items() if request.queue.client is client}
 
     def _enqueue_again(self, request_ids: Iterable[bytes]) -> None:
         for request_id in request_ids:
             request = self._open.get(request_id)
-            if request is not None and self.queue_client.is_connected:
-                self.queue_client.enqueue(request.queue, request_id, request.request)
+            if request is not None and request.queue.client.is_connected:
+                request.queue.client.enqueue(request.queue, request_id, request.request)
 
-    def _on_lost(self) -> None:
+    def _on_lost(self, client: QueueClient) -> None:
         self._on_faults()
-        self.cancelling.forget()
-        if self._outage_timer is None:
-            self._outage_timer = self._loop.call_later(
-                self._grace_seconds(),
-                self._fail_all,
-                Code.UNAVAILABLE,
-                "the request queue (Redis) is away; try again",
-            )
+        self.cancelling.forget(client)
+        if client not in self._outage_timers:
+            grace_seconds = _SILENCE_GRACE_SECONDS if client.was_silent else _OUTAGE_GRACE_SECONDS
+            if self._fails_over:
+                grace_seconds = _FAILOVER_GRACE_SECONDS
+            self._outage_timers[client] = self._loop.call_later(grace_seconds, self._give_up_at, client)
 
-    def _grace_seconds(self) -> float:
-        if self._fails_over:
-            return _FAILOVER_GRACE_SECONDS
-        return _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS
+    def _give_up_at(self, client: QueueClient) -> None:
+        """Redis is away for too long."""
+        del self._outage_timers[client]
+        self._fail_all(self._open_at(client), "the request queue (Redis) is away; try again")
 
-    def _fail_all(self, code: int, message: str) -> None:
-        for request_id in list(self._open):
-            self._fail(request_id, code, message)
+    def _fail_all(self, request_ids: Iterable[bytes], message: str) -> None:
+        for request_id in list(request_ids):
+            self._fail(request_id, Code.UNAVAILABLE, message)
 
     def _fail(self, request_id: bytes, code: int, message: str) -> None:
         request = self._open.pop(request_id, None)

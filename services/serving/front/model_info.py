@@ -146,9 +146,9 @@ async def replica_json(front: Front) -> dict[str, Any]:
     """
     state = front.state
     queues = []
-    if front.queue_client.is_connected:
-        for (model, target), route in sorted(front.routes.items()):
-            depth, runners = await front.queue_client.depth(route.queue)
+    for (model, target), route in sorted(front.routes.items()):
+        if route.queue.client.is_connected:
+            depth, runners = await route.queue.client.depth(route.queue)
             queues.append({"model": model, "target": target, "requests": depth, "runners": runners})
     return {
         "replica": state.replica if state is not None else "",
@@ -158,7 +158,8 @@ async def replica_json(front: Front) -> dict[str, Any]:
         "memory": _memory_json(front) if state is not None and state.memory is not None else None,
         "reloads": front.reloads.shown() if front.reloads is not None else None,
         "open_requests": front.open_count,
-        "queue_connected": front.queue_client.is_connected,
+        "queue_connected": front.queue_clients.is_connected,
+        "redis": front.queue_clients.mode,
         "queues": queues,
         "models": state.models if state is not None else {},
         "versions": [version_json(version) for version in state.versions] if state is not None else [],

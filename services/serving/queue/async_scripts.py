@@ -15,8 +15,13 @@ Where identity is on, requests wait here for their turn, as at a front (turns.py
     headrace:predictions:credits:<queue>   hash: principal -> rows that it may put in; `waiting ` -> those of all lines
     headrace:predictions:sent:<queue>      set of ids that are in the queue, and were not answered at the last look
 
+In a Redis Cluster `{<model>}:` follows `headrace:prediction:` and `headrace:predictions:`, and the sorted set is
+`headrace:predictions:{<model>}` (async_redis.py): all that a script touches is where the model's queues are, and the
+bounds count by model. A script declares the keys that its caller knows. The names of the others are made of what it
+reads, ids and principals, behind the same prefixes, and so in the same slot.
+
 A runner needs to know nothing of this: the list is the reply address of the request. Its lifetime is the one the front
-gave it, because COMPLETE (queue_scripts.py) leaves lists under this prefix theirs.
+gave it, because COMPLETE (scripts.py) leaves lists under this prefix theirs.
 """
 
 from services.serving.queue.scripts import Script
@@ -25,11 +30,12 @@ NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE, SHARE_FULL = -1, 0, -3, -4, -5
 WAITS = 2
 
 _ADVANCE = """
-local own = 'headrace:predictions:'
+local lines = KEYS[#KEYS]
+local own = string.sub(lines, 1, -6)
 -- Puts in what the lines' part of the queue has room for: deficit round robin, a row costs one. What is forgotten or
 -- past its deadline is left out.
 local function advance(queue, prefix)
-  local most, quantum = string.match(redis.call('HGET', own .. 'lines', queue) or '0 1', '(%d+) (%d+)')
+  local most, quantum = string.match(redis.call('HGET', lines, queue) or '0 1', '(%d+) (%d+)')
   local turns, credits, sent = own .. 'turns:' .. queue, own .. 'credits:' .. queue, own .. 'sent:' .. queue
   for _, id in ipairs(redis.call('SMEMBERS', sent)) do
     if redis.call('LLEN', prefix .. id) ~= 1 then
@@ -40,7 +46,7 @@ local function advance(queue, prefix)
   while free > 0 do
     local principal = redis.call('LINDEX', turns, 0)
     if not principal then
-      redis.call('HDEL', own .. 'lines', queue)
+      redis.call('HDEL', lines, queue)
       redis.call('DEL', credits)
       return 0
     end
@@ -78,10 +84,14 @@ SUBMIT = Script(
     + """
 -- Enqueues one request and makes the place for its answer, or does nothing. Beforehand it forgets what is over and
 -- counts the answers that came since: each call looks at more open ids than it adds, so the count stays close behind.
--- KEYS: queue, serving set, prediction, predictions, bytes, open
--- ARGV: queue limit, request, id, header, lifetime in ms, limit of predictions, limit of bytes, prefix of the keys,
+-- KEYS: queue, serving set, prediction, index, bytes, open, request, lines
+-- ARGV: queue limit, request, id, header, lifetime in ms, limit of predictions, limit of bytes, prefix of predictions,
 --   principal ('' without identity), rows as they count, what `lines` holds for the queue
 -- Answer: 1 when it is in the queue or nobody waits for a turn, 2 when requests wait, or one of the numbers above.
+-- Where it has been done already, 1: after a failover a front may ask twice.
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return 1
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
@@ -135,12 +145,12 @@ redis.call('RPUSH', KEYS[6], ARGV[3])
 if ARGV[9] == '' then
   return 1
 end
-redis.call('SET', own .. 'request:' .. ARGV[3], ARGV[2], 'PX', ARGV[5])
+redis.call('SET', KEYS[7], ARGV[2], 'PX', ARGV[5])
 if redis.call('RPUSH', line, ARGV[10] .. ' ' .. ARGV[3]) == 1 then
   redis.call('RPUSH', own .. 'turns:' .. KEYS[1], ARGV[9])
 end
 redis.call('HINCRBY', credits, 'waiting ', 1)
-redis.call('HSET', own .. 'lines', KEYS[1], ARGV[11])
+redis.call('HSET', lines, KEYS[1], ARGV[11])
 return advance(KEYS[1], ARGV[8]) > 0 and 2 or 1
 """
 )
@@ -148,9 +158,10 @@ return advance(KEYS[1], ARGV[8]) > 0 and 2 or 1
 ADVANCE = Script(
     _ADVANCE
     + """
--- Gives all lines their turns.    ARGV: prefix of the keys    Answer: queues with requests that wait.
+-- Gives all lines their turns.    KEYS: lines    ARGV: prefix of predictions
+-- Answer: queues with requests that wait.
 local count = 0
-for _, queue in ipairs(redis.call('HKEYS', own .. 'lines')) do
+for _, queue in ipairs(redis.call('HKEYS', lines)) do
   if advance(queue, ARGV[1]) > 0 then
     count = count + 1
   end
@@ -189,7 +200,7 @@ return lengths
 FORGET = Script("""
 -- Takes a request off its queue and forgets its answer. A runner that has the request finishes it for nobody: its
 -- answer makes a list without a header, which counts as none and goes away by itself.
--- KEYS: prediction, predictions, bytes    ARGV: id
+-- KEYS: prediction, index, bytes, request    ARGV: id
 -- Answer: nil when there is no such prediction, 1 when it had no answer yet, else 0.
 local header = redis.call('LINDEX', KEYS[1], 0)
 if not header or string.sub(header, 1, 1) ~= '{' then
@@ -200,8 +211,7 @@ local is_open = redis.call('LLEN', KEYS[1]) < 2
 if is_open and told.entry ~= '' then
   redis.call('XDEL', told.queue, told.entry)
 end
-redis.call('DEL', 'headrace:predictions:request:' .. ARGV[1])
-redis.call('DEL', KEYS[1])
+redis.call('DEL', KEYS[1], KEYS[4])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HINCRBY', KEYS[3], '', -(redis.call('HGET', KEYS[3], ARGV[1]) or 0))
 redis.call('HDEL', KEYS[3], ARGV[1])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import hiredis
 
 from common.errors import Unavailable
-from common.redis_url import RedisUrl
+from common.redis_url import NOT_HERE, RedisUrl
 
 Argument = bytes | str | int | float
 _RECEIVE_BYTES = 256 * 1024
@@ -28,16 +28,18 @@ class RedisRefused(Exception):
 class BlockingRedis:
     """One connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
 
-    def __init__(self, url: str, *, timeout_seconds: float = 5.0) -> None:
+    def __init__(self, url: str, *, key: bytes = b"", timeout_seconds: float = 5.0) -> None:
         """Does not connect.
 
         Args:
             url: as common/redis_url.py says.
+            key: in a cluster, whose master is connected to; all keys of all commands have its hash tag.
 
         Raises:
             InvalidInput: the URL is of another kind.
         """
         self._url = RedisUrl.parse(url)
+        self._key = key
         self._shown = f"Redis at {self._url.shown}"
         self._timeout_seconds = timeout_seconds
         self._socket: socket.socket | None = None
@@ -48,7 +50,7 @@ class BlockingRedis:
         self.close()
         self._reader = hiredis.Reader(notEnoughData=_MISSING)
         try:
-            self._socket = _open(self._url.located(), self._timeout_seconds)
+            self._socket = _open(self._url.located(self._key), self._timeout_seconds)
             if login := self._url.login():
                 self.call("AUTH", *login)
             if self._url.database:
@@ -98,7 +100,7 @@ class BlockingRedis:
                 if answer is _MISSING:
                     self._receive(deadline)
                     continue
-                answers.append(RedisRefused(str(answer)) if isinstance(answer, hiredis.ReplyError) else answer)
+                answers.append(_refusal(str(answer)) if isinstance(answer, hiredis.ReplyError) else answer)
         except (OSError, hiredis.ProtocolError) as error:
             raise self._lost(error) from error
         return answers
@@ -117,6 +119,13 @@ class BlockingRedis:
     def _lost(self, error: Exception) -> Unavailable:
         self.close()
         return Unavailable(f"{self._shown} is away: {error}")
+
+
+def _refusal(message: str) -> RedisRefused:
+    refused = RedisRefused(message)
+    if refused.code in NOT_HERE:
+        raise ConnectionError(message)
+    return refused
 
 
 class _Missing:

@@ -1,12 +1,13 @@
 """The front's side of the queue: the requests of one loop turn go out in one write, answers come in batches.
 
 Two connections: one writes requests, the other waits at this front's reply list. Both come and go together; in between
-`is_connected` is false and nothing can be enqueued.
+`is_connected` is false and nothing can be enqueued. In a Redis Cluster each model has such a client (clients.py).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import hiredis
@@ -14,7 +15,7 @@ import hiredis
 from common.errors import Unavailable
 from common.process.retry import Backoff, Pauses
 from services.serving.queue.admission import QueueLoad
-from services.serving.queue.redis_connection import RedisConnection, Reply, connect, pack
+from services.serving.queue.redis_connection import RedisConnection, Reply, connect, is_elsewhere, pack
 from services.serving.queue.scripts import CANCEL, ENQUEUE
 from services.serving.queue.turns import Turns
 from services.serving.wire.keys import CONSUMER_GROUP, queue_key, queue_name, replies_key, serving_key
@@ -42,12 +43,14 @@ class Queue:
     """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
     __slots__ = (
+        "client",
         "depth",
         "fault",
         "key",
         "limit",
         "load",
         "model",
+        "name",
         "refusal",
         "runners",
         "serving_key",
@@ -59,8 +62,12 @@ class Queue:
     def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
         self.model = model
         self.target = target
-        self.key = queue_key(queue_name(namespace, model), target)
-        self.serving_key = serving_key(queue_name(namespace, model), target)
+        self.name = queue_name(namespace, model)
+        """What the keys call the model."""
+        self.client: QueueClient
+        """Which writes it; clients.py gives it one."""
+        self.key = queue_key(self.name, target)
+        self.serving_key = serving_key(self.name, target)
         self.unwritten: list[tuple[bytes, bytes]] = []
         self.load = QueueLoad()
         self.turns = Turns()
@@ -83,36 +90,38 @@ OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int, Span], None]
 span of those taken)."""
 
 
-class QueueClient:
-    """Runs in one event loop; not thread-safe.
+@dataclass(frozen=True)
+class Told:
+    """Whom a client tells.
 
-    Args:
-        on_taken: told how many requests of a write were taken.
-        on_replies: given each ReplyBatch, serialized.
-        on_connected, on_lost: told when the queue comes and goes.
-        on_faults: told when `faults` may have changed.
+    Attributes:
+        on_taken: how many requests of a write were taken.
+        on_replies: each ReplyBatch, serialized.
+        on_connected, on_lost: that the queue came or went, with the client.
+        on_faults: that `faults` may have changed.
     """
 
-    def __init__(
-        self,
-        url: str,
-        front_id: str,
-        *,
-        queue_limit: int,
-        on_taken: OnTaken,
-        on_replies: Callable[[bytes], None],
-        on_connected: Callable[[], None],
-        on_lost: Callable[[], None],
-        on_faults: Callable[[], None],
-    ) -> None:
+    on_taken: OnTaken
+    on_replies: Callable[[bytes], None]
+    on_connected: "Callable[[QueueClient], None]"
+    on_lost: "Callable[[QueueClient], None]"
+    on_faults: Callable[[], None]
+
+
+class QueueClient:
+    """Runs in one event loop; not thread-safe."""
+
+    def __init__(self, url: str, front_id: str, *, queue_limit: int, told: Told, model: str = "") -> None:
+        """model: what the keys call the only one whose queues it writes, in a cluster; "": any."""
         self._url = url
-        self._replies_key = replies_key(front_id)
+        self._replies_key = replies_key(front_id, model)
+        self.reply_to = self._replies_key.decode()
         self._limit = queue_limit
-        self._on_taken = on_taken
-        self._on_replies = on_replies
-        self._on_connected = on_connected
-        self._on_lost = on_lost
-        self._on_faults = on_faults
+        self._on_taken = told.on_taken
+        self._on_replies = told.on_replies
+        self._on_connected = told.on_connected
+        self._on_lost = told.on_lost
+        self._on_faults = told.on_faults
         self._probe = pack(b"SET", self._replies_key + b":probe", b"", b"PX", _PROBE_MILLISECONDS)
         self._away, self._read_only = "", ""
         self._loop = asyncio.get_running_loop()
@@ -124,6 +133,8 @@ class QueueClient:
         self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
         self._waiting_pops = 0
         self.is_connected = False
+        self.is_new = True
+        """Whether it has not tried yet: what is open meanwhile is enqueued when it is connected."""
         self.was_silent = False
         """The connection was given up because Redis said nothing, not lost."""
 
@@ -198,6 +209,9 @@ class QueueClient:
                     self._close()
                     logger.warning("the queue is away", extra={"reason": error.message})
                     self._away = f"Redis is away: {error.message}"
+                    if self.is_new:
+                        self.is_new = False
+                        self._on_lost(self)
                     self._on_faults()
                     await asyncio.sleep(pauses.next_seconds())
                     continue
@@ -214,20 +228,23 @@ class QueueClient:
     async def _connect(self) -> None:
         self._lost.clear()
         self.was_silent = False
-        self._requests = await connect(self._url, self._lose)
+        self._requests = await connect(self._url, self._lose, key=self._replies_key)
         for script in (ENQUEUE, CANCEL):
             name = await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
             if name != script.sha:
                 raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
-        self._replies = await connect(self._url, self._lose)
+        self._replies = await connect(self._url, self._lose, key=self._replies_key)
         if self._lost.is_set():
             raise Unavailable("the connection to Redis was lost while it was made")
         self.is_connected = True
         self._away = self._read_only = ""
+        for queue in self._watched:
+            queue.fault = ""
         logger.info("connected to the queue")
         self._waiting_pops = 0
         self._wait_for_replies(self._replies)
-        self._on_connected()
+        self._on_connected(self)
+        self.is_new = False
 
     async def _until_lost(self) -> None:
         assert self._requests is not None
@@ -249,11 +266,22 @@ class QueueClient:
 
     def _probed(self, reply: Reply) -> None:
         """Redis may be there and take nothing: full, a replica, without its disk."""
+        if self._is_elsewhere(reply):
+            return
         before, self._read_only = self._read_only, "" if reply == b"OK" else f"Redis takes no writes: {_shown(reply)}"
         if self._read_only != before:
             self._on_faults()
 
+    def _is_elsewhere(self, reply: Reply) -> bool:
+        """Whether another node of the cluster has the keys, or will have them: then it connects anew."""
+        if not is_elsewhere(reply):
+            return False
+        self._lose()
+        return True
+
     def _note_depth(self, queue: Queue, reply: Reply) -> None:
+        if self._is_elsewhere(reply):
+            return
         before = queue.fault
         if isinstance(reply, int):
             queue.depth, queue.fault = reply, ""
@@ -276,7 +304,7 @@ class QueueClient:
                 queue.unwritten = []
             self._unwritten = []
             self._away = "Redis is away: it fell silent" if self.was_silent else "Redis is away"
-            self._on_lost()
+            self._on_lost(self)
 
     def _write(self) -> None:
         queues, self._unwritten = self._unwritten, []
@@ -285,7 +313,7 @@ class QueueClient:
             self._send(queue, requests)
 
     def _send(self, queue: Queue, requests: list[tuple[bytes, bytes]], *, now: bool = False) -> None:
-        if self._requests is None:
+        if not self.is_connected or self._requests is None:
             return
         command = pack(
             b"EVALSHA",
@@ -308,6 +336,8 @@ class QueueClient:
             self._requests.send(pack(b"SCRIPT", b"LOAD", ENQUEUE.text), _ignore)
             self._send(queue, requests)
             return
+        if self._is_elsewhere(reply):
+            return  # Nothing was taken; it is open, and is enqueued again.
         queue.refusal = _shown(reply)
         logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": queue.refusal})
         self._on_taken(queue, requests, REFUSED, (b"", b""))
@@ -320,7 +350,7 @@ class QueueClient:
     def _popped(self, reply: Reply) -> None:
         is_answer = isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], bytes)
         if reply is not None and not is_answer:
-            if self._lost.is_set():
+            if self._lost.is_set() or self._is_elsewhere(reply):
                 return  # each read that waits is answered the same
             logger.error("the reply list cannot be read", extra={"reason": _shown(reply)})
             if str(reply).startswith("WRONGTYPE") and self._requests is not None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from common.errors import Unavailable
+from common.redis_url import RedisUrl
 from protos import queue_pb2
 from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
 from services.serving.queue.runner_queue import RAN_ALONE, parse_request
@@ -22,8 +23,10 @@ from services.serving.wire.keys import (
     MAX_FAILED_ATTEMPTS,
     REPLY_EXPIRY_MILLISECONDS,
     finishing_key,
+    hash_tag,
     queue_key,
     serving_key,
+    tagged,
 )
 
 logger = logging.getLogger(__name__)
@@ -33,8 +36,10 @@ _BATCH = 256
 class Recovery:
     """Not thread-safe. Every method raises Unavailable when Redis is away; doing it again later is safe."""
 
-    def __init__(self, redis_url: str) -> None:
-        self._redis = BlockingRedis(redis_url)
+    def __init__(self, redis_url: str, *, model: str = "") -> None:
+        """model: the only one that is asked for, in a cluster; "": any."""
+        self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
+        self._is_cluster = RedisUrl.parse(redis_url).is_cluster
 
     def close(self) -> None:
         self._redis.close()
@@ -122,11 +127,15 @@ class Recovery:
             error_message=f"the runner ended unexpectedly {request.failed_attempts} times while it ran this request",
         )
         batch = queue_pb2.ReplyBatch(replies=[reply]).SerializeToString()
-        lists = [request.reply_to] if request.reply_to else []
+        lists = [request.reply_to] if request.reply_to and self._reaches(key, request.reply_to) else []
         self._redis.demand(
             "EVAL", COMPLETE.text, 1 + len(lists), key, *lists, CONSUMER_GROUP, REPLY_EXPIRY_MILLISECONDS, 1, entry_id,
             *([batch] if lists else []),
         )  # fmt: skip
+
+    def _reaches(self, key: bytes, reply_to: str) -> bool:
+        """Whether one script may touch a queue and a reply list."""
+        return not self._is_cluster or hash_tag(reply_to.encode()) == hash_tag(key)
 
 
 def _texts(answer: object) -> set[str]:

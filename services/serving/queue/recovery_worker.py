@@ -8,23 +8,27 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from common.errors import Unavailable
-from common.process.retry import Backoff, Pauses
+from common.redis_url import RedisUrl
 from services.serving.queue.recovery import Recovery
 
 logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 1.0
-_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
+_Dead = tuple[str, Collection[str], str]
+"""A model, its targets, and the runner that died."""
 _STOP_SECONDS = 5.0
 
 
 class RecoveryWorker:
-    """Owns the thread and its connection to Redis."""
+    """Owns the thread and its connection to Redis; in a cluster, to the master of each model's keys."""
 
     def __init__(self, redis_url: str) -> None:
-        self._recovery = Recovery(redis_url)
-        self._dead: queue.SimpleQueue[tuple[str, Collection[str], str] | None] = queue.SimpleQueue()
+        self._url, self._is_cluster = redis_url, RedisUrl.parse(redis_url).is_cluster
+        self._recoveries: dict[str, Recovery] = {}
+        """By model in a cluster; "" of all."""
+        self._dead: queue.SimpleQueue[_Dead | None] = queue.SimpleQueue()
+        self._left: list[_Dead] = []
+        """Tried while their Redis was away."""
         self._targets: Mapping[str, Collection[str]] = {}
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recovery", daemon=True)
 
     def start(self) -> None:
@@ -32,7 +36,6 @@ class RecoveryWorker:
 
     def stop(self) -> None:
         """Finishes what is asked for already, unless Redis is away."""
-        self._stop.set()
         self._dead.put(None)
         self._thread.join(_STOP_SECONDS)
 
@@ -51,10 +54,10 @@ class RecoveryWorker:
                 dead = self._dead.get(timeout=max(sweep_at - time.monotonic(), 0.0))
             except queue.Empty:
                 sweep_at = time.monotonic() + _SWEEP_SECONDS
-                self._guarded(self._sweep)
+                self._sweep()
                 continue
             if dead is None:
-                self._recovery.close()
+                self._close_all_but(())
                 return
             self._guarded(partial(self._recover, dead))
 
@@ -64,23 +67,41 @@ class RecoveryWorker:
             act()
         except Exception:
             logger.exception("recovery failed")
-            self._recovery.close()
+            self._close_all_but(())
 
-    def _recover(self, dead: tuple[str, Collection[str], str]) -> None:
+    def _of(self, model: str) -> Recovery:
+        name = model if self._is_cluster else ""
+        if name not in self._recoveries:
+            self._recoveries[name] = Recovery(self._url, model=name)
+        return self._recoveries[name]
+
+    def _close_all_but(self, names: Collection[str]) -> None:
+        for name in self._recoveries.keys() - names:
+            self._recoveries.pop(name).close()
+
+    def _recover(self, dead: _Dead) -> None:
         model, targets, runner = dead
-        pauses = Pauses(_BACKOFF)
-        while True:
-            try:
-                self._recovery.recover(model, targets, runner)
-                return
-            except Unavailable as error:
-                logger.warning("cannot put back yet what a dead runner held: %s", error.message)
-                if self._stop.wait(pauses.next_seconds()):
-                    return
+        try:
+            self._of(model).recover(model, targets, runner)
+        except Unavailable as error:
+            logger.warning("cannot put back yet what a dead runner held: %s", error.message)
+            self._left.append(dead)
 
     def _sweep(self) -> None:
+        left, self._left = self._left, []
+        for dead in left:
+            self._guarded(partial(self._recover, dead))
+        away = set[Recovery]()
+        for model, targets in self._targets.items():
+            self._guarded(partial(self._sweep_over, model, targets, away))
+        self._close_all_but({"", *self._targets})
+
+    def _sweep_over(self, model: str, targets: Collection[str], away: set[Recovery]) -> None:
+        recovery = self._of(model)
+        if recovery in away:
+            return
         try:
-            for model, targets in self._targets.items():
-                self._recovery.sweep(model, targets)
+            recovery.sweep(model, targets)
         except Unavailable as error:
+            away.add(recovery)
             logger.debug("cannot sweep: %s", error.message)

@@ -14,7 +14,7 @@ from typing import cast
 import hiredis
 
 from common.errors import Unavailable
-from common.redis_url import RedisUrl
+from common.redis_url import NOT_HERE, RedisUrl
 
 Reply = object
 """bytes, int, None, a list of replies, or a hiredis.ReplyError."""
@@ -121,19 +121,25 @@ class RedisConnection(asyncio.Protocol):
             self._on_lost()
 
 
-async def connect(url: str, on_lost: Callable[[], None]) -> RedisConnection:
+def is_elsewhere(reply: Reply) -> bool:
+    """Whether a node of a cluster says that the key is not here, or not for now."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).partition(" ")[0] in NOT_HERE
+
+
+async def connect(url: str, on_lost: Callable[[], None], *, key: bytes = b"") -> RedisConnection:
     """Connects, authenticates and selects the database of the URL.
 
     Args:
         url: as common/redis_url.py says.
+        key: in a cluster, whose master is connected to.
 
     Raises:
         InvalidInput: the URL is of another form.
         Unavailable: Redis cannot be reached or does not let us in.
     """
     where = RedisUrl.parse(url)
-    if where.has_sentinels:
-        where = await asyncio.to_thread(where.located)
+    if where.fails_over:
+        where = await asyncio.to_thread(where.located, key)
     loop = asyncio.get_running_loop()
 
     def protocol() -> RedisConnection:

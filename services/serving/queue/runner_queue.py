@@ -5,7 +5,7 @@ One write per turn of the runner's loop: the answers of the last batch and the n
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
@@ -19,8 +19,10 @@ from services.serving.wire.keys import (
     REPLY_EXPIRY_MILLISECONDS,
     RUNNER_EXPIRY_MILLISECONDS,
     finishing_key,
+    hash_tag,
     queue_key,
     serving_key,
+    tagged,
 )
 
 _READ_GRACE_SECONDS = 5.0
@@ -68,7 +70,7 @@ class RunnerQueue:
     """The queues of one model, read under one runner id. Not thread-safe; every method raises Unavailable."""
 
     def __init__(self, redis_url: str, *, model: str, runner_id: str) -> None:
-        self._redis = BlockingRedis(redis_url)
+        self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
         self._model = model
         self._runner_id = runner_id
         self._known_targets: set[str] = set()
@@ -150,8 +152,13 @@ class RunnerQueue:
         ]  # fmt: skip
 
     def _complete_again(self, completion: Completion, refusal: RedisRefused) -> None:
-        """Redis forgets its scripts when told to (SCRIPT FLUSH); the whole text cannot be unknown."""
-        if refusal.code != "NOSCRIPT":
+        """Redis forgets its scripts when told to (SCRIPT FLUSH); the whole text cannot be unknown. In a cluster a list
+        that is not beside the queue takes no answer."""
+        if refusal.code == "CROSSSLOT":
+            own = hash_tag(queue_key(self._model, completion.target))
+            reachable = tuple(batch for batch in completion.batches if hash_tag(batch[0]) == own)
+            completion = replace(completion, batches=reachable)
+        elif refusal.code != "NOSCRIPT":
             raise Unavailable(f"Redis refused the answers of a batch: {refusal}")
         self._redis.demand("EVAL", COMPLETE.text, *self._complete_command(completion)[2:])
         self._redis.demand("SCRIPT", "LOAD", COMPLETE.text)
@@ -189,7 +196,7 @@ class ServingMembership:
     """Says, about once a second, which queues a runner serves. Not thread-safe; methods raise Unavailable."""
 
     def __init__(self, redis_url: str, *, model: str, runner_id: str) -> None:
-        self._redis = BlockingRedis(redis_url)
+        self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
         self._model = model
         self._runner_id = runner_id
 

@@ -21,6 +21,7 @@ from services.serving.tests.support.manager_process import ManagerProcess
 from services.serving.tests.support.queue_asker import Asker
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import Zygote
+from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
 from testing.shared_folder import filled_once
 
@@ -41,12 +42,10 @@ def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer | RedisCluster]:
     """A module's own, which nothing empties: for what a module starts once beside it."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
+    with a_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
     headrace:queue:{<model>}:<target>     stream; field `r` of an entry = PredictionRequest (protos/queue.proto).
                                           Entries leave when they are answered, so XLEN = waiting + running.
     headrace:serving:{<model>}:<target>   sorted set; member = runner id, score = Redis time in ms until which it counts
-    headrace:replies:<front id>           list of ReplyBatch; it disappears when it is not written to for 60 s
+    headrace:replies:<front id>           list of ReplyBatch; it disappears when it is not written to for 60 s. In a
+                                          cluster headrace:replies:{<model>}:<front id>
 
 <model> is the model's name, or `<namespace>/<model>` for replicas that share with some others only.
 A target is `version/<n>` or `alias/<name>`. The braces keep the keys of one model in one slot of a Redis Cluster.
@@ -56,8 +57,21 @@ def finishing_key(model: str, target: str) -> bytes:
     return f"headrace:finishing:{{{model}}}:{target}".encode()
 
 
-def replies_key(front_id: str) -> bytes:
-    return f"headrace:replies:{front_id}".encode()
+def replies_key(front_id: str, model: str = "") -> bytes:
+    """model: in a cluster, whose answers they are."""
+    return f"headrace:replies:{tagged(model)}{front_id}".encode()
+
+
+def tagged(model: str) -> str:
+    """What begins the rest of a key that has to be where the model's keys are in a cluster; "" for all models."""
+    return f"{{{model}}}:" if model else ""
+
+
+def hash_tag(key: bytes) -> bytes:
+    """What says in a cluster which keys are beside each other."""
+    begin = key.find(b"{")
+    end = key.find(b"}", begin + 1)
+    return key[begin + 1 : end] if begin >= 0 and end > begin + 1 else key
 
 
 def runner_id(replica: str, model: str, version: int, pid: int) -> str:

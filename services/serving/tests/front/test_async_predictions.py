@@ -9,15 +9,16 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import redis
 
 from common.access.access import Access
 from common.access.guard import Guard
 from common.process.tracing import open_tracing
+from common.redis_url import RedisUrl
 from protos import queue_pb2
 from services.serving.doors.rules import serving_rules
 from services.serving.front.async_predictions import AsyncLimits
 from services.serving.options.model_options import BatchingOptions
+from services.serving.queue.async_redis import Places
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
@@ -52,6 +53,11 @@ def client(front: FrontThread) -> Iterator[httpx.Client]:
     with plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS) as client:
         yield client
     front.runner.answers.set()
+
+
+def _places(redis: RedisServer) -> Places:
+    """Of model m."""
+    return Places("m" if RedisUrl.parse(redis.url).is_cluster else "")
 
 
 def submit(client: httpx.Client, body: Any = _ROWS, path: str = _SUBMIT) -> str:
@@ -139,16 +145,17 @@ def test_another_front_answers_for_an_id_when_the_one_that_took_it_is_gone(
     assert answer.json() == {"predictions": [3.0], "version": 3}
 
 
-def test_past_its_deadline_it_has_failed_for_good(front: FrontThread, client: httpx.Client) -> None:
+def test_past_its_deadline_it_has_failed_for_good(
+    redis_beside: RedisServer, front: FrontThread, client: httpx.Client
+) -> None:
     front.runner.answers.clear()
     prediction = submit(client, path=f"{_SUBMIT}?deadline_seconds=0.05")
     late = client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 60})
     assert (late.status_code, late.json()["error"]) == (504, "the deadline passed before a runner answered")
     front.runner.answers.set()
     submit(client)
-    wait_until(
-        lambda: redis.Redis.from_url(front.front.queue_client._url).xlen(queue_key("m", "alias/production")) == 0
-    )
+    with redis_beside.client() as asked:
+        wait_until(lambda: asked.xlen(queue_key("m", "alias/production")) == 0)
     assert client.get(f"/v1/predictions/{prediction}").status_code == 504
 
 
@@ -270,12 +277,13 @@ def test_without_redis_it_is_unavailable_and_comes_back(redis_server: RedisServe
         FrontThread(redis_server.url, replica_state(version())) as front,
         plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
     ):
-        assert client.get(_UNKNOWN).status_code == 404
+        unknown = f"/v1/predictions/{_places(redis_server).new_id()}"
+        assert client.get(unknown).status_code == 404
         redis_server.kill()
-        for answer in (client.post(_SUBMIT, json=_ROWS), client.get(_UNKNOWN), client.delete(_UNKNOWN)):
+        for answer in (client.post(_SUBMIT, json=_ROWS), client.get(unknown), client.delete(unknown)):
             assert (answer.status_code, "Redis" in answer.json()["error"]) == (503, True)
         redis_server.start()
-        wait_until(lambda: client.get(_UNKNOWN).status_code == 404)
+        wait_until(lambda: client.get(unknown).status_code == 404)
 
 
 def test_a_traced_one_is_followed_from_its_submission_to_its_answer_whichever_replica_hands_it_over(
@@ -339,7 +347,7 @@ def test_with_identity_a_long_line_of_one_principal_holds_up_no_other(
         for number in range(400):
             last = submit(ann, {"instances": [[number, 0]]})
         submit(bob, {"instances": [[1000, 0]]})
-        assert redis.Redis.from_url(redis_server.url).hlen("headrace:predictions:lines") == 1
+        assert redis_server.client().hlen(_places(redis_server).of_all("lines")) == 1
         forgotten = submit(ann, {"instances": [[2000, 0]]})
         assert ann.delete(f"/v1/predictions/{forgotten}").json()["was_open"]
         return last

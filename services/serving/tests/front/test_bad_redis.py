@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 
 from common.errors import Unavailable
 from services.serving.queue.blocking_redis import BlockingRedis
@@ -34,7 +33,7 @@ def is_refused(front: FrontThread, *words: str) -> bool:
     shown = front.health.conditions()["queue"]
     if front.health.is_ready() or not all(word in shown for word in words):
         return False
-    assert all(word in "; ".join(front.front.queue_client.faults) for word in words)
+    assert all(word in "; ".join(front.front.queue_clients.faults) for word in words)
     answer = predict(front)
     assert answer.status_code == 503, answer.text
     assert "Redis" in answer.json()["error"]
@@ -43,7 +42,7 @@ def is_refused(front: FrontThread, *words: str) -> bool:
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_server.url) as connected:
+    with redis_server.client() as connected:
         yield connected
         connected.config_set("maxmemory", 0)
 

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import redis
 
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
@@ -42,13 +41,17 @@ def front(redis_server: RedisServer) -> Iterator[FrontThread]:
         yield running
 
 
+def reply_list(front: FrontThread) -> str:
+    return front.call(lambda: front.front.resolve("m").queue.client.reply_to)
+
+
 def test_a_prediction_goes_through_the_queue_and_back(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         answer = predict(front, [[1, 2], [3, 4.5]])
     assert answer.status_code == 200
     assert answer.json() == {"predictions": [3.0, 7.5]}
     assert answer.headers["content-type"] == "application/json"
-    with redis.Redis.from_url(redis_server.url) as client:
+    with redis_server.client() as client:
         assert client.xlen(queue_keys.queue_key("m", "alias/production")) == 0
 
 
@@ -73,7 +76,7 @@ def test_requests_of_one_turn_are_written_together_and_half_a_batch_ahead_when_t
     with (
         FrontThread(redis_server.url, replica_state(version()), in_flight_limit=1000, queue_limit=1000) as front,
         FakeRunner(redis_server.url, row_sums),
-        redis.Redis.from_url(redis_server.url) as client,
+        redis_server.client() as client,
     ):
         route = front.call(lambda: front.front.resolve("m"))
 
@@ -122,17 +125,17 @@ def test_a_late_or_repeated_answer_is_ignored(front: FrontThread, redis_server: 
     with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
         assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "20"}).status_code == 504
-        with redis.Redis.from_url(redis_server.url) as client:
+        with redis_server.client() as client:
             batch = queue_pb2.ReplyBatch()
             batch.replies.add(request_id=b"nobodys!", version=3)
-            client.rpush(queue_keys.replies_key("front"), batch.SerializeToString(), batch.SerializeToString())
+            client.rpush(reply_list(front), batch.SerializeToString(), batch.SerializeToString())
         runner.answers.set()
         assert predict(front, [[2, 2]]).json() == {"predictions": [4.0]}
 
 
 def test_junk_among_the_answers_harms_no_request_that_is_open(front: FrontThread, redis_server: RedisServer) -> None:
-    key = queue_keys.replies_key("front")
-    with FakeRunner(redis_server.url, row_sums) as runner, redis.Redis.from_url(redis_server.url) as client:
+    key = reply_list(front)
+    with FakeRunner(redis_server.url, row_sums) as runner, redis_server.client() as client:
         runner.answers.clear()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(predict, front, [[1, 2]])
@@ -151,7 +154,7 @@ def test_a_full_queue_refuses_with_429(redis_server: RedisServer) -> None:
     ):
         runner.answers.clear()
         accepted = [pool.submit(predict, front, [[1, number]]) for number in range(2)]
-        with redis.Redis.from_url(redis_server.url) as client:
+        with redis_server.client() as client:
             wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 2)
         refused = predict(front, [[1, 2]])
         runner.answers.set()
@@ -181,10 +184,11 @@ def test_nobody_serving_refuses_with_503(front: FrontThread) -> None:
 
 
 def test_a_runner_that_stopped_renewing_does_not_count(front: FrontThread, redis_server: RedisServer) -> None:
-    with redis.Redis.from_url(redis_server.url) as client:
+    with redis_server.client() as client:
         key = queue_keys.serving_key("m", "alias/production")
         client.eval(queue_scripts.RENEW.text, 1, key, "dead", 20)
-        wait_until(lambda: client.eval(queue_scripts.SILENT.text, 2, key, "none") == [[b"dead"], [b"dead"]])
+        others = queue_keys.finishing_key("m", "alias/production")
+        wait_until(lambda: client.eval(queue_scripts.SILENT.text, 2, key, others) == [[b"dead"], [b"dead"]])
     assert predict(front, [[1, 2]]).status_code == 503
 
 
@@ -234,12 +238,12 @@ def test_what_was_accepted_before_redis_died_is_answered_after_it_came_back(
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(8) as pool:
         runner.answers.clear()
         accepted = [pool.submit(predict, front, [[1, number]]) for number in range(8)]
-        with redis.Redis.from_url(redis_server.url) as client:
+        with redis_server.client() as client:
             wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 8)
         redis_server.kill()
         redis_server.forget_what_is_on_disk()  # the worst case: Redis comes back with nothing
         redis_server.start()
-        with redis.Redis.from_url(redis_server.url) as client:
+        with redis_server.client() as client:
             client.xgroup_create(queue_keys.queue_key("m", "alias/production"), "runners", id="0", mkstream=True)
         runner.answers.set()
         answers = [done.result() for done in accepted]
@@ -261,7 +265,7 @@ def test_what_redis_died_with_is_tried_until_a_runner_is_back(front: FrontThread
 
 
 def test_a_forgotten_script_is_loaded_again(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums), redis.Redis.from_url(redis_server.url) as client:
+    with FakeRunner(redis_server.url, row_sums), redis_server.client() as client:
         client.script_flush()
         assert predict(front, [[1, 2]]).status_code == 200
 

@@ -8,7 +8,6 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-import redis
 from prometheus_client import CollectorRegistry, generate_latest
 
 from common.access.principal import Principal, act_as
@@ -210,7 +209,7 @@ def test_a_flood_of_one_principal_does_not_keep_out_another(redis_server: RedisS
         assert re.search(r'in_flight_of_principal{model="m",principal="flood",target="\S+"} 80.0\n', shown)
         front.call(lambda: send("other"))
         assert front.front.resolve("m").queue.turns.waiting() == {"flood": 80 - 32, "other": 1}
-        redis.Redis.from_url(redis_server.url).client_kill_filter(_type="normal", skipme=True)
+        redis_server.client().client_kill_filter(_type="normal", skipme=True)
         wait_until(lambda: Asker(redis_server.url, "m").queue_length() == 2 * 32)  # What was in the queue, and no more.
         runner.answers.set()
         wait_until(lambda: len(answered) == 81)

@@ -1,30 +1,32 @@
 """The queue's one-step operations, on a real Redis."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import redis
 
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
+from services.serving.queue.async_redis import Places
+from services.serving.queue.async_scripts import SUBMIT
 from services.serving.wire import keys as queue_keys
 from testing.redis_server import RedisServer
 
 _QUEUE = queue_keys.queue_key("m", "alias/production")
 _SERVING = queue_keys.serving_key("m", "alias/production")
 _FINISHING = queue_keys.finishing_key("m", "alias/production")
+_REPLIES, _OTHERS = (queue_keys.replies_key(front, "m") for front in ("one", "two"))
 _GROUP = queue_keys.CONSUMER_GROUP
 
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_server.url) as connected:
+    with redis_server.client() as connected:
         connected.xgroup_create(_QUEUE, _GROUP, id="0", mkstream=True)
         yield connected
 
 
-def run(client: Any, script: queue_scripts.Script, keys: list[bytes], *arguments: Any) -> Any:
+def run(client: Any, script: queue_scripts.Script, keys: Sequence[bytes | str], *arguments: Any) -> Any:
     return client.eval(script.text, len(keys), *keys, *arguments)
 
 
@@ -59,9 +61,9 @@ def test_running_requests_count_until_they_are_answered(client: Any) -> None:
     enqueue(client, 1, b"a")
     ((key, _),) = take(client, "r")
     assert enqueue(client, 1, b"b") == 0
-    run(client, queue_scripts.COMPLETE, [_QUEUE, b"replies"], _GROUP, 60_000, 1, key, b"answer")
-    assert client.lrange("replies", 0, -1) == [b"answer"]
-    assert 0 < client.pttl("replies") <= 60_000
+    run(client, queue_scripts.COMPLETE, [_QUEUE, _REPLIES], _GROUP, 60_000, 1, key, b"answer")
+    assert client.lrange(_REPLIES, 0, -1) == [b"answer"]
+    assert 0 < client.pttl(_REPLIES) <= 60_000
     assert enqueue(client, 1, b"b") == 1
 
 
@@ -79,8 +81,8 @@ def test_a_batch_is_answered_to_several_fronts_in_one_step(client: Any) -> None:
     serve(client, "r")
     enqueue(client, 9, b"a", b"b", b"c")
     keys = [key for key, _ in take(client, "r")]
-    run(client, queue_scripts.COMPLETE, [_QUEUE, b"one", b"two"], _GROUP, 60_000, 2, *keys[:2], b"1", b"2")
-    assert (client.lrange("one", 0, -1), client.lrange("two", 0, -1)) == ([b"1"], [b"2"])
+    run(client, queue_scripts.COMPLETE, [_QUEUE, _REPLIES, _OTHERS], _GROUP, 60_000, 2, *keys[:2], b"1", b"2")
+    assert (client.lrange(_REPLIES, 0, -1), client.lrange(_OTHERS, 0, -1)) == ([b"1"], [b"2"])
     assert client.xlen(_QUEUE) == 1
     assert client.xpending(_QUEUE, _GROUP)["pending"] == 1
 
@@ -102,6 +104,16 @@ def test_a_runner_is_not_forgotten_while_something_is_pending_at_it(client: Any)
     (first, _), _ = take(client, "dead")
     assert run(client, queue_scripts.REQUEUE, [_QUEUE], _GROUP, "dead", first, b"a+") == 1
     assert [consumer["pending"] for consumer in client.xinfo_consumers(_QUEUE, _GROUP)] == [1]
+
+
+def test_an_asynchronous_prediction_that_is_submitted_twice_is_in_the_queue_once(client: Any) -> None:
+    serve(client, "r")
+    places = Places("m")
+    kept = [places.prefix + "id", places.index, *map(places.of_all, ("bytes", "open", "request:id", "lines"))]
+    arguments = (9, named(b"id"), "id", b"{}", 60_000, 9, 10_000, places.prefix, "", 1, "32 32")
+    for _ in range(2):
+        assert run(client, SUBMIT, [_QUEUE, _SERVING, *kept], *arguments) == 1
+    assert (client.xlen(_QUEUE), client.llen(kept[0]), client.zcard(places.index)) == (1, 1, 1)
 
 
 def test_a_write_tells_between_which_entries_it_lies(client: Any) -> None:

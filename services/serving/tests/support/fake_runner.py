@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import redis
 
+from common.redis_url import RedisUrl
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
 from services.serving.wire import keys as queue_keys
@@ -40,15 +41,20 @@ class FakeRunner(threading.Thread):
 
     def __init__(
         self, url: str, model: Model, *, version: int = 3, targets: Sequence[str] = ("alias/production",),
-        expiry_milliseconds: int = 60_000,
+        expiry_milliseconds: int = 60_000, name: str = "m",
     ) -> None:  # fmt: skip
         super().__init__(daemon=True)
-        self._redis: Any = redis.Redis.from_url(url)  # its stubs do not know that keys may be bytes
+        where = RedisUrl.parse(url)
+        # Its stubs do not know that keys may be bytes.
+        self._redis: Any = redis.Redis.from_url(url)
+        if where.is_cluster:
+            where = where.located(queue_keys.queue_key(name, ""))
+            self._redis = redis.Redis(host=where.host, port=where.port)
         self._model = model
         self._version = version
         self._expiry_milliseconds = expiry_milliseconds
-        self._targets = {queue_keys.queue_key("m", target): queue_keys.serving_key("m", target) for target in targets}
-        self._id = queue_keys.runner_id("replica", "m", version, 1)
+        self._targets = {queue_keys.queue_key(name, target): queue_keys.serving_key(name, target) for target in targets}
+        self._id = queue_keys.runner_id("replica", name, version, 1)
         self._ended = threading.Event()
         self.answers = threading.Event()
         self.answers.set()

@@ -126,10 +126,10 @@ class FrontThread:
             service_names=grpc_api.SERVICE_NAMES, service_health=self.health, guard=self._guard,
             options=[("grpc.max_receive_message_length", max(self._max_body_bytes, _GRPC_BYTES))],
         )  # fmt: skip
-        queue = self._loop.create_task(self.front.queue_client.run())
+        queue = self._loop.create_task(self.front.queue_clients.run())
         web = self._loop.create_task(self.server.serve([self._sock]))
         deadline = self._loop.time() + _TIMEOUT_SECONDS
-        while not (self.server.started and self.front.queue_client.is_connected):
+        while not (self.server.started and self.front.queue_clients.is_connected):
             assert self._loop.time() < deadline, "the front did not start"
             await asyncio.sleep(0.005)
         self._started.set()
@@ -139,6 +139,6 @@ class FrontThread:
         self.front.give_up()
         self.asynchronous.stop()
         await web
-        self.asynchronous.close()
+        await self.asynchronous.close()
         queue.cancel()
         await asyncio.gather(queue, return_exceptions=True)

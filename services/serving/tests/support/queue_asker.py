@@ -47,18 +47,18 @@ class Asker:
     answered_twice: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._redis = BlockingRedis(self.redis_url)
+        self._redis = BlockingRedis(self.redis_url, key=queue_key(self.model, ""))
 
     def enqueue(self, *requests: queue_pb2.PredictionRequest, target: str = DEFAULT_TARGET) -> None:
         for message in requests:
-            message.reply_to = replies_key(self.name).decode()
+            message.reply_to = replies_key(self.name, self.model).decode()
         key = queue_key(self.model, target)
         self._redis.exchange([["XADD", key, "*", REQUEST_FIELD, item.SerializeToString()] for item in requests])
 
     def collect(self) -> None:
         """Waits a moment for answers and takes whatever is there."""
-        first = self._redis.call("BLPOP", replies_key(self.name), 0.2)
-        rest = self._redis.call("LPOP", replies_key(self.name), 1000)
+        first = self._redis.call("BLPOP", replies_key(self.name, self.model), 0.2)
+        rest = self._redis.call("LPOP", replies_key(self.name, self.model), 1000)
         blobs = [*(first[1:] if isinstance(first, list) else []), *(rest if isinstance(rest, list) else [])]
         for blob in blobs:
             for reply in queue_pb2.ReplyBatch.FromString(blob).replies:

@@ -3,7 +3,7 @@
 # stands there (make requirements). /venv/sbom.cdx.json lists them, as CycloneDX.
 # Classic and BuildKit builders both take it. With wheels in build/wheelhouse (docker/wheelhouse.sh) nothing is
 # downloaded; without, pip asks its index.
-ARG BASE=python:3.11-slim
+ARG BASE=python:3.11-slim@sha256:90744cff8f32887f075c47d747a173ff333e9e98801667af93c357fa9f5e28ff
 
 FROM ${BASE} AS packages
 WORKDIR /build

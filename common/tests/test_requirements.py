@@ -1,4 +1,4 @@
-"""requirements/*.txt, which images are built from, against what pyproject.toml and constraints.txt say."""
+"""What images are built from: requirements/*.txt against pyproject.toml and constraints.txt, and other images."""
 
 import re
 import tomllib
@@ -16,6 +16,10 @@ _OPEN = {"async-timeout", "setuptools", "wheel"}
 """Of an older Python 3.11 than contributors have, and of building."""
 _PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==(\S+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
+_NAMED = re.compile(r"^\s*(?:ARG BASE=|FROM |image: |x-base: )(?:&[\w-]+ )?(.+?)(?: AS \w+)?$", re.MULTILINE)
+_IMAGE = re.compile(r"(?:\$\{(\w+):-)?([\w./-]+:[\w.-]+)@sha256:([0-9a-f]{64})}?")
+_ELSEWHERE = re.compile(r"\$\{BASE}|\*[\w-]+|\$\{HEADRACE_IMAGES:-headrace}/\S+")
+"""The base that an argument names, an image that stands further up, an image of this project."""
 
 
 def _locked(name: str) -> dict[str, str]:
@@ -62,3 +66,18 @@ def test_each_package_has_hashes_and_is_named_once(name: str) -> None:
     packages = [entry for entry in entries if not entry.startswith("#")]
     assert all(_PINNED.match(entry) and _HASH.search(entry) for entry in packages)
     assert len(packages) == len(_locked(name)) > 5
+
+
+def test_each_image_of_others_is_named_by_one_digest_and_has_a_variable_for_another() -> None:
+    files = [_ROOT / "Dockerfile", *_ROOT.glob("docker-compose*.yml"), _ROOT / "deploy/helm/headrace/values.yaml"]
+    named = [(path.name, image) for path in files for image in _NAMED.findall(path.read_text())]
+    others = {(name, image): _IMAGE.fullmatch(image) for name, image in named if not _ELSEWHERE.fullmatch(image)}
+    assert not [place for place, found in others.items() if found is None]
+    images = [(name, *found.groups()) for (name, _), found in others.items() if found]
+    digests = {image: {other[3] for other in images if other[2] == image} for _, _, image, _ in images}
+    assert len(digests) == 7
+    assert not {image for image, found in digests.items() if len(found) != 1}
+    variables = {variable for name, variable, _, _ in images if name.startswith("docker-compose")}
+    stand_ins = set(re.findall(r"^(\w+)=", (_ROOT / "docker" / "stand-ins.env").read_text(), re.MULTILINE))
+    assert stand_ins < variables
+    assert None not in variables

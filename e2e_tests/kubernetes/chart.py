@@ -19,7 +19,7 @@ EXAMPLES = ("try", "production")
 """Files of deploy/helm/values."""
 _KUBERNETES = "1.34"
 _TOKEN = re.compile(r"hr_[\w-]{43}")
-_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+_DIGEST = re.compile(r"(?<!@sha256:)\b[0-9a-f]{64}\b")
 
 Manifest = Mapping[str, Any]
 

@@ -28,6 +28,7 @@ from services.serving.queue.async_redis import AsyncRedis, Places
 from services.serving.queue.async_scripts import (
     ADVANCE,
     FORGET,
+    HOLDS_SHARE,
     LENGTHS,
     NO_RUNNER,
     QUEUE_FULL,
@@ -393,6 +394,12 @@ def _refusal(taken: int, route: Route, limits: AsyncLimits, principal: str) -> R
             Code.RESOURCE_EXHAUSTED,
             f"asynchronous predictions of {principal} for {queue} wait for their turn, and others need room, too; "
             "try again",
+        )
+    if taken == HOLDS_SHARE:
+        return RequestFailed(
+            Code.RESOURCE_EXHAUSTED,
+            f"{principal} holds its share of the {limits.count} asynchronous predictions that may be open or kept, or "
+            f"of their {limits.total_bytes} bytes, and others need room, too; fetch and delete some, or try again",
         )
     if taken == TOO_MANY:
         return RequestFailed(

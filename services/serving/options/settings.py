@@ -58,9 +58,11 @@ class ServingSettings(ServiceSettings):
     async_result_seconds: float = Field(600.0, gt=0, le=86_400)
     """How long the answer of an asynchronous prediction is kept after its deadline."""
     async_limit: int = Field(10_000, ge=1)
-    """Asynchronous predictions that may be open or kept, over all replicas of one Redis; past it, 429."""
+    """Asynchronous predictions that may be open or kept, over all replicas of one Redis; past it, 429. With identity
+    one principal has at most eight times the room that is left."""
     async_limit_bytes: int = Field(256 * 1024 * 1024, ge=1024)
-    """What they may hold in Redis; past it, 429."""
+    """What they may hold in Redis; past it, 429. With identity one principal has at most eight times the room that is
+    left."""
     request_log: str = ""
     """Where predictions that are sampled or have a key are logged: `segments:/absolute/dir`, `kafka:host:port` (topics
     `predictions.<model>`) or `tfrecord:/absolute/dir`; empty: nowhere."""

@@ -5,6 +5,8 @@
     headrace:predictions         sorted set: id -> Redis time in ms when it is forgotten
     headrace:predictions:bytes   hash: id -> bytes that are counted for it; the field "" is their sum
     headrace:predictions:open    list of ids whose answers were not counted yet
+    headrace:predictions:held    hash, where identity is on: id -> its principal; `count ` and `bytes ` before the name
+                                 of a principal -> its predictions, and bytes that are counted for them
 
 Where identity is on, requests wait here for their turn, as at a front (turns.py): a front that dies must lose none.
 
@@ -26,7 +28,7 @@ gave it, because COMPLETE (scripts.py) leaves lists under this prefix theirs.
 
 from services.serving.queue.scripts import Script
 
-NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE, SHARE_FULL = -1, 0, -3, -4, -5
+NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE, SHARE_FULL, HOLDS_SHARE = -1, 0, -3, -4, -5, -6
 WAITS = 2
 
 _ADVANCE = """
@@ -79,8 +81,27 @@ local function advance(queue, prefix)
 end
 """
 
+_COUNT = """
+local held = 'headrace:predictions:held'
+-- So many bytes more for a prediction, and so many predictions more for its principal, if it has one.
+local function count(all_bytes, id, bytes, predictions)
+  redis.call('HINCRBY', all_bytes, '', bytes)
+  local principal = redis.call('HGET', held, id)
+  if principal then
+    redis.call('HINCRBY', held, 'bytes ' .. principal, bytes)
+    if redis.call('HINCRBY', held, 'count ' .. principal, predictions) <= 0 then
+      redis.call('HDEL', held, 'bytes ' .. principal, 'count ' .. principal)
+    end
+    if predictions < 0 then
+      redis.call('HDEL', held, id)
+    end
+  end
+end
+"""
+
 SUBMIT = Script(
     _ADVANCE
+    + _COUNT
     + """
 -- Enqueues one request and makes the place for its answer, or does nothing. Beforehand it forgets what is over and
 -- counts the answers that came since: each call looks at more open ids than it adds, so the count stays close behind.
@@ -106,7 +127,7 @@ if ARGV[9] ~= '' and redis.call('LLEN', line) >= 8 * room then
   return -5
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 64)) do
-  redis.call('HINCRBY', KEYS[5], '', -(redis.call('HGET', KEYS[5], id) or 0))
+  count(KEYS[5], id, -(redis.call('HGET', KEYS[5], id) or 0), -1)
   redis.call('HDEL', KEYS[5], id)
   redis.call('ZREM', KEYS[4], id)
 end
@@ -120,16 +141,26 @@ for i = 1, math.min(16, redis.call('LLEN', KEYS[6])) do
     else
       local size = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
       redis.call('HSET', KEYS[5], id, size)
-      redis.call('HINCRBY', KEYS[5], '', size - counted)
+      count(KEYS[5], id, size - counted, 0)
     end
   end
 end
-if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[6]) then
+local places = ARGV[6] - redis.call('ZCARD', KEYS[4])
+if places <= 0 then
   return -3
 end
 local size = #ARGV[2] + #ARGV[4]
-if tonumber(redis.call('HGET', KEYS[5], '') or 0) + size > tonumber(ARGV[7]) then
+local bytes_left = ARGV[7] - (redis.call('HGET', KEYS[5], '') or 0)
+if size > bytes_left then
   return -4
+end
+if ARGV[9] ~= '' then
+  local its_count = tonumber(redis.call('HGET', held, 'count ' .. ARGV[9]) or 0)
+  local its_bytes = tonumber(redis.call('HGET', held, 'bytes ' .. ARGV[9]) or 0)
+  if its_count >= 8 * places or its_bytes >= 8 * bytes_left then
+    return -6
+  end
+  redis.call('HSET', held, ARGV[3], ARGV[9])
 end
 local header = cjson.decode(ARGV[4])
 header.entry = ''
@@ -140,7 +171,7 @@ redis.call('RPUSH', KEYS[3], cjson.encode(header))
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
 redis.call('ZADD', KEYS[4], now + ARGV[5], ARGV[3])
 redis.call('HSET', KEYS[5], ARGV[3], size)
-redis.call('HINCRBY', KEYS[5], '', size)
+count(KEYS[5], ARGV[3], size, 1)
 redis.call('RPUSH', KEYS[6], ARGV[3])
 if ARGV[9] == '' then
   return 1
@@ -197,7 +228,9 @@ end
 return lengths
 """)
 
-FORGET = Script("""
+FORGET = Script(
+    _COUNT
+    + """
 -- Takes a request off its queue and forgets its answer. A runner that has the request finishes it for nobody: its
 -- answer makes a list without a header, which counts as none and goes away by itself.
 -- KEYS: prediction, index, bytes, request    ARGV: id
@@ -213,9 +246,10 @@ if is_open and told.entry ~= '' then
 end
 redis.call('DEL', KEYS[1], KEYS[4])
 redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HINCRBY', KEYS[3], '', -(redis.call('HGET', KEYS[3], ARGV[1]) or 0))
+count(KEYS[3], ARGV[1], -(redis.call('HGET', KEYS[3], ARGV[1]) or 0), -1)
 redis.call('HDEL', KEYS[3], ARGV[1])
 return is_open and 1 or 0
-""")
+"""
+)
 
 ALL = (SUBMIT, ADVANCE, READ, LENGTHS, FORGET)

@@ -371,3 +371,30 @@ def test_with_identity_one_principal_leaves_room_in_the_lines(redis_server: Redi
 
     order = _order_of(redis_server, tmp_path, queue_limit=2 * limit, asked=asked)
     assert order[: _AHEAD // 2] == list(range(_AHEAD // 2))
+
+
+@each_row("limits", [AsyncLimits(count=18), AsyncLimits(total_bytes=30_000)])
+def test_with_identity_one_principal_leaves_room_among_those_that_are_kept(
+    redis_server: RedisServer, tmp_path: Path, limits: AsyncLimits
+) -> None:
+    """Under both bounds, which answers that nobody fetches fill, too."""
+    access = Access(write_access(tmp_path / "access.yaml", {"predictor": ("predict:m",), "viewer": ("predict:m",)}))
+    state, guard = replica_state(version()), Guard(access, serving_rules())
+    with (
+        FrontThread(redis_server.url, state, async_limits=limits, guard=guard) as front,
+        FakeRunner(redis_server.url, sums_of_no_negative),
+        plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS, headers=bearer("predictor")) as ann,
+        plain_http.client(base_url=front.url, timeout=_WAIT_SECONDS, headers=bearer("viewer")) as bob,
+    ):
+        kept = list[str]()
+        while (answer := ann.post(_SUBMIT, json=_ROWS)).status_code == 202:
+            kept.append(answer.json()["id"])
+            assert ann.get(f"/v1/predictions/{kept[-1]}", params={"wait_seconds": 60}).status_code == 200
+        assert (answer.status_code, "predictor holds its share" in answer.json()["error"]) == (429, True)
+        assert limits.count > 18 or len(kept) == 16
+        others = submit(bob)
+        assert bob.delete(f"/v1/predictions/{others}").status_code == 200
+        for prediction in kept:
+            assert ann.delete(f"/v1/predictions/{prediction}").status_code == 200
+        assert ann.delete(f"/v1/predictions/{submit(ann)}").status_code == 200, "there is room again"
+        assert redis.Redis.from_url(redis_server.url).hgetall("headrace:predictions:held") == {}

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.access.access import Credentials
 from common.access.guard import Guard, values_of
-from common.access.principal import Principal
+from common.access.principal import Principal, act_as
 from common.errors import HeadraceError, Unauthenticated
 from common.process.http_protocol import CERTIFICATE, CONNECTION
 
@@ -29,44 +29,53 @@ class GuardedRoutes:
         self, app: ASGIApp, *, guard: Guard, routes: Sequence[BaseRoute], identify: Identify | None, refused: Refused
     ) -> None:
         self._app, self._guard, self._routes, self._refused = app, guard, routes, refused
-        self._identify = identify or self._by_header
-        self._passed: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = {}
-        """By method and path, of requests that were let in: the action, and what the path names."""
+        self._identify = identify
+        self._passed: dict[tuple[str, str, Credentials], tuple[int, Principal]] = {}
+        """By method, path and credentials, of requests that were let in: the access file's generation, and who."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            await self._prepare(scope)
-            self._let_in(scope)
+            shown = credentials_of(scope)
+            if shown and self._guard.access.needs_time(shown):
+                await run_in_threadpool(self._guard.access.prepare, shown)
+            self._let_in(scope, shown)
         except HeadraceError as error:
             await self._refused(Request(scope, receive), error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _prepare(self, scope: Scope) -> None:
-        """Raises Unavailable: an issuer's keys cannot be fetched; Unauthenticated."""
-        shown = credentials_of(scope)
-        if shown and self._guard.access.needs_time(shown):
-            await run_in_threadpool(self._guard.access.prepare, shown)
-
-    def _let_in(self, scope: Scope) -> None:
+    def _let_in(self, scope: Scope, shown: Credentials) -> None:
         """Raises Unauthenticated, PermissionDenied, Overloaded."""
-        asked = scope["method"], scope["path"]
-        found = self._passed.get(asked) or self._action_of(scope)
-        if found is None:
-            self._identify(scope)  # The router answers 404 or 405.
+        asked = scope["method"], scope["path"], shown
+        passed = self._passed.get(asked) if self._identify is None else None
+        if passed is None or self._guard.access.has_changed(*passed):
+            passed = self._checked(scope, shown)
+            if self._identify is None and len(asked[1]) <= _LONGEST_PASSED:
+                if len(self._passed) >= _MOST_PASSED:
+                    self._passed.clear()
+                self._passed[asked] = passed
             return
+        act_as(passed[1])
+        _own(scope, passed[1])
+
+    def _checked(self, scope: Scope, shown: Credentials) -> tuple[int, Principal]:
+        """The access file's generation, and who asks. Raises as `_let_in` does."""
+        access, found = self._guard.access, self._action_of(scope)
+
+        def identified() -> Principal:
+            return access.principal_of(shown) if self._identify is None else self._identify(scope)
+
+        generation = access.generation
+        if found is None:
+            return generation, identified()  # The router answers 404 or 405.
         action, named = found
-        principal = self._guard.let_in(action, lambda: self._identify(scope))
-        if principal.is_identified and CONNECTION in scope:
-            scope[CONNECTION].belong(principal.name)
+        principal = self._guard.let_in(action, identified)
+        _own(scope, principal)
         self._guard.check(action, principal, values_of(named))
-        if len(asked[1]) <= _LONGEST_PASSED:
-            if len(self._passed) >= _MOST_PASSED:
-                self._passed.clear()
-            self._passed[asked] = found
+        return generation, principal
 
     def _action_of(self, scope: Scope) -> tuple[str, Mapping[str, Any]] | None:
         for route in self._routes:
@@ -75,8 +84,11 @@ class GuardedRoutes:
                 return action_of(route, scope["method"]), found["path_params"]
         return None
 
-    def _by_header(self, scope: Scope) -> Principal:
-        return self._guard.access.principal_of(credentials_of(scope))
+
+def _own(scope: Scope, principal: Principal) -> None:
+    """The connection is the principal's. Raises Overloaded."""
+    if principal.is_identified and CONNECTION in scope:
+        scope[CONNECTION].belong(principal.name)
 
 
 def bearer_of(scope: Scope) -> str:

@@ -41,8 +41,8 @@ def access_in(folder: Path) -> Access:
 
 
 def bearer(name: str) -> dict[str, str]:
-    """The header of a principal; none for ""."""
-    return {"authorization": f"Bearer {TOKENS[name]}"} if name else {}
+    """The header of a principal, or of a token; none for ""."""
+    return {"authorization": f"Bearer {TOKENS.get(name, name)}"} if name else {}
 
 
 def http_actions(app: ASGIApp) -> set[str]:

@@ -50,8 +50,6 @@ class Assignments:
         assignment = RoundAssignment(
             lease=lease,
             registry_address=self._settings.registry_address,
-            service_token_file=str(self._settings.service_token_file or ""),
-            tls=self._settings.tls_files(),
             event_log=self._settings.event_log,
             work_dir=str(work_dir),
             cache_dir=str(self.cache_dir),

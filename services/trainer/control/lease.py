@@ -32,6 +32,7 @@ from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.processes import Processes
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
+from services.trainer.control.round_credentials import credentialing
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.running import RunningRound, in_front
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
@@ -99,6 +100,7 @@ class RoundLoop:
             log_level=settings.log_level,
             environment=environment_of(settings),
             confined=confining(settings, registry),
+            credentialed=credentialing(settings, registry),
         )
         self.not_confined = check_machine(settings.sandbox, confine.not_confined())
         self._remark = f"rounds are not confined in {'; '.join(self.not_confined)}" if self.not_confined else ""

@@ -108,8 +108,6 @@ class Rebuilds:
         return RoundAssignment(
             lease=Lease(its_round, token=0, expires_at=0.0),
             registry_address=self._settings.registry_address,
-            service_token_file=str(self._settings.service_token_file or ""),
-            tls=self._settings.tls_files(),
             event_log=self._settings.event_log,
             work_dir=work_dir,
             cache_dir=f"{work_dir}/cache",

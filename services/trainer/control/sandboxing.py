@@ -56,7 +56,7 @@ def confining(
     base = SandboxRules(
         mode=settings.sandbox,
         read=(
-            *_words(settings.sandbox_read, ":"), *_files(settings.service_token_file, *_tls(settings)),
+            *_words(settings.sandbox_read, ":"), *_tls(settings),
             *(os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)),
         ),
         processes=settings.sandbox_processes or _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1),
@@ -155,9 +155,8 @@ def _words(text: str, separator: str = ",") -> Sequence[str]:
     return [word.strip() for word in text.split(separator) if word.strip()]
 
 
-def _tls(settings: TrainerSettings) -> Sequence[Path | None]:
-    return settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file
-
-
-def _files(*paths: Path | None) -> Sequence[str]:
-    return [str(path) for path in paths if path is not None]
+def _tls(settings: TrainerSettings) -> Sequence[str]:
+    """The files that a round's process needs (round_credentials.py)."""
+    own = (settings.tls_certificate_file, settings.tls_key_file)
+    shown = own if settings.tls_client_certificates == "required" else ()
+    return [str(path) for path in (*shown, settings.tls_ca_file) if path is not None]

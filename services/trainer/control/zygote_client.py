@@ -65,6 +65,7 @@ class ZygoteClient:
         round_function: "module:function", a RunRound.
         environment: of the zygote and its children; None: this process's own.
         confined: gives each assignment the rules of its sandbox.
+        credentialed: gives each assignment what its process shows the registry.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class ZygoteClient:
         log_level: str,
         environment: Mapping[str, str] | None = None,
         confined: Callable[[RoundAssignment], RoundAssignment] = lambda assignment: assignment,
+        credentialed: Callable[[RoundAssignment], RoundAssignment] = lambda assignment: assignment,
     ) -> None:
         self._arguments = (round_function, str(nice), scheduling, log_format, log_level)
-        self._environment, self._confined = environment, confined
+        self._environment, self._confined, self._credentialed = environment, confined, credentialed
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._children: dict[int, RoundChild] = {}
@@ -113,28 +115,34 @@ class ZygoteClient:
         """Forks a child for the assignment, which is left as assignment.json in its work_dir.
 
         Raises:
-            Unavailable: the zygote is not there, or did not answer in time.
+            Unavailable: the zygote is not there, or did not answer in time, or the registry is away.
         """
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
-        assignment = self._confined(assignment)
+        left = self._left(self._confined(assignment))
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             try:
-                socket.send_fds(self._socket, [json.dumps({"spawn": _left(assignment)}).encode()], [theirs.fileno()])
+                socket.send_fds(self._socket, [json.dumps({"spawn": left}).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise Unavailable(f"the process that forks rounds is gone: {error}") from error
         return self._await_spawned(ours.detach())
 
     def hand(self, child: RoundChild, assignment: RoundAssignment) -> None:
-        """Gives a child that waits its next assignment. Raises Unavailable: it has ended."""
+        """Gives a child that waits its next assignment. Raises Unavailable: it has ended, or the registry is away."""
         self._receive(0.0)
         if child.has_ended:
             raise Unavailable("the process has ended")
-        self.answer(child, {"assignment": _left(assignment)})
+        self.answer(child, {"assignment": self._left(assignment)})
         child.waits = False
+
+    def _left(self, assignment: RoundAssignment) -> str:
+        """Where the assignment is left for the child, in its folder, with its credentials."""
+        path = Path(assignment.work_dir) / "assignment.json"
+        path.write_text(self._credentialed(assignment).to_json())
+        return str(path)
 
     def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
         """A line for a child that waits for one (forking.py). Raises Unavailable: it cannot be reached."""
@@ -248,10 +256,3 @@ class ZygoteClient:
             except InvalidInput as error:
                 logger.warning("a round's process said something odd", extra={"error": error.message})
         return messages
-
-
-def _left(assignment: RoundAssignment) -> str:
-    """Where the assignment is left for the child, in its folder."""
-    path = Path(assignment.work_dir) / "assignment.json"
-    path.write_text(assignment.to_json())
-    return str(path)

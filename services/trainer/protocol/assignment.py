@@ -71,8 +71,8 @@ class RoundAssignment:
     """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
     may_stay: bool = False
     """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
-    service_token_file: str = ""
-    """With the token that the registry is shown; "" where it asks for none."""
+    registry_token: str = field(default="", repr=False)
+    """That the registry is shown, for this round alone; "" where it asks for none."""
     tls: TlsFiles | None = None
     """By which the registry is called; None: in plain text."""
     is_signed: bool = False

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from common.access.token_file import TokenFile
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
@@ -93,10 +92,11 @@ class RoundInputs:
 
 
 def registry_of(assignment: RoundAssignment, *, traceparent: str = "") -> RegistryClient:
-    token = TokenFile(Path(assignment.service_token_file)) if assignment.service_token_file else None
+    shown = f"Bearer {assignment.registry_token}"
     return RegistryClient(
         assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent,
-        authorization=token.authorization if token else None, tls=Tls.of(assignment.tls) if assignment.tls else None,
+        authorization=(lambda: shown) if assignment.registry_token else None,
+        tls=Tls.of(assignment.tls) if assignment.tls else None,
     )  # fmt: skip
 
 

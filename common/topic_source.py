@@ -88,6 +88,13 @@ class TopicSource:
             said["fields"] = {name: ".".join(path) for name, path in sorted(self.fields.items())}
         return {"kafka": said}
 
+    @property
+    def hosts(self) -> list[str]:
+        """That its records and their schemas come from; none for the platform's own."""
+        servers = [server.rpartition(":")[0].strip("[]") for server in self.servers.split(",") if server]
+        url = self.options.get("schema_registry")
+        return [*servers, *([urlsplit(url).hostname or ""] if url else [])]
+
     def path_of(self, feature: str) -> tuple[str, ...]:
         """Where the feature is in a record."""
         return self.fields.get(feature, (feature,))

@@ -9,6 +9,9 @@ from typing import Literal
 LogFormat = Literal["text", "json"]
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+"""What begins a line or moves a terminal's cursor, as Python writes it: a name that somebody sends makes no line."""
+
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
@@ -40,8 +43,12 @@ class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}"
         fields = "".join(f" {key}={value}" for key, value in _extra_fields(record).items())
-        line = f"{clock} {self._service} {record.levelname.lower()}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        said = f"{record.getMessage()}{fields}".translate(_CONTROLS)
+        line = f"{clock} {self._service} {record.levelname.lower()}: {said}"
+        if not record.exc_info:
+            return line
+        trace = self.formatException(record.exc_info).splitlines()
+        return "\n  ".join([line, *(one.translate(_CONTROLS) for one in trace)])
 
 
 def configure_logs(service: str, *, log_format: LogFormat = "text", level: str = "INFO") -> None:

@@ -203,6 +203,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
             "schema": settings.max_schemas_per_principal,
             "version": settings.max_versions_per_principal,
         },
+        source_hosts=settings.source_hosts.replace(",", " ").lower().split(),
         heartbeat_seconds=settings.heartbeat_seconds,
         keep_audit_entries=settings.keep_audit_entries,
     )

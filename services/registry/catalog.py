@@ -92,6 +92,7 @@ class CatalogLimits:
     shares: Mapping[str, int]
     """Models, schemas and pushed versions of one principal."""
     heartbeat_seconds: float
+    source_hosts: Sequence[str] = ()
     keep_audit_entries: int = 1_000_000
     keep_changes: int = KEEP_CHANGES
 
@@ -173,7 +174,9 @@ class Catalog:
             self.audit.call("register_stream", by="", stream=name) as transaction,
             within_share(transaction.connection, self._limits.shares),
         ):
-            return streams.register_stream(transaction, name, schema_json)
+            stream = streams.register_stream(transaction, name, schema_json)
+            streams.check_source(stream, self._limits.source_hosts)
+            return stream
 
     get_stream = _reading(streams.get_stream)
     list_streams = _reading(streams.list_streams)
@@ -204,6 +207,8 @@ class Catalog:
                 check_author(by, "")
                 with within_share(transaction.connection, self._limits.shares):
                     applied = apply(transaction, stream=stream, model=model, by=by)
+                if applied.stream is not None:
+                    streams.check_source(applied.stream, self._limits.source_hosts)
                 if applied.model is not None and model is not None:
                     most = self._limits.max_parameters
                     check_parameters(transaction.connection, applied.model.stream, model[1], most=most)

@@ -56,6 +56,9 @@ class RegistrySettings(ServiceSettings):
     """Largest file taken."""
     max_parameters: int = Field(MAX_PARAMETERS, ge=1)
     """Most parameters that an estimator's definition may ask for; one of more is refused when it is applied."""
+    source_hosts: str = ""
+    """Hosts that the sources of streams may name, for their Kafka and their schema registry, separated by commas; `*`
+    stands for any characters: `kafka-*.example.org`. Empty: any."""
     max_models_per_principal: int = Field(1_000, ge=1)
     """Models that one principal may create, where identity is on; deleted models do not count."""
     max_schemas_per_principal: int = Field(1_000, ge=1)

@@ -1,5 +1,7 @@
 """Streams and the versions of their schemas: only compatible changes, so that every old event stays readable."""
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select
@@ -52,6 +54,17 @@ def register_stream(transaction: Transaction, name: str, schema_json: str) -> St
     )
     transaction.record(ChangeKind.STREAM, name)
     return stream
+
+
+def check_source(stream: Stream, hosts: Sequence[str]) -> None:
+    """Raises InvalidInput: the stream's source is at another host than these patterns permit; none: any."""
+    source = Schema.from_json(stream.schema_json).source
+    for host in source.hosts if source and hosts else ():
+        if not any(fnmatchcase(host.lower(), pattern) for pattern in hosts):
+            raise InvalidInput(
+                f"the source of stream {stream.name} names the host {host}, and REGISTRY_SOURCE_HOSTS permits "
+                f"{', '.join(hosts)}"
+            )
 
 
 def get_stream(connection: Connection, name: str, schema_version: int = 0) -> Stream:

@@ -2,13 +2,17 @@
 
 import copy
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound
 from services.registry.catalog import Catalog
 from services.registry.definitions.models import definition_digest
-from services.registry.tests.building import SCHEMA, definition, lease, next_plan
+from services.registry.tests.building import LIMITS, SCHEMA, Clock, definition, lease, new_catalog, next_plan
 from testing.rows import each_row
 
 
@@ -35,6 +39,39 @@ def test_an_incompatible_schema_is_refused_with_the_reason(catalog: Catalog) -> 
     with pytest.raises(Conflict, match="z is new and required"):
         catalog.register_stream("s", _with_feature())
     assert catalog.get_stream("s").schema_version == 1
+
+
+@each_row(
+    "source, refused",
+    [
+        ({"servers": "kafka-1.example.org:9092"}, ""),
+        ({"servers": "KAFKA-2.example.org:9092,kafka-3.example.org:9092"}, ""),
+        ({}, ""),
+        ({"servers": "kafka-1.example.org:9092,169.254.169.254:80"}, "169.254.169.254"),
+        ({"servers": "kafka-1.example.org.evil.example:9092"}, "kafka-1.example.org.evil.example"),
+        ({"format": "avro", "schema_registry": "http://kafka-1.example.org@metadata/x"}, "metadata"),
+        ({"format": "avro", "schema_registry": "http://schemas:8081"}, ""),
+    ],
+)
+def test_a_source_names_hosts_that_the_setting_permits(tmp_path: Path, source: Mapping[str, str], refused: str) -> None:
+    limits = replace(LIMITS, source_hosts=("kafka-*.example.org", "schemas"))
+    catalog = new_catalog(tmp_path, Clock(), limits)
+    schema = json.dumps({**SCHEMA, "source": {"kafka": {"topic": "t", "format": "json", **source}}})
+    try:
+        if refused:
+            for register in (
+                lambda: catalog.register_stream("new", schema),
+                lambda: catalog.apply(stream=("new", schema), model=None, by="ann", dry_run=False),
+            ):
+                with pytest.raises(
+                    InvalidInput, match=f"names the host {re.escape(refused)}, and REGISTRY_SOURCE_HOSTS"
+                ):
+                    register()
+            assert [stream.name for stream in catalog.list_streams()] == ["s"]
+        else:
+            assert catalog.register_stream("new", schema).schema_version == 1
+    finally:
+        catalog.close()
 
 
 @each_row("text", ["", "[]", "{", '{"features": [], "labels": [], "more": 1}'])

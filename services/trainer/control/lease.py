@@ -47,6 +47,7 @@ IDLE_SECONDS = 1.0
 """How often to ask for a round while one is open (another trainer's lease may have run out)."""
 QUIET_SECONDS = 10.0
 """How often while none is: the watch says when there is one."""
+_MOST_LIVE_BYTES = 64 * 1024 * 1024
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 
 
@@ -170,7 +171,10 @@ class RoundLoop:
         if lease is None:
             raise NotFound(f"this trainer does not run round {round_id}")
         path = self._assignments.work_dir(lease) / LIVE_EVENTS
-        return path.read_bytes() if path.is_file() else b""
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:  # The author's code can make it larger.
+            return file.read(_MOST_LIVE_BYTES)
 
     def zygote_status(self) -> dict[str, Any]:
         return {

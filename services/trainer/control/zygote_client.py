@@ -23,7 +23,7 @@ from services.trainer.settings import Scheduling
 logger = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_SECONDS = 30.0
 _STOP_TIMEOUT_SECONDS = 5.0
-_READ_BYTES = 64 * 1024
+_READ_BYTES, _MOST_UNREAD_BYTES = 64 * 1024, 16 * 1024 * 1024
 
 
 class RunsRounds(Protocol):
@@ -238,21 +238,27 @@ class ZygoteClient:
         self._process = None
 
     def _read_messages(self, child: RoundChild) -> list[Message]:
+        """The author's code can write there, too: what is no message, or has no end, ends the process."""
+        unread = bytearray(child.unread)
         try:
-            while data := os.read(child.report_fd, _READ_BYTES):
-                child.unread += data
-                if len(data) < _READ_BYTES and not child.has_ended:
+            while len(unread) < _MOST_UNREAD_BYTES:
+                data = os.read(child.report_fd, _READ_BYTES)
+                unread += data
+                child.has_said_all = not data
+                if not data or (len(data) < _READ_BYTES and not child.has_ended):
                     break
-            child.has_said_all = not data
         except BlockingIOError:
             pass
         except ConnectionError:
             child.has_said_all = True
-        *lines, child.unread = child.unread.split(b"\n")
-        messages = []
-        for line in lines:
-            try:
-                messages.append(decode_message(line))
-            except InvalidInput as error:
-                logger.warning("a round's process said something odd", extra={"error": error.message})
+        *lines, child.unread = bytes(unread).split(b"\n")
+        messages = list[Message]()
+        try:
+            messages += map(decode_message, lines)
+            if len(child.unread) >= _MOST_UNREAD_BYTES:
+                raise InvalidInput(f"a message of more than {_MOST_UNREAD_BYTES} bytes")
+        except InvalidInput as error:
+            child.unread = b""
+            logger.warning("a round's process said something odd, and is ended", extra={"error": error.message[:500]})
+            self.signal(child, signal.SIGKILL)
         return messages

@@ -27,12 +27,13 @@ from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 from common.process.lifecycle import Stop
 from common.process.tls import Tls, TlsFiles
+from common.registry.paths import path_below
 
 _LOOK_EVERY_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 _SHOWN = re.compile(r"(?:tensorboard|profile(?=/plugins/))/(.+)")
-_LIVE = "live"
+_LIVE, _PROJECTOR = "live", "projector_config.pbtxt"
 
 
 def fetch_new_curves(registry: str, logdir: Path, *, model: str = "") -> None:
@@ -83,9 +84,28 @@ def _fetch(registry: str, files: list[dict[str, Any]], folder: Path) -> None:
     for file in sorted(files, key=lambda one: "tfevents" in one["path"]):  # these make a folder a run: they come last
         if shown := _SHOWN.fullmatch(file["path"]):
             target = aside / shown[1]
+            content = _get(f"{registry}/v1/files/{file['digest']}")
+            if target.name == _PROJECTOR and not _names_only_its_own(content):
+                print(f"tensorboard: {target} names other files, and is left out", file=sys.stderr, flush=True)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(_get(f"{registry}/v1/files/{file['digest']}"))
+            target.write_bytes(content)
     aside.rename(folder)
+
+
+def _names_only_its_own(config: bytes) -> bool:
+    """Whether the projector, which shows whatever file its configuration names, stays in the version's folder."""
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+    try:
+        read = text_format.Parse(config.decode(), ProjectorConfig())
+        for table in read.embeddings:
+            for path in (table.tensor_path, table.metadata_path, table.bookmarks_path, table.sprite.image_path):
+                path_below(Path(), path or "none")
+    except (UnicodeError, text_format.ParseError, InvalidInput):
+        return False
+    return not read.model_checkpoint_path
 
 
 def _get_json(url: str) -> Any:

@@ -133,6 +133,16 @@ def test_a_child_that_is_killed_shows_the_signal(
     assert (child.status, child.zygote_died) == (-signal.SIGKILL, False)
 
 
+@pytest.mark.parametrize("behaviour", ["flood", "babble"])
+def test_a_child_that_says_what_is_no_message_or_has_no_end_is_ended(
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], behaviour: str
+) -> None:
+    behave(behaviour)
+    child, messages = run_to_end(zygote, assignment)
+    assert messages == ([Progress("train", 5, 0.5)] if behaviour == "flood" else [])
+    assert child.status == -signal.SIGKILL
+
+
 def test_a_child_is_asked_to_stop_by_sigterm(
     zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:

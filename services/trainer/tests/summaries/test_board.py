@@ -23,6 +23,7 @@ from services.trainer.summaries.events import Curves, LiveFile, Seen
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition
 from services.trainer.tests.support.small_rounds import events as small_events
 from testing.processes import free_port
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 CURVES = Curves([0, 1], [0.5, 0.25], [0.1, 0.1])
@@ -145,6 +146,30 @@ def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Door
         [*command, f"--logdir={tmp_path / 'logdir'}", "--inspect"], capture_output=True, text=True, check=True
     )
     assert "candidate/auc" in summed.stdout
+
+
+@each_row(
+    ("config", "is_shown"),
+    [
+        ('embeddings {tensor_path: "projector/0.tsv" metadata_path: "projector/0.labels.tsv"}', True),
+        ('embeddings {tensor_path: "projector/0.tsv" metadata_path: "/token/token"}', False),
+        ('embeddings {tensor_path: "\\057proc/self/environ"}', False),
+        ('embeddings {tensor_path: "a" bookmarks_path: "../../access/access.yaml"}', False),
+        ('embeddings {tensor_path: "a" sprite {image_path: "../x"}}', False),
+        ('model_checkpoint_path: "elsewhere/model.ckpt"', False),
+        ("no configuration", False),
+    ],
+)
+def test_the_projector_is_shown_no_file_beside_its_versions(
+    doors: Doors, tmp_path: Path, config: str, is_shown: bool
+) -> None:
+    (tmp_path / "written").mkdir()
+    (tmp_path / "written" / "projector_config.pbtxt").write_text(config)
+    (tmp_path / "written" / "other").touch()
+    doors.has_version(tmp_path / "written")
+    board.fetch_new_curves(doors.url, tmp_path / "logdir")
+    found = {path.name for path in (tmp_path / "logdir" / "m" / "1").iterdir()}
+    assert found == ({"other", "projector_config.pbtxt"} if is_shown else {"other"})
 
 
 @pytest.mark.covers("tb-events")

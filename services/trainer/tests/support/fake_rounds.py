@@ -54,6 +54,22 @@ def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequ
     report(Done(version=1, decision="promote", events_trained=5))
 
 
+def flood(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Writes a line without an end to control, as an author's code could."""
+    report(Progress("train", examples_done=5, loss=0.5))
+    _write_for_ever(bytes(1 << 16))
+
+
+def babble(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    _write_for_ever(b"\n" * (1 << 16))
+
+
+def _write_for_ever(content: bytes) -> None:
+    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
+    while True:
+        os.write(max(descriptors), content)
+
+
 def stay(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
     """Says its pid, and would take another round."""
     report(Done(version=os.getpid(), decision="promote", process={"warm": False, "because": "fake"}))

@@ -57,8 +57,8 @@ class Handshake(asyncio.Protocol):
         opening.pass_on(self._protocol, transport)
 
     def _hand_on(self) -> None:
-        tls: Any = self._transport.get_protocol()  # asyncio.BufferedProtocol
-        while self._early and tls is not self:
+        tls: Any = self._transport.get_protocol()  # asyncio.BufferedProtocol; None where the client has gone
+        while self._early and tls not in (self, None):
             space = tls.get_buffer(len(self._early))
             count = min(len(space), len(self._early))
             space[:count] = self._early[:count]

@@ -1,5 +1,6 @@
 """Doors with TLS: who is refused, how a certificate is renewed under way, and for whom a client's stands."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -18,8 +19,9 @@ from common.access.authority import AUTHORITY, CERTIFICATE, KEY, LOCAL_HOSTS, da
 from common.access.guard import ANYBODY, Guard
 from common.access.principal import current
 from common.errors import InvalidInput, Unauthenticated
+from common.process.handshakes import Handshake
 from common.process.health import Health
-from common.process.http_door import HttpBounds, HttpTimes
+from common.process.http_door import Door, HttpBounds, HttpTimes
 from common.process.rpc import RenewedChannel, open_channel, start_server
 from common.process.tls import Tls, TlsFiles
 from common.process.web import COMMON_RULES, WebServer, bind, create_app
@@ -313,3 +315,21 @@ def test_authorities_may_have_comments_in_any_language(doors: _Doors, tmp_path: 
     commented = tmp_path / "commented.pem"
     commented.write_text(f"# Főtanúsítvány\n{(tmp_path / AUTHORITY).read_text()}")
     assert doors.ask("/healthz", Tls.of(TlsFiles(authorities=str(commented))))[0] == 200
+
+
+def test_a_client_that_goes_in_the_middle_of_a_handshake_leaves_no_error(tmp_path: Path) -> None:
+    errors = list[object]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: errors.append(context))
+        ours, theirs = socket.socketpair()
+        handshake = Handshake(asyncio.Protocol(), Door(HttpBounds()), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        with theirs:
+            transport, _ = await loop.connect_accepted_socket(lambda: handshake, ours)
+            handshake.data_received(b"the begin of a hello")
+            transport.abort()
+            await asyncio.wait_for(handshake._task, 60)
+
+    asyncio.run(run())
+    assert errors == []

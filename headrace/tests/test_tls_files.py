@@ -56,6 +56,15 @@ def test_each_container_gets_its_own_key_and_the_authoritys_stays(certificates: 
     assert set(tls["services"]) == set(NAMES)
 
 
+def test_who_asks_a_container_for_its_health_is_the_user_that_may_read_its_key() -> None:
+    serving = yaml.safe_load((_ROOT / "docker-compose.nice.yml").read_text())["services"]["serving"]
+    runs, asks = serving["entrypoint"], serving["healthcheck"]["test"]
+    assert serving["user"] == "0:0"
+    assert runs[:4] == asks[1:5] == ["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"]
+    assert asks[-2:] == ["bash", "/app/probe"]
+    assert '"bash", "/app/probe"' in (_ROOT / "Dockerfile").read_text()
+
+
 @contextmanager
 def _doors(tls: Tls | None) -> Iterator[tuple[int, int]]:
     """The ports of a container's HTTP and gRPC."""

@@ -1,5 +1,7 @@
-"""An OpenID Connect issuer of a test's own: discovery, keys and tokens."""
+"""An OpenID Connect issuer of a test's own: discovery, keys, tokens, and logins by code."""
 
+import base64
+import hashlib
 import http.server
 import json
 import threading
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -15,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 AUDIENCE = "headrace"
+CLIENT, CLIENT_SECRET = "the dashboard", "s:cret of it"
 
 
 @dataclass
@@ -28,6 +32,10 @@ class Issuer:
     fetched: int = 0
     answers: threading.Event = field(default_factory=threading.Event)
     """Answers are held back while it is cleared."""
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What was asked for, by the code that was given."""
+    claims: dict[str, Any] = field(default_factory=dict)
+    """Of the next ID tokens, besides those that they have always."""
 
     def new_key(self, key_id: str, *, elliptic: bool = False) -> None:
         self.keys[key_id] = (
@@ -40,6 +48,28 @@ class Issuer:
         whole = {"iss": self.url, "aud": AUDIENCE, "sub": "ada", "iat": now, "exp": now + 600, **claims}
         payload = {name: value for name, value in whole.items() if value is not None}
         return jwt.encode(payload, key or self.keys[key_id], algorithm=algorithm, headers={"kid": key_id})
+
+    def log_in(self, url: str) -> str:
+        """A person's way through the issuer's own pages: where it sends the browser back to."""
+        asked = dict(parse_qsl(urlsplit(url).query))
+        assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT, "S256")
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = asked
+        return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+
+    def redeem(self, form: dict[str, str], authorization: str) -> dict[str, str] | None:
+        """The answer to a code, once; None: no token."""
+        asked = self.codes.pop(form["code"], None)
+        pair = base64.b64decode(authorization.removeprefix("Basic ")).decode()
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
+        if (
+            asked is None
+            or pair != "the%20dashboard:s%3Acret%20of%20it"
+            or form["redirect_uri"] != asked["redirect_uri"]
+            or challenge.rstrip("=") != asked["code_challenge"]
+        ):
+            return None
+        return {"id_token": self.token(**{"aud": CLIENT, "nonce": asked["nonce"], "roles": ["viewer"], **self.claims})}
 
     def public_pem(self, key_id: str) -> bytes:
         return bytes(self.keys[key_id].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -64,9 +94,20 @@ def issuer() -> Iterator[Issuer]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             made.answers.wait(2.0)
-            discovery = {"issuer": made.says, "jwks_uri": f"{made.url}/keys"}
-            body = json.dumps(made.key_set() if self.path == "/keys" else discovery).encode()
-            self.send_response(200)
+            discovery = {
+                "issuer": made.says, "jwks_uri": f"{made.url}/keys", "token_endpoint": f"{made.url}/token",
+                "authorization_endpoint": f"{made.url}/authorize?tenant=a",
+            }  # fmt: skip
+            self._say(200, made.key_set() if self.path == "/keys" else discovery)
+
+        def do_POST(self) -> None:
+            form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            found = made.redeem(form, self.headers.get("Authorization", ""))
+            self._say(200 if found else 400, found or {"error": "invalid_grant"})
+
+        def _say(self, status: int, document: object) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

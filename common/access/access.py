@@ -81,6 +81,13 @@ class Access:
         return self._state.oidc is not None
 
     @property
+    def issuer(self) -> Oidc | None:
+        """At which people log in; None where they do not."""
+        self._refresh()
+        oidc = self._state.oidc
+        return oidc if oidc is not None and oidc.config.client_id else None
+
+    @property
     def remark(self) -> str:
         """For /readyz; "" where there is nothing to say."""
         self._refresh()
@@ -143,6 +150,12 @@ class Access:
         named = (*file.principals.values(), *file.certificates.values())
         return self._state.oidc is not None or any(one.name == name and one.may(SERVICE, kind) for one in named)
 
+    def principal_of_login(self, issuer: Oidc, id_token: str, nonce: str) -> Principal:
+        """Raises Unauthenticated, Unavailable."""
+        if issuer.wants_keys(id_token):
+            issuer.fetch_keys(id_token)
+        return self._not_of_file(issuer.principal_of(id_token, nonce=nonce))
+
     def principal_of_digest(self, digest: str) -> Principal:
         """Whose token has this SHA-256. Raises Unauthenticated."""
         self._refresh()
@@ -157,8 +170,10 @@ class Access:
             return own
         if state.oidc is None or not is_jwt(token):
             return _owner_of(state.file, digest_of(token))
-        found = state.oidc.principal_of(token)
-        if any(found.name == named.name for named in state.file.principals.values()):
+        return self._not_of_file(state.oidc.principal_of(token))
+
+    def _not_of_file(self, found: Principal) -> Principal:
+        if any(found.name == named.name for named in self._state.file.principals.values()):
             raise Unauthenticated("the token has the name of a principal of the access file")
         return found
 

@@ -5,14 +5,18 @@ minutes; a token with a key that is not among them has them fetched again, at mo
 asymmetric ones only: with HMAC a public key would pass for a secret (RFC 8725, section 3.1).
 """
 
+import base64
+import hashlib
 import ipaddress
 import json
 import threading
+import urllib.error
 import urllib.request
-from typing import Any
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from common.access.principal import Principal, check_name, check_roles
 from common.errors import InvalidInput, Unauthenticated, Unavailable
@@ -41,6 +45,9 @@ class OidcConfig(BaseModel):
     Attributes:
         roles_claim: a claim that lists roles by their names; other values in it are left out.
         name_claim: the claim that the history shows.
+        client_id: of the dashboard at the issuer, where people log in there.
+        client_secret_file: where the issuer has given the dashboard a secret.
+        scope: what the dashboard asks for; `openid` is part of it.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -50,6 +57,17 @@ class OidcConfig(BaseModel):
     roles_claim: str = ""
     rules: tuple[OidcRule, ...] = Field((), strict=False)
     leeway_seconds: int = Field(30, ge=0, le=300)
+    client_id: str = ""
+    client_secret_file: str = ""
+    scope: str = "openid"
+
+    @model_validator(mode="after")
+    def _is_of_a_client(self) -> Self:
+        if not self.client_id and (self.client_secret_file or self.scope != "openid"):
+            raise ValueError("client_secret_file and scope would be ignored: client_id is not given")
+        if "openid" not in self.scope.split():
+            raise ValueError("scope must have openid")
+        return self
 
     @field_validator("issuer")
     @classmethod
@@ -100,7 +118,7 @@ class Oidc:
             with self._discovering:
                 if self._client is None:
                     self._client = jwt.PyJWKClient(
-                        self._discovered(), timeout=_TIMEOUT_SECONDS, lifespan=_KEPT_SECONDS,
+                        self._discovered()["jwks_uri"], timeout=_TIMEOUT_SECONDS, lifespan=_KEPT_SECONDS,
                         cooldown_duration=_COOLDOWN_SECONDS,
                     )  # fmt: skip
             self._client.get_signing_key(_key_id(token))
@@ -109,8 +127,54 @@ class Oidc:
         except jwt.PyJWTError:
             return  # There is no such key; `principal_of` raises.
 
-    def principal_of(self, token: str) -> Principal:
-        """Raises Unauthenticated."""
+    def login_url(self, redirect_uri: str, *, state: str, nonce: str, verifier: str) -> str:
+        """Where a person logs in, who comes back with a code (OpenID Connect Core 1.0, section 3.1.2.1; RFC 7636).
+        Raises Unavailable."""
+        endpoint = self._endpoint("authorization_endpoint")
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        asked = {
+            "response_type": "code", "client_id": self.config.client_id, "scope": self.config.scope,
+            "redirect_uri": redirect_uri, "state": state, "nonce": nonce, "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }  # fmt: skip
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+
+    def id_token_of(self, code: str, redirect_uri: str, *, verifier: str) -> str:
+        """What the issuer gives for the code (section 3.1.3). Raises Unauthenticated: nothing; Unavailable."""
+        config, endpoint = self.config, self._endpoint("token_endpoint")
+        asked = {
+            "grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri,
+            "client_id": config.client_id, "code_verifier": verifier,
+        }  # fmt: skip
+        headers = {"Accept": "application/json"}
+        try:
+            if config.client_secret_file:
+                secret = Path(config.client_secret_file).read_text().strip()
+                pair = f"{quote(config.client_id, safe='')}:{quote(secret, safe='')}"
+                headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            request = urllib.request.Request(endpoint, urlencode(asked).encode(), headers)  # noqa: S310  # _check_url
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
+                return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
+        except urllib.error.HTTPError as error:
+            raise Unauthenticated(f"the issuer gives no token for this login: {error}") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"{config.issuer} gives no token: {error}") from error
+
+    def _endpoint(self, name: str) -> str:
+        """Raises Unavailable."""
+        found = self._discovered().get(name, "")
+        try:
+            return _check_url(str(found))
+        except ValueError as error:
+            raise Unavailable(f"{self.config.issuer} names no {name}: {error}") from error
+
+    def principal_of(self, token: str, *, nonce: str = "") -> Principal:
+        """Args:
+            nonce: of a login, whose token is for the dashboard and has it.
+
+        Raises:
+            Unauthenticated.
+        """
         import jwt
 
         config = self.config
@@ -119,9 +183,12 @@ class Oidc:
             raise Unauthenticated("the token is signed with no key of the issuer")
         try:
             claims = jwt.decode(
-                token, key, algorithms=_ALGORITHMS, audience=config.audience, issuer=config.issuer,
-                leeway=config.leeway_seconds, options={"require": ["exp", "iss", "aud", config.name_claim]},
+                token, key, algorithms=_ALGORITHMS, audience=config.client_id if nonce else config.audience,
+                issuer=config.issuer, leeway=config.leeway_seconds,
+                options={"require": ["exp", "iss", "aud", config.name_claim]},
             )  # fmt: skip
+            if nonce and claims.get("nonce") != nonce:
+                raise Unauthenticated("the token is of another login")
             name, roles = check_name(str(claims[config.name_claim])), self._roles_of(claims)
         except (jwt.PyJWTError, InvalidInput) as error:
             raise Unauthenticated(f"the token does not count: {error}") from error
@@ -139,15 +206,16 @@ class Oidc:
         known = self._client and self._client.jwk_set_cache.get()
         return next((key for key in known.keys if key.key_id == key_id), None) if known else None
 
-    def _discovered(self) -> str:
-        """Where the keys are. Raises Unavailable."""
+    def _discovered(self) -> dict[str, Any]:
+        """The issuer's document, which says where the keys are. Raises Unavailable."""
         url = f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # _check_url has seen it
                 document = json.loads(answer.read(_MOST_DOCUMENT_BYTES))
             if document["issuer"] != self.config.issuer:
                 raise ValueError("the document is of another issuer")
-            return _check_url(str(document["jwks_uri"]))
+            _check_url(str(document["jwks_uri"]))
+            return dict(document)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Unavailable(f"{url} cannot be read: {error}") from error
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -37,7 +38,7 @@ from services.registry.pages import (
     versions,
 )
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
-from services.registry.pages.login import LOGIN_COOKIE, SECONDS, Logins
+from services.registry.pages.login import BEGUN_COOKIE, BEGUN_SECONDS, LOGIN_COOKIE, SECONDS, Logins
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import live_parts, make_environment
@@ -67,6 +68,8 @@ _BUSY_SHARE = 10.0
 """A page that takes long to make is made again after ten times as long."""
 _YEAR_SECONDS = 365 * 24 * 3600
 _SEE_OTHER = 303
+_CALLBACK = "/login/callback"
+"""Where an issuer sends the browser back to."""
 _SERVER_ERROR = 500
 Make = Callable[[Reading, Place], dict[str, Any]]
 
@@ -125,6 +128,8 @@ class Pages:
         routes += [Route(f"/static/{path.name}", _file(path)) for path in STATIC_FILES]
         routes.append(Route("/login", self._login_page, methods=["GET"]))
         routes.append(Route("/login", self._answering(self._login), methods=["POST"]))
+        routes.append(Route("/login/issuer", self._answering(self._login_begun), methods=["GET"]))
+        routes.append(Route(_CALLBACK, self._answering(self._login_finished), methods=["GET"]))
         routes.append(Route("/logout", self._answering(self._logout), methods=["POST"]))
         app.router.routes.extend(routes)
 
@@ -195,13 +200,20 @@ class Pages:
         """To log in where the browser is, and go on there."""
         place = self._place(request)
         asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-        context = {"title": "Log in", "fault": fault, "next": asked if request.method == "GET" else "/"}
+        is_page = request.method == "GET" and request.url.path != _CALLBACK
+        context = self._login_context(fault, asked if is_page else "/")
         answer = self._rendered("login.html", context, place, status=HTTP_STATUS_OF[Unauthenticated])
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
     async def _login_page(self, request: Request) -> Response:
-        return self._rendered("login.html", {"title": "Log in", "fault": "", "next": "/"}, self._place(request))
+        return self._rendered("login.html", self._login_context("", "/"), self._place(request))
+
+    def _login_context(self, fault: str, after: str) -> dict[str, Any]:
+        context = {"title": "Log in", "fault": fault, "next": after}
+        if issuer := self._access.issuer:
+            context |= {"issuer": issuer.config.issuer, "begin": f"/login/issuer?{urlencode({'next': after})}"}
+        return context
 
     async def _login(self, request: Request) -> Response:
         fields = await read_form(request, {"access_token", "next"})
@@ -211,11 +223,34 @@ class Pages:
         except Unauthenticated as error:
             return self._login_form(request, error.message)
         response = RedirectResponse(_own(fields.get("next", "")), status_code=_SEE_OTHER, headers=dict(HEADERS))
+        return _with_login(response, request, cookie)
+
+    async def _login_begun(self, request: Request) -> Response:
+        refuse_unknown_query(request, {"next"})
+        after = _own(request.query_params.get("next", ""))
+        url, begun = await run_in_threadpool(self._logins.begin, _callback_of(request), after)
+        response = RedirectResponse(url, status_code=_SEE_OTHER, headers=dict(HEADERS))
         response.set_cookie(
-            LOGIN_COOKIE, cookie, httponly=True, samesite="strict", path="/", max_age=SECONDS,
+            BEGUN_COOKIE, begun, httponly=True, samesite="lax", path=_CALLBACK, max_age=BEGUN_SECONDS,
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return response
+
+    async def _login_finished(self, request: Request) -> Response:
+        """A page that goes on by itself: a redirect would be the issuer's still, and bring no cookie of this site."""
+        asked = request.query_params
+        try:
+            if fault := asked.get("error"):
+                raise Unauthenticated(f"the issuer refuses this login: {fault[:200]}")
+            cookie, after = await run_in_threadpool(
+                self._logins.finish, _callback_of(request), request.cookies.get(BEGUN_COOKIE, ""),
+                asked.get("state", ""), asked.get("code", ""),
+            )  # fmt: skip
+        except Unauthenticated as error:
+            return self._login_form(request, error.message)
+        answer = self._rendered("logged_in.html", {"title": "Logged in", "after": after}, self._place(request))
+        answer.delete_cookie(BEGUN_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
+        return _with_login(answer, request, cookie)
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.check(request, await read_form(request, set()))
@@ -330,6 +365,19 @@ class Pages:
             return Response(body, media_type=media_type, headers=headers)
 
         return answer
+
+
+def _callback_of(request: Request) -> str:
+    """The door has checked Host."""
+    return f"{str(request.base_url).rstrip('/')}{_CALLBACK}"
+
+
+def _with_login(response: Response, request: Request, cookie: str) -> Response:
+    response.set_cookie(
+        LOGIN_COOKIE, cookie, httponly=True, samesite="strict", path="/", max_age=SECONDS,
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
+    return response
 
 
 def _own(path: str) -> str:

@@ -5,6 +5,9 @@ removed from the access file ends its sessions. Logging out ends one session in 
 issuer's token the cookie holds name and roles, until the token expires. It is HttpOnly and SameSite=Strict. It counts
 for pages and their forms, and where something is read; a change through the API takes a bearer token, which no page of
 another site can send.
+
+At an issuer with a `client_id` people log in by OpenID Connect's code flow with PKCE: a second cookie, which comes
+along from the issuer (SameSite=Lax), keeps what belongs together until the browser is back.
 """
 
 import base64
@@ -12,7 +15,9 @@ import contextlib
 import hmac
 import json
 import math
+import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -22,12 +27,12 @@ from starlette.types import Scope
 from common.access.access import Access
 from common.access.principal import Principal
 from common.access.tokens import digest_of
-from common.errors import Unauthenticated
+from common.errors import Conflict, NotFound, Unauthenticated
 from common.process.guarded_http import bearer_of, credentials_of
 from services.registry.catalog import Catalog
 
-LOGIN_COOKIE = "headrace_login"
-SECONDS = 12 * 3600
+LOGIN_COOKIE, BEGUN_COOKIE = "headrace_login", "headrace_begun"
+SECONDS, BEGUN_SECONDS = 12 * 3600, 600
 _API = "/v1/"
 _READING = ("GET", "HEAD")
 
@@ -40,13 +45,49 @@ class Logins:
 
     def issue(self, token: str) -> str:
         """The cookie's value. Raises Unauthenticated: the token is of no principal; Unavailable."""
-        principal = self._access.identify(f"Bearer {token}")
+        return self._cookie_of(self._access.identify(f"Bearer {token}"), token)
+
+    def begin(self, redirect_uri: str, after: str) -> tuple[str, str]:
+        """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile.
+
+        Raises:
+            NotFound: nobody logs in there. Unavailable: the issuer does not answer.
+        """
+        issuer = self._access.issuer
+        if issuer is None:
+            raise NotFound("no issuer with a client_id is named in the access file")
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        begun = {"state": state, "nonce": nonce, "verifier": verifier, "after": after}
+        encoded = _encoded({**begun, "expires_at": time.time() + BEGUN_SECONDS})
+        url = issuer.login_url(redirect_uri, state=state, nonce=nonce, verifier=verifier)
+        return url, f"{encoded}.{self._signature(encoded, 'begun')}"
+
+    def finish(self, redirect_uri: str, begun: str, state: str, code: str) -> tuple[str, str]:
+        """The cookie of the login that was begun so, and where the browser goes on.
+
+        Raises:
+            Conflict: this browser began no such login, or too long ago. Unauthenticated, Unavailable.
+        """
+        encoded, _, signature = begun.partition(".")
+        known = hmac.compare_digest(signature.encode(), self._signature(encoded, "begun").encode())
+        kept: dict[str, Any] = json.loads(base64.urlsafe_b64decode(encoded)) if known else {"expires_at": 0.0}
+        issuer = self._access.issuer
+        if (
+            issuer is None
+            or kept["expires_at"] < time.time()
+            or not hmac.compare_digest(kept["state"].encode(), state.encode())
+        ):
+            raise Conflict("this login was not begun in this browser, or too long ago; begin again")
+        id_token = issuer.id_token_of(code, redirect_uri, verifier=kept["verifier"])
+        return self._cookie_of(self._access.principal_of_login(issuer, id_token, kept["nonce"])), kept["after"]
+
+    def _cookie_of(self, principal: Principal, token: str = "") -> str:
         session: dict[str, object] = {"expires_at": min(time.time() + SECONDS, principal.expires_at)}
         if math.isinf(principal.expires_at):
             session["token_sha256"] = digest_of(token)
         else:
             session |= {"name": principal.name, "roles": sorted(principal.roles)}
-        encoded = base64.urlsafe_b64encode(json.dumps(session).encode()).decode()
+        encoded = _encoded(session)
         return f"{encoded}.{self._signature(encoded)}"
 
     def identify(self, scope: Scope) -> Principal:
@@ -82,5 +123,9 @@ class Logins:
             return Principal(session["name"], frozenset(session["roles"]), expires_at=session["expires_at"])
         return self._access.principal_of_digest(session.get("token_sha256", ""))
 
-    def _signature(self, encoded: str) -> str:
-        return hmac.new(self._secret, f"login {encoded}".encode(), "sha256").hexdigest()
+    def _signature(self, encoded: str, what: str = "login") -> str:
+        return hmac.new(self._secret, f"{what} {encoded}".encode(), "sha256").hexdigest()
+
+
+def _encoded(said: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(said).encode()).decode()

@@ -20,6 +20,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         yield f"POST {form.path}", form.rule
     yield "POST /models/{model}/versions/{version}/try", actions.TRIES
     yield from (("GET /login", OPEN), ("POST /login", OPEN), ("POST /logout", OPEN))
+    yield from (("GET /login/issuer", OPEN), ("GET /login/callback", OPEN))
     yield "GET /models/{model}/versions/{version}/since", rule("viewer", "author:{model}")
     yield from ((f"GET /history.{kind}", _VIEWS) for kind in history.EXPORTS)
     yield from ((f"GET /documents/{name}", ANYBODY) for name in documents.known(*documents.PICTURES))

@@ -3,8 +3,9 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,10 +17,11 @@ from common.process.web import WebServer, bind
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
-from services.registry.pages.login import LOGIN_COOKIE
+from services.registry.pages.login import BEGUN_COOKIE, LOGIN_COOKIE
 from services.registry.tests.building import Clock, new_catalog, publish
 from services.registry.tests.seeing import Seen, seen
 from testing import plain_http
+from testing.issuer import AUDIENCE, CLIENT, CLIENT_SECRET, Issuer, issuer
 from testing.rows import each_row
 from testing.walking import TOKENS, bearer, write_access
 
@@ -208,3 +210,82 @@ def test_where_everybody_may_do_everything_every_page_says_so(catalog: Catalog) 
     for client in _served(catalog, Access(remark="everybody may do everything")):
         for path in ("/", "/models/m", "/streams", "/history", "/serving"):
             assert "Warning: everybody may do everything" in seen(client.get(path)).text
+
+
+@pytest.fixture
+def made() -> Iterator[Issuer]:
+    with issuer() as found:
+        yield found
+
+
+@pytest.fixture
+def at_issuer(catalog: Catalog, made: Issuer, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A browser at a registry where people log in at an issuer."""
+    publish(catalog)
+    (tmp_path / "secret").write_text(CLIENT_SECRET + "\n")
+    client = f"client_id: {CLIENT}, client_secret_file: {tmp_path}/secret"
+    path = write_access(tmp_path / "access.yaml", _ROLES)
+    with path.open("a") as file:
+        file.write(f"oidc: {{issuer: {made.url}, audience: {AUDIENCE}, roles_claim: roles, {client}}}\n")
+    yield from _served(catalog, Access(path))
+
+
+def _begun(browser: httpx.Client, after: str = "/models/m") -> str:
+    """Where the page to log in leads a person who asks for that page."""
+    (link,) = seen(browser.get(after, headers=_PAGE)).all("a", **{"class": "button primary"})
+    answer = browser.get(str(link["href"]), headers=_PAGE, follow_redirects=False)
+    assert answer.status_code == 303
+    cookie = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
+    assert {"httponly", "samesite=lax", "path=/login/callback"} <= cookie
+    return answer.headers["location"]
+
+
+def test_a_person_logs_in_at_the_issuer_and_goes_on_where_the_page_was_asked_for(
+    at_issuer: httpx.Client, made: Issuer
+) -> None:
+    url = _begun(at_issuer)
+    assert url.startswith(f"{made.url}/authorize?tenant=a&response_type=code&")
+    answer = at_issuer.get(made.log_in(url), headers=_PAGE)
+    assert answer.status_code == 200, answer.text
+    assert '<meta http-equiv="refresh" content="0; url=/models/m">' in answer.text
+    assert BEGUN_COOKIE not in at_issuer.cookies
+    page = at_issuer.get("/models/m", headers=_PAGE)
+    assert (page.status_code, "ada" in seen(page).text) == (200, True)
+    assert at_issuer.get("/models/m/do/pause", headers=_PAGE).status_code == 403, "a viewer pauses nothing"
+
+
+@each_row(
+    "claims",
+    [
+        {"nonce": "of another login"}, {"nonce": None}, {"aud": AUDIENCE}, {"aud": "elsewhere"},
+        {"iss": "https://elsewhere.example"}, {"exp": 1}, {"sub": "operator"}, {"sub": "no name\n"},
+    ],
+)  # fmt: skip
+def test_a_token_of_another_login_client_issuer_or_name_logs_nobody_in(
+    at_issuer: httpx.Client, made: Issuer, claims: Mapping[str, Any]
+) -> None:
+    made.claims = dict(claims)
+    answer = at_issuer.get(made.log_in(_begun(at_issuer)), headers=_PAGE)
+    assert answer.status_code == 401
+    assert LOGIN_COOKIE not in at_issuer.cookies
+
+
+def test_a_login_is_finished_once_in_the_browser_that_began_it(at_issuer: httpx.Client, made: Issuer) -> None:
+    back = made.log_in(_begun(at_issuer))
+    begun = at_issuer.cookies[BEGUN_COOKIE]
+    forged = f"{begun.partition('.')[0]}.{'0' * 64}"
+    for cookie, url, status in (
+        ("", back, 409), (forged, back, 409), ("\u00e9.x", back, 409), (begun, f"{back}x", 409),
+        (begun, back.replace("code=code-0", "code=code-9"), 401), (begun, "/login/callback?error=access_denied", 401),
+        (begun, back, 200), (begun, back, 401),
+    ):  # fmt: skip
+        at_issuer.cookies.clear()
+        headers = [(b"accept", b"text/html"), (b"cookie", f"{BEGUN_COOKIE}={cookie}".encode())]
+        answer = at_issuer.get(url, headers=headers)
+        assert (answer.status_code, LOGIN_COOKIE in at_issuer.cookies) == (status, status == 200), url
+
+
+def test_without_a_client_nobody_is_sent_to_an_issuer(browser: httpx.Client) -> None:
+    assert browser.get("/login/issuer", headers=_PAGE).status_code == 404
+    assert browser.get("/login/callback?code=a&state=b", headers=_PAGE).status_code == 409
+    assert seen(browser.get("/login", headers=_PAGE)).all("a", **{"class": "button primary"}) == []

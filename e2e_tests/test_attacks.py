@@ -31,7 +31,7 @@ from headrace import Client
 from headrace.client.trust import context_of, grpc_credentials_of
 from headrace.local.launcher import Launcher
 from headrace.places import access_file, token_file
-from protos import ingest_pb2, registry_pb2, tfserving_pb2
+from protos import ingest_pb2, registry_pb2, registry_pb2_grpc, tfserving_pb2
 from testing.issuer import AUDIENCE, Issuer, issuer
 from testing.rows import each_row
 
@@ -159,6 +159,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with issuer() as made, pytest.MonkeyPatch.context() as environment:
         environment.setenv("INGEST_MAX_CONNECTIONS_PER_PRINCIPAL", str(_CONNECTIONS))
         environment.setenv("REGISTRY_MAX_CALLS_PER_PRINCIPAL", str(_CALLS))
+        environment.setenv("REGISTRY_SOURCE_HOSTS", "kafka.example.org")
         launcher.up(port_offset=None, identity=True, tls=True)
         try:
             launcher.wait_until_ready(timeout_seconds=120)
@@ -168,6 +169,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 pupil.apply(launcher.data_dir / "definition")
                 pupil.learn_version(1)
                 pupil.await_served(1)
+            with world.channel("registry") as channel:
+                asked = registry_pb2.RoundTokenRequest(round_id=f"{MODEL}-000002", models=[MODEL], lasts_seconds=3600)
+                registry = registry_pb2_grpc.RegistryServiceStub(channel)
+                world.tokens["round"] = registry.RoundToken(asked, timeout=60, metadata=world.metadata("trainer")).token
             yield world
         finally:
             launcher.close()
@@ -184,6 +189,8 @@ _SCHEMA = json.dumps(
         "labels": [{"name": "above", "dtype": "int64", "min": 0, "max": 1}],
     }
 ).encode()
+_SOURCE = {"topic": "t", "format": "avro", "schema_registry": "http://169.254.169.254/latest"}
+_ELSEWHERE = json.dumps({**json.loads(_SCHEMA), "source": {"kafka": _SOURCE}}).encode()
 _MODEL_BODY = json.dumps({"stream": STREAM, "files": {}, "by": "operator"}).encode()
 _OVER_HTTP = {
     # who: what                                                 service, method, path, who, headers, body, statuses
@@ -245,6 +252,11 @@ _OVER_HTTP = {
     "the trainer's token sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "trainer", {}, _EVENTS, {403}),
     "the trainer's token predicts": ("serving", "POST", _PREDICT_PATH, "trainer", {}, _PREDICT, {403}),
     "ingest's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "ingest", {}, _BY, {403}),
+    "a round's token lists models": ("registry", "GET", "/v1/models", "round", {}, b"", {403}),
+    "a round's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "round", {}, _BY, {401}),
+    "an author sends services elsewhere": (
+        "registry", "PUT", "/v1/streams/mine", "author", {}, _ELSEWHERE, {400},
+    ),
     "an expired JWT": ("registry", "GET", "/v1/models", "jwt expired", {}, b"", {401}),
     "a JWT for another audience": ("registry", "GET", "/v1/models", "jwt for others", {}, b"", {401}),
     "a JWT of another issuer": ("registry", "GET", "/v1/models", "jwt of others", {}, b"", {401}),
@@ -311,6 +323,18 @@ _OVER_GRPC = {
     ),
     "an author uploads under another's round": (
         "registry", f"{_REGISTRY}/PutResumePoint", registry_pb2.PutResumePointRequest(round_id="r"), "author", _NO,
+    ),
+    "a round's token leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "round", _NO),
+    "a round's token ends another round": (
+        "registry", f"{_REGISTRY}/RegisterVersion", registry_pb2.RegisterVersionRequest(round_id="other-000001"),
+        "round", _NO,
+    ),
+    "a round's token reads another's model": (
+        "registry", f"{_REGISTRY}/GetVersion", registry_pb2.GetVersionRequest(model="secret", version=1), "round", _NO,
+    ),
+    "a round's token reads its model": (
+        "registry", f"{_REGISTRY}/GetVersion", registry_pb2.GetVersionRequest(model=MODEL, version=1), "round",
+        grpc.StatusCode.OK,
     ),
     "a viewer lists": (
         "registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), "viewer", grpc.StatusCode.OK,

@@ -26,6 +26,7 @@ _TIMEOUT_SECONDS = 3.0
 _KEPT_SECONDS, _COOLDOWN_SECONDS = 300.0, 1.0
 _MOST_DOCUMENT_BYTES = 1 << 20
 _MOST_TOKEN_BYTES = 8192
+_SERVER_ERROR = 500
 _MOST_FETCHING = 4
 """Threads that wait for an issuer; made-up tokens would otherwise have all of a service's wait for a slow one."""
 
@@ -156,7 +157,8 @@ class Oidc:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
                 return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
         except urllib.error.HTTPError as error:
-            raise Unauthenticated(f"the issuer gives no token for this login: {error}") from error
+            refusal = Unauthenticated if error.code < _SERVER_ERROR else Unavailable
+            raise refusal(f"the issuer gives no token for this login: {error}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Unavailable(f"{config.issuer} gives no token: {error}") from error
 

@@ -133,13 +133,13 @@ def test_a_child_that_is_killed_shows_the_signal(
     assert (child.status, child.zygote_died) == (-signal.SIGKILL, False)
 
 
-@pytest.mark.parametrize("behaviour", ["flood", "babble"])
+@pytest.mark.parametrize("said", ["flood", "babble"])
 def test_a_child_that_says_what_is_no_message_or_has_no_end_is_ended(
-    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], behaviour: str
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], said: str
 ) -> None:
-    behave(behaviour)
+    behave(said)
     child, messages = run_to_end(zygote, assignment)
-    assert messages == ([Progress("train", 5, 0.5)] if behaviour == "flood" else [])
+    assert messages == ([Progress("train", 5, 0.5)] if said == "flood" else [])
     assert child.status == -signal.SIGKILL
 
 

@@ -82,10 +82,13 @@ end
 """
 
 _COUNT = """
-local held = 'headrace:predictions:held'
+local function held_beside(all_bytes)
+  return string.sub(all_bytes, 1, -6) .. 'held'
+end
 -- So many bytes more for a prediction, and so many predictions more for its principal, if it has one.
 local function count(all_bytes, id, bytes, predictions)
   redis.call('HINCRBY', all_bytes, '', bytes)
+  local held = held_beside(all_bytes)
   local principal = redis.call('HGET', held, id)
   if principal then
     redis.call('HINCRBY', held, 'bytes ' .. principal, bytes)
@@ -155,6 +158,7 @@ if size > bytes_left then
   return -4
 end
 if ARGV[9] ~= '' then
+  local held = held_beside(KEYS[5])
   local its_count = tonumber(redis.call('HGET', held, 'count ' .. ARGV[9]) or 0)
   local its_bytes = tonumber(redis.call('HGET', held, 'bytes ' .. ARGV[9]) or 0)
   if its_count >= 8 * places or its_bytes >= 8 * bytes_left then

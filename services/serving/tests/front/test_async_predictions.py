@@ -397,4 +397,4 @@ def test_with_identity_one_principal_leaves_room_among_those_that_are_kept(
         for prediction in kept:
             assert ann.delete(f"/v1/predictions/{prediction}").status_code == 200
         assert ann.delete(f"/v1/predictions/{submit(ann)}").status_code == 200, "there is room again"
-        assert redis.Redis.from_url(redis_server.url).hgetall("headrace:predictions:held") == {}
+        assert redis_server.client().hgetall(_places(redis_server).of_all("held")) == {}

@@ -1,7 +1,8 @@
-"""A bad version goes back by itself when labels come and says why; a good canary becomes production."""
+"""A bad version goes back by itself when labels come and says why; a good canary becomes production; rounds wait for
+labels."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 _ROWS = 50
 
 
-_MORE: dict[str, dict[str, Any]] = {
-    "stream.yaml": {"late_labels": {"key": "id", "wait_seconds": 600}},
-    "model.yaml": {"rollout": {"judge": {"metric": "error_rate", "margin": 0.02, "min_samples": 100}}},
-}
+_LATE = {"late_labels": {"key": "id", "wait_seconds": 600}}
+_JUDGED = {"rollout": {"judge": {"metric": "error_rate", "margin": 0.02, "min_samples": 100}}}
 
 
 @pytest.fixture
@@ -32,17 +31,22 @@ def pupil(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> Iterator
     """Of points with an id, labels that may come late, and a judge; version 1 is served."""
     with platform.client() as client:
         pupil = make_pupil(client)
-        write_definition(tmp_path, stream=pupil.stream, model=pupil.model)
-        for name, more in _MORE.items():
-            document: dict[str, Any] = yaml.safe_load((tmp_path / name).read_text())
-            if "late_labels" in more:
-                document["features"].append({"name": "id", "dtype": "int64"})
-            (tmp_path / name).write_text(yaml.safe_dump(document | more))
-        read_folder(tmp_path).apply(client)
+        _apply(client, pupil, tmp_path, stream=_LATE, model=_JUDGED)
         _teach(client, pupil.stream, seed=1)
         pupil.await_judged(1)
         pupil.await_served(1)
         yield pupil
+
+
+def _apply(client: Client, pupil: Pupil, folder: Path, *, stream: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    """Of points with an id, and these sections beside the usual ones."""
+    write_definition(folder, stream=pupil.stream, model=pupil.model)
+    for name, more in (("stream.yaml", stream), ("model.yaml", model)):
+        document: dict[str, Any] = yaml.safe_load((folder / name).read_text())
+        if name == "stream.yaml":
+            document["features"].append({"name": "id", "dtype": "int64"})
+        (folder / name).write_text(yaml.safe_dump({**document, **more}))
+    read_folder(folder).apply(client)
 
 
 def _teach(client: Client, stream: str, *, seed: int) -> None:
@@ -76,6 +80,25 @@ def test_a_bad_version_that_the_gate_lets_through_goes_back_by_itself_when_label
         assert judge["e_value"] >= 100
         assert judge["samples"] >= 100
         assert client.version(MODEL, 3).parent_version == 1
+
+
+def test_a_round_waits_for_the_labels_of_its_events_and_learns_them(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    with platform.client() as client:
+        pupil = make_pupil(client)
+        late = {"late_labels": {"key": "id", "wait_seconds": 15}}
+        _apply(client, pupil, tmp_path, stream=late, model={"labels": {"late": "leave_out"}})
+        drawn = [{**point, "id": number} for number, point in enumerate(points(ROUND_EVENTS, seed=1))]
+        client.append(pupil.stream, [{name: one[name] for name in ("a", "b", "id")} for one in drawn])
+        client.label(pupil.stream, [{"id": one["id"], "above": one["above"]} for one in drawn[100:]])
+        pupil.await_judged(1)
+        told = client.version(pupil.model, 1).environment["labels"]
+        assert (told["in_time"], told["never"], told["late"], told["again"]) == (ROUND_EVENTS - 100, 100, 0, 0)
+        pupil.await_served(1)
+        above, below = pupil.probabilities()
+        assert above > 0.5 > below
+        until(lambda: client.account(pupil.model)["adds_up"], "the account adds up")
 
 
 def test_a_label_counts_once_when_the_trainer_is_killed_between(platform: Platform, pupil: Pupil) -> None:

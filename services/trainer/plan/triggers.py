@@ -16,7 +16,7 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.counted import counted
 from common.definition.triggers import Drift, Triggers
@@ -95,12 +95,18 @@ class Wait:
 def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     """Fires, or says what it waits for. A round needs at least one fresh example; one that a person asks for may be of
     examples that wait and were judged before, such as those of a rejected version."""
+    decision = _decide(triggers, situation)
+    if isinstance(decision, Wait) and situation.unlabelled:
+        return replace(decision, reason=f"{decision.reason}; {situation.unlabelled} wait for their labels")
+    return decision
+
+
+def _decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     if situation.asked_for and situation.judged_before:
         return Fire(MANUAL)
     if situation.fresh_examples < 1:
         again = f"; {situation.judged_before} that were learned before are learned again with the next"
-        labels = f"; {situation.unlabelled} wait for their labels" if situation.unlabelled else ""
-        return Wait(f"there is no new example{again if situation.judged_before else ''}{labels}")
+        return Wait(f"there is no new example{again if situation.judged_before else ''}")
     if situation.asked_for:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:

@@ -51,7 +51,8 @@ def test_events_wait_for_their_labels_and_the_plan_names_the_labels_that_are_joi
     plans.look_again()
     told = next(one for one in plans.planner.status() if one["model"] == _NAME)
     assert told["lag_examples"] == 10
-    assert told["next_round"]["waiting_for"].startswith("5 of 10 examples for the first round")
+    waits = told["next_round"]["waiting_for"]
+    assert (waits.startswith("5 of 10 examples"), waits.endswith("; 5 wait for their labels")) == (True, True), waits
     now[0] = begin + 50
     first = planned(1)
     note = first.configuration[LABELS]

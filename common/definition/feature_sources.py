@@ -1,7 +1,7 @@
 """Whether the features of a definition fit the raw features of its stream: names, dtypes and shapes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from common.definition.features import (
     Bucketized,
@@ -21,8 +21,12 @@ from common.schema import Feature, Schema
 from common.suggestions import did_you_mean
 
 
-def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
-    """Raises InvalidInput when a raw feature is missing from the schema or has a dtype or shape that does not fit."""
+def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema, *, sequences: Collection[str] = ()) -> None:
+    """Raises InvalidInput when a raw feature is missing from the schema or has a dtype or shape that does not fit.
+
+    Args:
+        sequences: features whose values are steps of a list.
+    """
     raw = {feature.name: feature for feature in schema.features}
     for spec in specs.values():
         if isinstance(spec, Crossed):
@@ -37,7 +41,16 @@ def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> No
             if spec.weights and lists_of(specs[spec.of], specs, schema) and isinstance(specs[spec.of], Crossed):
                 raise InvalidInput(f"feature {spec.name}: {spec.of} crosses lists; its ids have no weights")
         else:
-            _check_raw(spec, raw, spec.of, in_specs=False)
+            _check_raw(spec, raw, spec.of, in_specs=False, is_sequence=spec.name in sequences)
+    for name in sequences:
+        _check_sequence(specs, name, schema)
+
+
+def _check_sequence(specs: Mapping[str, FeatureSpec], name: str, schema: Schema) -> None:
+    spec = specs[name]
+    ids = specs[spec.of] if isinstance(spec, Embedding | Indicator) else spec
+    if not isinstance(ids, Text) and not lists_of(ids, specs, schema):
+        raise InvalidInput(f"parameters: sequence: {name} has one value in an event; it belongs to context")
 
 
 def lists_of(spec: FeatureSpec, specs: Mapping[str, FeatureSpec], schema: Schema) -> list[str]:
@@ -81,7 +94,9 @@ def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[s
         )
 
 
-def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool) -> None:
+def _check_raw(
+    spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool, is_sequence: bool = False
+) -> None:
     feature = raw.get(name)
     if feature is None:
         raise InvalidInput(
@@ -103,16 +118,16 @@ def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_s
     is_number = feature.is_decoded and "float32" in dtypes
     if feature.dtype not in dtypes and not is_number:
         raise InvalidInput(f"feature {spec.name}: {name} is {feature.dtype}, expected {' or '.join(dtypes)}")
-    _check_shape(spec, feature)
+    _check_shape(spec, feature, is_sequence=is_sequence)
 
 
-def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
+def _check_shape(spec: FeatureSpec, feature: Feature, *, is_sequence: bool) -> None:
     name = feature.name
     if feature.tensor is not None and feature.tensor.shape_field is not None:
         raise InvalidInput(f"feature {spec.name}: {name} has a shape_field; only a module takes it")
     if len(feature.raw_shape) > 1 and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has steps of several values; only a module takes them")
-    if isinstance(spec, Numeric) and feature.is_variable_length:
+    if isinstance(spec, Numeric) and feature.is_variable_length and not is_sequence:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
     if isinstance(spec, Numeric):
         spec.width(feature.seen_count or 1)

@@ -109,7 +109,14 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
             factors: Axis = (Run(("dimension",), parameters.dimension),)
             variables[f"factors/{name}_factors"] = VariableMeaning((_rows(specs, name, schema, learned), factors))
     _add_tables(variables, specs, parameters.deep, schema, learned)
-    if parameters.deep:
+    if parameters.recurrent:
+        steps, whole = (_inputs(specs, names, schema, learned)
+                        for names in (parameters.recurrent.sequence, parameters.recurrent.context))  # fmt: skip
+        inputs = (*steps, *whole)
+        for index, size in enumerate(parameters.hidden_units):
+            inputs = _add_recurrent(variables, f"rnn_{index}", parameters.recurrent.cell, size, inputs)
+        variables["deep/kernel"] = VariableMeaning((inputs, outputs), is_kernel=True)
+    elif parameters.deep:
         inputs = _inputs(specs, parameters.deep, schema, learned)
         for index, size in enumerate(parameters.hidden_units):
             inputs = _add_layer(variables, f"hidden_{index}", parameters.activation.label, size, inputs)
@@ -153,6 +160,20 @@ def _add_layer(variables: dict[str, VariableMeaning], layer: str, activation: st
     units = (Run(("units", layer, activation), size),)
     variables[f"{layer}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
     variables[f"{layer}/bias"] = VariableMeaning((units,))
+    return units
+
+
+def _add_recurrent(variables: dict[str, VariableMeaning], layer: str, cell: str, size: int, inputs: Axis) -> Axis:
+    """A recurrent layer's variables, whose columns are those of its gates, side by side: they go over as a whole."""
+    gates, biases = {"lstm": (4, 1), "gru": (3, 2), "simple_rnn": (1, 1)}[cell]
+    units: Axis = (Run(("units", layer, cell), size),)
+    columns: Axis = (Run(("gates", layer, cell, str(size)), gates * size),)
+    variables[f"{layer}/{cell}_cell/kernel"] = VariableMeaning((inputs, columns), is_kernel=True)
+    variables[f"{layer}/{cell}_cell/recurrent_kernel"] = VariableMeaning((units, columns))
+    bias: tuple[Axis, ...] = (
+        (columns,) if biases == 1 else ((Run(("gates", layer, "before and after"), biases),), columns)
+    )
+    variables[f"{layer}/{cell}_cell/bias"] = VariableMeaning(bias)
     return units
 
 

@@ -1,4 +1,5 @@
-"""What Keras has by name: optimizers, schedules, losses, metrics, initializers, regularizers, activations.
+"""What Keras has by name: optimizers, schedules, losses, metrics, initializers, regularizers, activations,
+augmentations.
 
 keras_names.json is written from Keras's own signatures (`make docs`); nothing here imports Keras. A definition names
 one of a kind with its options; an option that Keras's signature does not have is refused.
@@ -17,7 +18,8 @@ Value = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[s
 
 @dataclass(frozen=True)
 class Option:
-    """`kind`: number, integer, flag, text, numbers, integers or texts. `choices`: of a text; empty for any."""
+    """`kind`: number, integer, flag, text, numbers, integers, texts or range, which is a number or [low, high].
+    `choices`: of a text; empty for any."""
 
     kind: str
     default: Value = None
@@ -73,6 +75,7 @@ METRICS = _kind("metrics")
 INITIALIZERS = _kind("initializers")
 REGULARIZERS = _kind("regularizers")
 ACTIVATIONS = _kind("activations")
+AUGMENTATIONS = _kind("augmentations")
 RELU, GLOROT_UNIFORM = Named("relu"), Named("glorot_uniform")
 
 
@@ -127,5 +130,6 @@ def _value(fields: Fields, key: str, option: Option) -> Value:
         "numbers": fields.numbers,
         "integers": lambda key: fields.integers(key, minimum=0),
         "texts": fields.texts,
+        "range": lambda key: fields.numbers(key) if isinstance(fields.peek(key), list | tuple) else fields.number(key),
     }
     return readers[option.kind](key)

@@ -5,6 +5,7 @@
     label: late                          # or heads: {...}, one per label; common/definition/heads.py says both forms
     seed: 7
     estimator: wide_deep_classifier      # or: module: model.py, and task: binary | multiclass | ...
+    event_window: {...}                  # common/definition/event_window.py
     features: {...}                      # common/definition/features.py; beside a module: module_features.py
     parameters: {...}                    # of the estimator; anything at all for a module's build_model
     training: {...}                      # common/definition/training.py
@@ -29,7 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from common.definition.batches import MIXING, check_augmentations, check_bucketing
 from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluation, parse_evaluation
+from common.definition.event_window import EventWindow, read_event_window
 from common.definition.export import Export, parse_export
 from common.definition.feature_sources import check_against_schema
 from common.definition.features import FeatureSpec, parse_features
@@ -38,26 +41,22 @@ from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
 from common.definition.hooks import check_hooks
 from common.definition.joined_labels import JoinedLabels, check_joined_labels, parse_joined_labels
-from common.definition.keras_names import (
-    ACTIVATIONS,
-    GLOROT_UNIFORM,
-    INITIALIZERS,
-    REGULARIZERS,
-    RELU,
-    KerasName,
-    Named,
-    read_named,
-)
 from common.definition.labels import check_head
 from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
+from common.definition.parameters import (
+    FACTORIZATION_MACHINES,
+    RNN_ESTIMATORS,
+    EstimatorParameters,
+    read_parameters,
+)
 from common.definition.parts import check_parts
 from common.definition.retention import Retention, parse_retention
 from common.definition.rollout import Judge, Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving
-from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
+from common.definition.towers import TWO_TOWER, check_towers, counting
 from common.definition.training import Training, parse_training
 from common.definition.trees import (
     TREE_ESTIMATORS,
@@ -72,58 +71,24 @@ from common.errors import InvalidInput
 from common.quality import LOSSES, MEASURED_AS
 from common.schema import Schema, check_name
 from common.strict_yaml import read_yaml
-from common.suggestions import did_you_mean
 
 DEFINITION_FILE = "model.yaml"
 RESTART_FILE = "restart.yaml"
 SIGNATURES_FILE = "signatures.yaml"
 """Says `may_change: true` (`headrace apply --allow-signature-change`): versions of this definition may break the
 signatures of the version before them."""
-FACTORIZATION_MACHINES = ("factorization_machine_classifier", "factorization_machine_regressor")
 ESTIMATORS = (
     "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
-    "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *FACTORIZATION_MACHINES, *TREE_ESTIMATORS,
-    TWO_TOWER,
+    "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *FACTORIZATION_MACHINES, *RNN_ESTIMATORS,
+    *TREE_ESTIMATORS, TWO_TOWER,
 )  # fmt: skip
 _KEYS = (
-    "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving", "labels", "live", "rollout", "retention", "warm_start",
-    "operations",
+    "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "event_window", "features",
+    "parameters", "training", "triggers", "evaluation", "gate", "export", "serving", "labels", "live", "rollout",
+    "retention", "warm_start", "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 MAX_BUNDLE_BYTES = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class EstimatorParameters:
-    """What an estimator is made of.
-
-    Attributes:
-        wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
-            linear_* the numeric features too.
-        deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
-        activation, initializer: of the hidden layers; Keras's names, with Keras's options.
-        embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
-        regularizer: of the hidden kernels, beside l1 and l2; None: none.
-        dimension: of the factors of a factorization machine; 0 elsewhere.
-        batch_norm: normalise what each hidden layer gives, behind its activation and dropout, as DNNClassifier does.
-        l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
-        towers: of two_tower, which has no other parts.
-    """
-
-    wide: tuple[str, ...] = ()
-    deep: tuple[str, ...] = ()
-    hidden_units: tuple[int, ...] = (64, 32)
-    activation: Named = RELU
-    initializer: Named = GLOROT_UNIFORM
-    embedding_initializer: Named | None = None
-    regularizer: Named | None = None
-    dropout: float = 0.0
-    batch_norm: bool = False
-    l1: float = 0.0
-    l2: float = 0.0
-    dimension: int = 0
-    towers: TwoTower | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +125,7 @@ class Definition:
     labels: JoinedLabels | None = None
     live: Live | None = None
     rollout: Rollout | None = None
+    event_window: EventWindow | None = None
 
     @property
     def label(self) -> str:
@@ -171,14 +137,23 @@ class Definition:
         """Of the first head."""
         return self.heads[0].task
 
+    def seen(self, schema: Schema) -> Schema:
+        """The stream's schema as the model sees its events."""
+        return self.event_window.seen(schema) if self.event_window else schema
+
     def check_schema(self, schema: Schema) -> None:
         """Raises InvalidInput when a label or a feature does not fit the stream's schema."""
+        schema = self.seen(schema)
         for head in self.heads:
             place = f"model {self.name}" + (f": head {head.name}" if len(self.heads) > 1 else "")
             check_head(head, schema, place=place, is_estimator=self.estimator is not None)
-        check_against_schema(self.features, schema)
+        recurrent = self.estimator_parameters.recurrent if self.estimator_parameters else None
+        check_against_schema(self.features, schema, sequences=recurrent.sequence if recurrent else ())
         if self.module:
             check_module_shapes(self.features, schema)
+        if buckets := self.training.bucket_by_sequence_length:
+            check_bucketing(buckets, self.features if self.estimator else {}, schema)
+        check_augmentations(self.training.augment, schema)
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         self.triggers.check_schema(schema, place=f"model {self.name}")
@@ -215,7 +190,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         check_module_features(features)
     raw_parameters = fields.take("parameters", {})
     trees = parse_tree_parameters(raw_parameters, features, estimator) if estimator in TREE_ESTIMATORS else None
-    parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator and not trees else None
+    parameters = read_parameters(estimator, raw_parameters, features) if estimator and not trees else None
     towers = parameters.towers if parameters else None
     features = counting(features, towers)
     classes, loss = _of_one_label(estimator, raw_parameters)
@@ -249,13 +224,17 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         labels=parse_joined_labels(fields.take("labels", None)),
         live=parse_live(fields.take("live", None)),
         rollout=rollout,
+        event_window=read_event_window(fields.take("event_window", None)),
     )
     fields.finish()
     _check_whole_batches(definition)
     _check_context(definition)
     _check_balance(definition)
+    _check_batches(definition)
     if estimator and training.bottleneck:
         raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
+    if definition.event_window and definition.labels:
+        raise InvalidInput("event_window has events before a round's own, and labels joins none to these; keep one")
     check_hooks(training.hooks, module, files)
     if trees and warm_start:
         raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
@@ -291,6 +270,24 @@ def _check_balance(definition: Definition) -> None:
         raise InvalidInput(
             "training: balance takes rows again, and a head compares the rows of a batch; keep one of them"
         )
+
+
+def _check_batches(definition: Definition) -> None:
+    """Of `bucket_by_sequence_length` and `augment`."""
+    training, compared = definition.training, [head for head in definition.heads if head.task in COMPARING]
+    if training.bucket_by_sequence_length and compared:
+        raise InvalidInput(
+            f"training: bucket_by_sequence_length chooses the rows of a batch, and head {compared[0].name} "
+            f"({compared[0].task}) compares them; keep one of them"
+        )
+    if training.augment and definition.estimator:
+        raise InvalidInput(
+            f"training: augment changes images, which a module takes and {definition.estimator} does not"
+        )
+    mixing = sorted({one.name for layers in training.augment.values() for one in layers if one.name in MIXING})
+    if mixing and (len(training.augment) > 1 or training.fixed_batch):
+        other = "fixed_batch" if training.fixed_batch else "a second feature"
+        raise InvalidInput(f"augment: {mixing[0]} mixes whole examples, not with {other}; keep one of them")
 
 
 def _check_context(definition: Definition) -> None:
@@ -386,64 +383,6 @@ def _of_one_label(estimator: str | None, raw_parameters: object) -> tuple[int, s
     has_classes, has_loss = fields.has("classes"), fields.has("loss")
     classes = fields.integer("classes", 2, minimum=2, maximum=100_000) if has_classes else 0
     return classes, fields.text("loss") if has_loss else ""
-
-
-def _estimator_parameters(estimator: str, section: object, features: Mapping[str, FeatureSpec]) -> EstimatorParameters:
-    fields = Fields("parameters", section)
-    has_wide, has_deep = not estimator.startswith(("dnn", TWO_TOWER)), not estimator.startswith(("linear", "factoriz"))
-    is_factored = estimator in FACTORIZATION_MACHINES
-    towers = read_towers(fields, features) if estimator == TWO_TOWER else None
-    parameters = EstimatorParameters(
-        wide=_columns(fields, "wide", features, estimator) if has_wide else (),
-        deep=_columns(fields, "deep", features, estimator) if has_deep and not towers else (),
-        hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
-        activation=read_named(fields, "activation", ACTIVATIONS, RELU, without=("glu",)) if has_deep else RELU,
-        initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM) if has_deep else GLOROT_UNIFORM,
-        embedding_initializer=_optional(fields, "embedding_initializer", INITIALIZERS)
-        if has_deep or is_factored
-        else None,
-        regularizer=_optional(fields, "regularizer", REGULARIZERS) if has_deep else None,
-        dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
-        batch_norm=fields.flag("batch_norm", default=False) if has_deep else False,
-        l1=fields.number("l1", 0.0, minimum=0.0),
-        l2=fields.number("l2", 0.0, minimum=0.0),
-        dimension=fields.integer("dimension", 8, maximum=4096) if is_factored else 0,
-        towers=towers,
-    )
-    if not estimator.endswith("_regressor"):
-        fields.take("classes", None)  # read with the heads
-    if estimator.endswith("_regressor"):
-        fields.take("loss", None)
-    fields.finish()
-    return parameters
-
-
-def _optional(fields: Fields, key: str, kind: Mapping[str, KerasName]) -> Named | None:
-    if fields.has(key):
-        return read_named(fields, key, kind, Named(next(iter(kind))))
-    fields.take(key, None)
-    return None
-
-
-def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], estimator: str) -> tuple[str, ...]:
-    linear_kinds = {"Bucketized", "Quantiles", "Vocabulary", "Identity", "Hashed", "Text", "Crossed"}
-    linear_kinds |= {"Numeric"} if estimator.startswith(("linear", "factorization")) else set()
-    kinds = linear_kinds if part == "wide" else {"Numeric", "Embedding", "Indicator"}
-    fitting = tuple(name for name, spec in features.items() if type(spec).__name__ in kinds)
-    names = fields.texts(part, fitting)
-    for name in names:
-        if name not in features:
-            raise InvalidInput(
-                f"parameters: {part} names {name!r}, features has {', '.join(features)}{did_you_mean([name], features)}"
-            )
-        if type(features[name]).__name__ not in kinds:
-            raise InvalidInput(
-                f"parameters: {part} cannot take {name} ({type(features[name]).__name__.lower()}); "
-                f"{estimator} takes {', '.join(sorted(kinds)).lower()} there"
-            )
-    if not names:
-        raise InvalidInput(f"parameters: {part} is empty; {estimator} takes {', '.join(sorted(kinds)).lower()} there")
-    return names
 
 
 def _calibrating(heads: Sequence[Head], evaluation: Evaluation) -> float:

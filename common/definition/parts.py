@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from common.definition.features import Embedding, FeatureSpec
-from common.definition.training import Optimizer
+from common.definition.optimizers import Optimizer
 from common.errors import InvalidInput
 
 _OF_WHOLE_VARIABLES = ("adafactor", "lamb", "muon", "schedule_free_adamw")

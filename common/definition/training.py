@@ -1,8 +1,6 @@
 """How a model is trained, as its definition says it (section `training`).
 
 {batch_size: 256, passes: 1, optimizer: {name: adam, learning_rate: 0.001, clip_norm: 1.0}}
-
-The optimizer is Keras's of that name with Keras's options (keras_names.py), the learning rate learning_rate.py's.
 """
 
 import re
@@ -12,11 +10,18 @@ from fnmatch import fnmatchcase
 
 from common.counted import counted
 from common.definition.asynchronous import Asynchronous, parse_asynchronous
-from common.definition.fields import Fields, is_number
+from common.definition.batches import (
+    Augmentations,
+    Balance,
+    Bucketing,
+    read_augmentations,
+    read_balance,
+    read_bucketing,
+)
+from common.definition.fields import Fields
 from common.definition.hooks import HookClass, parse_hooks
-from common.definition.keras_names import OPTIMIZERS, Value, read_options
-from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.definition.metrics import Direction, direction_of
+from common.definition.optimizers import Optimizer, read_optimizer, read_optimizers
 from common.definition.summaries import Summaries, parse_summaries
 from common.errors import InvalidInput
 
@@ -25,30 +30,6 @@ INPUTS = ("memory", "feed", "stream")
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _DEVICE = re.compile(r"(CPU|GPU):\d{1,2}")
-_CLIPS = ("clip_norm", "clip_average_norm", "clipnorm", "clipvalue", "global_clipnorm")
-_BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "rho", "momentum", "ema_momentum"), (0.0, 1.0)),
-    **dict.fromkeys(("weight_decay", "adam_weight_decay", "epsilon", "epsilon_1", "epsilon_2"), (0.0, float("inf"))),
-    **dict.fromkeys(("initial_accumulator_value", "warmup_steps"), (0.0, float("inf"))),
-    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"), (1e-12, float("inf"))),
-    **dict.fromkeys(("ema_overwrite_frequency", "ns_steps"), (1.0, float("inf"))),
-    "clip_threshold": (1e-12, float("inf")),
-    "gradient_accumulation_steps": (2.0, float("inf")),
-    "learning_rate_power": (float("-inf"), 0.0),
-}
-"""From and to, both allowed: what Keras refuses only when the round begins, or takes and makes nonsense of."""
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """Keras's of that name. `clip_norm` is Keras's global_clipnorm: it scales the gradients down where their global
-    norm is above it. `clip_average_norm` does so with each gradient whose norm over its number of elements is above."""
-
-    name: str = "adam"
-    learning_rate: LearningRate = field(default_factory=LearningRate)
-    options: Mapping[str, Value] = field(default_factory=dict)
-    clip_norm: float | None = None
-    clip_average_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,18 +62,6 @@ class Prune:
 
 
 @dataclass(frozen=True)
-class Balance:
-    """Rows of a head's rarer classes are taken again until each class of a block has as many as the most frequent.
-
-    Attributes:
-        at_most: how often a row is taken in a pass.
-    """
-
-    head: str
-    at_most: int = 10
-
-
-@dataclass(frozen=True)
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
@@ -114,6 +83,8 @@ class Training:
     prune: zeros in kernels, from the smallest values on.
     quantize_aware: dense and convolutional layers compute with kernels and inputs that are rounded to 8 bits.
     balance: rows of rarer classes are taken again.
+    bucket_by_sequence_length: batches are made of lists that are about as long, and filled up to their own longest.
+    augment: by feature, layers that change its images before each step, and nowhere else.
     optimizers: pattern to optimizer: it teaches the variables that the pattern means; the first pattern counts.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     max_steps: a round ends after so many steps; what it has not come to is left out.
@@ -139,10 +110,12 @@ class Training:
     passes: int = 1
     execution: str = "graph"
     input: str = "memory"
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = field(default_factory=Optimizer)
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
     balance: Balance | None = None
+    bucket_by_sequence_length: Bucketing | None = None
+    augment: Augmentations = field(default_factory=dict)
     optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
@@ -183,16 +156,21 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         InvalidInput: which key, what was expected.
     """
     fields = Fields("training", section)
+    buckets = read_bucketing(fields.take("bucket_by_sequence_length", None))
+    if buckets and fields.has("batch_size"):
+        raise InvalidInput("training: bucket_by_sequence_length says its batch_sizes; leave batch_size out")
     training = Training(
         batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
         passes=fields.integer("passes", Training.passes, maximum=1000),
         execution=fields.choice("execution", EXECUTIONS, Training.execution),
         input=fields.choice("input", INPUTS, Training.input),
-        optimizer=_optimizer(fields.take("optimizer", {})),
+        optimizer=read_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
-        balance=_balance(fields.take("balance", None)),
-        optimizers=_optimizers(fields.take("optimizers", {})),
+        balance=read_balance(fields.take("balance", None)),
+        bucket_by_sequence_length=buckets,
+        augment=read_augmentations(fields.take("augment", {})),
+        optimizers=read_optimizers(fields.take("optimizers", {})),
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
         local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
@@ -245,8 +223,31 @@ def _check_several(training: Training) -> None:
         )
 
 
+def _check_batches(training: Training) -> None:
+    """Of `bucket_by_sequence_length` and `augment`."""
+    asked = {
+        "bucket_by_sequence_length": training.bucket_by_sequence_length is not None,
+        "augment": bool(training.augment),
+    }
+    beside = {
+        "bottleneck": bool(training.bottleneck),
+        "asynchronous": training.asynchronous is not None,
+        "local_steps": training.local_steps > 1,
+    }
+    cut = {
+        "fixed_batch": training.fixed_batch,
+        "jit_compile": training.jit_compile,
+        "shards": training.shards > 1,
+    }
+    for key in (key for key, is_given in asked.items() if is_given):
+        others = beside | (cut if key == "bucket_by_sequence_length" else {})
+        if other := next((name for name, is_given in others.items() if is_given), ""):
+            raise InvalidInput(f"training: {key} does not go with {other}; keep one of them")
+
+
 def _check_together(training: Training) -> None:
     _check_several(training)
+    _check_batches(training)
     if training.devices and training.shards > 1:
         raise InvalidInput("training: devices places layers, and shards places parts of a batch; keep one of them")
     if training.quantize_aware and (other := _beside_8_bits(training)):
@@ -392,53 +393,3 @@ def _factors(section: object) -> dict[str, float]:
     if idle := [pattern for pattern, factor in factors.items() if not factor]:
         raise InvalidInput(f"learning_rates: factor 0 for {', '.join(idle)}; name it under training: frozen instead")
     return factors
-
-
-def _balance(section: object) -> Balance | None:
-    if section is None:
-        return None
-    fields = Fields("balance", {"head": section} if isinstance(section, str) else section)
-    balance = Balance(fields.text("head"), fields.integer("at_most", Balance.at_most, minimum=2, maximum=1000))
-    fields.finish()
-    return balance
-
-
-def _optimizers(section: object) -> dict[str, Optimizer]:
-    if not isinstance(section, Mapping) or not all(isinstance(pattern, str) for pattern in section):
-        raise InvalidInput(f"training: optimizers must be a mapping of pattern to optimizer, got {section!r}")
-    return {pattern: _optimizer(said, place=f"optimizers: {pattern}") for pattern, said in section.items()}
-
-
-def _optimizer(section: object, *, place: str = "optimizer") -> Optimizer:
-    fields = Fields(place, section)
-    name = fields.choice("name", tuple(OPTIMIZERS), Optimizer.name)
-    options = read_options(fields, OPTIMIZERS[name])
-    optimizer = Optimizer(
-        name=name,
-        learning_rate=parse_learning_rate(fields.take("learning_rate", LearningRate.initial)),
-        options=options,
-        clip_norm=fields.optional_number("clip_norm", None, minimum=1e-12),
-        clip_average_norm=fields.optional_number("clip_average_norm", None, minimum=1e-12),
-    )
-    fields.finish()
-    _check_options(optimizer, place)
-    return optimizer
-
-
-def _check_options(optimizer: Optimizer, place: str) -> None:
-    options = optimizer.options
-    for key, value in options.items():
-        low, high = _BOUNDS.get(key, (float("-inf"), float("inf")))
-        if is_number(value) and not low <= float(str(value)) <= high:
-            expected = f"from {low:g} to {high:g}" if high < float("inf") > -low else f"from {low:g}"
-            expected = f"at most {high:g}" if low == float("-inf") else expected
-            raise InvalidInput(f"{place}: {key} must be {expected}, got {value!r}")
-    own = {"clip_norm": optimizer.clip_norm, "clip_average_norm": optimizer.clip_average_norm}
-    clips = [key for key in _CLIPS if key in options or own.get(key) is not None]
-    if len(clips) > 1:
-        raise InvalidInput(f"{place}: {' and '.join(clips)} are given; gradients are clipped in one way, keep one")
-    idle = sorted(key for key in options if key.startswith("ema_"))
-    if idle and not options.get("use_ema"):
-        raise InvalidInput(f"{place}: {', '.join(idle)} says nothing without use_ema: true")
-    if options.get("nesterov") and optimizer.name == "sgd" and not options.get("momentum"):
-        raise InvalidInput(f"{place}: nesterov says nothing without a momentum above 0")

@@ -111,6 +111,9 @@ HEAD_BEFORE = "head_before"
 """Beside FROM_SCRATCH: the head of the model when the round was planned."""
 NEWEST_EVENT_TIME = "newest_event_time"
 """In a version's environment: epoch seconds."""
+EVENTS_FROM = "events_from"
+"""The key of a plan's configuration under which stands, by partition, from which record on windows of events may have
+events (a definition's event_window)."""
 WINDOW = "window"
 """The key of a plan's configuration under which ranges of ancestors stand (`ranges_as_json`): where the round's own
 held-out examples are few, candidate and parent are judged on the newest ones held out there as well.

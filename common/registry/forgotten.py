@@ -11,7 +11,7 @@ from typing import Any
 from common.errors import InvalidInput
 from common.eventlog.base import Record
 from common.eventlog.tfrecord import cut_sound, frame
-from common.registry.catalog import OffsetRange, RoundPlan
+from common.registry.catalog import EVENTS_FROM, OffsetRange, RoundPlan
 
 FORGOTTEN = "forgotten"
 """The key of a plan's configuration under which such places in its ranges stand (`as_json`); also the reason for which
@@ -120,6 +120,12 @@ def forgotten_from_json(value: object) -> Forgotten:
 
 def forgotten_of(plan: RoundPlan) -> Forgotten:
     return forgotten_from_json(plan.configuration.get(FORGOTTEN, []))
+
+
+def read_ranges(plan: RoundPlan) -> tuple[OffsetRange, ...]:
+    """What the round reads: its ranges, with the events before them that windows of events have."""
+    begins = plan.configuration.get(EVENTS_FROM, {})
+    return tuple(replace(one, from_offset=begins.get(str(one.partition), one.from_offset)) for one in plan.ranges)
 
 
 def _joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:

@@ -210,6 +210,7 @@ rollout:
 rollout:
   judge: {metric: error_rate, margin: 0.02, alpha: 0.01, min_samples: 100, max_samples: 20000, then: hold}
 """,
+    "event_window": "event_window: {features: [distance], size: 10, stride: 1, lookback_records: 1000}\n",
     "retention": """\
 retention:
   keep_all_hours: 1
@@ -247,6 +248,17 @@ features:
   distance: {type: numeric}
 parameters: {user: [distance], item: [route_vector], dimension: 8, temperature: 0.1, top_k: 5}
 """
+_RECURRENT = """\
+name: m
+stream: s
+label: late
+estimator: rnn_classifier
+features:
+  flight: {type: hashed, bins: 100}
+  route_vector: {type: embedding, of: flight, dimension: 8}
+  distance: {type: numeric}
+parameters: {sequence: [route_vector], context: [distance], cell: gru, units: [32]}
+"""
 FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def build_model(schema, parameters): ...\n"}
 
 
@@ -272,7 +284,7 @@ def samples() -> list[str]:
     ]
     whole.append(_TOP.replace("estimator: wide_deep_classifier\n", "") + _SECTIONS[_TREES])
     whole += [f"{_TOP}loss: {{name: {name}}}\n{_FEATURES}" for name in ("binary_focal_crossentropy",)]
-    whole.append(_TWO_TOWER)
+    whole += [_TWO_TOWER, _RECURRENT]
     whole.append(_TOP.replace("wide_deep", "factorization_machine") + _FEATURES + "parameters: {dimension: 8}\n")
     return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 

@@ -25,8 +25,11 @@ _KINDS: Mapping[str, tuple[str, frozenset[str]]] = {
     "initializers": ("initializers", frozenset({"seed", "input_axes", "output_axes"})),
     "regularizers": ("regularizers", frozenset()),
     "activations": ("activations", frozenset({"x"})),
+    "augmentations": ("layers", frozenset({"seed", "data_format"})),
 }
 """By kind: the package below keras, and options that are not for a definition to say: the round gives them."""
+_AUGMENTATION = re.compile(r"Random\w+|RandAugment|AugMix|MixUp|CutMix|Solarization")
+_OF_IMAGES = "keras.src.layers.preprocessing.image_preprocessing."
 _NEVER = frozenset({"self", "name", "dtype", "args", "kwargs"})
 _LEFT_OUT = frozenset({
     "Optimizer", "LossScaleOptimizer", "MultiOptimizer", "OptimizerMap", "LearningRateSchedule", "Loss", "Metric",
@@ -47,9 +50,25 @@ _TYPES: Mapping[str, str] = {
     "threshold": "number", "average": "text", "num_classes": "integer", "target_class_ids": "integers",
     "ignore_class": "integer", "top_k": "integer", "class_id": "integer", "recall": "number", "precision": "number",
     "specificity": "number", "sensitivity": "number", "axis": "integer", "max_value": "number", "b": "number",
-    "default_value": "number", "label_smoothing": "number",
+    "default_value": "number", "label_smoothing": "number", "factor": "range", "height_factor": "range",
+    "width_factor": "range", "x_factor": "range", "y_factor": "range", "scale": "range", "value_range": "numbers",
+    "brightness_factor": "range", "contrast_factor": "range", "saturation_factor": "range", "hue_factor": "range",
+    "addition_factor": "range", "threshold_factor": "range", "height": "integer", "width": "integer",
+    "fill_value": "number", "sigma": "range",
 }  # fmt: skip
+_MOVING = ("RandomElasticTransform", "RandomRotation", "RandomShear", "RandomTranslation", "RandomZoom")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
+    **{f"{name}.fill_mode": ("reflect", "wrap", "constant", "nearest") for name in _MOVING},
+    **{
+        f"{name}.interpolation": ("nearest", "bilinear")
+        for name in (
+            *_MOVING,
+            "RandomPerspective",
+            "RandAugment",
+            "AugMix",
+        )
+    },
+    "RandomFlip.mode": ("horizontal", "vertical", "horizontal_and_vertical"),
     "VarianceScaling.mode": ("fan_in", "fan_out", "fan_avg"),
     "VarianceScaling.distribution": ("normal", "truncated_normal", "untruncated_normal", "uniform"),
     "OrthogonalRegularizer.mode": ("rows", "columns"),
@@ -108,6 +127,8 @@ def _said(key: str, option: Mapping[str, Any]) -> str:
 
 def _members(package: str, skipped: frozenset[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for public, module, own in _public(package):
+        if package == "layers" and not (module.startswith(_OF_IMAGES) and _AUGMENTATION.fullmatch(public)):
+            continue
         node = _found(module, own)
         if public in _LEFT_OUT or node is None or (isinstance(node, ast.ClassDef) != (package != "activations")):
             continue
@@ -160,7 +181,9 @@ def _options(
 
 
 def _option(owner: str, name: str, default: ast.expr | None) -> dict[str, Any]:
-    value = ast.literal_eval(default) if default is not None else None
+    value = None if default is None or isinstance(default, ast.Name) else ast.literal_eval(default)
+    if isinstance(default, ast.Name):  # RandomFlip's mode, a constant of its module
+        value = default.id.lower()
     choices = _CHOICES.get(f"{owner}.{name}")
     by_value = {bool: "flag", int: "integer", float: "number", str: "text"}
     kind = "text" if choices else _TYPES.get(name) or by_value.get(type(value))

@@ -19,9 +19,10 @@ def check_parameters(connection: Connection, stream: str, files: Mapping[str, by
     Raises:
         InvalidInput: there would be more than `most` parameters; which variable has most of them.
     """
-    schema = Schema.from_json(streams.get_stream(connection, stream, 0).schema_json)
+    definition = parse_definition(files)
+    schema = definition.seen(Schema.from_json(streams.get_stream(connection, stream, 0).schema_json))
     counts: dict[str, int] = {}
-    for path, meaning in variables_of(parse_definition(files), schema).items():
+    for path, meaning in variables_of(definition, schema).items():
         counts[path] = 1
         for size in meaning.shape:
             counts[path] *= size

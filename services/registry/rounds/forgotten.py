@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 
 from common.errors import Conflict
 from common.registry.catalog import WINDOW, RoundPlan, ranges_from_json
-from common.registry.forgotten import Forgotten, forgotten_from_json, forgotten_of
+from common.registry.forgotten import Forgotten, forgotten_from_json, forgotten_of, read_ranges
 from services.registry.definitions import models
 from services.registry.store.tables import models as models_table
 
@@ -23,7 +23,7 @@ def check_forgotten(connection: Connection, plan: RoundPlan) -> None:
     """Raises Conflict: the plan would learn, or be judged on, what the model has forgotten since it was drafted."""
     known = forgotten_by(connection, plan.model)
     window = ranges_from_json(plan.configuration.get(WINDOW, []))
-    if known.within(plan.ranges).pieces != forgotten_of(plan).pieces or known.within(window):
+    if known.within(read_ranges(plan)).pieces != forgotten_of(plan).pieces or known.within(window):
         raise Conflict(
             f"round {plan.sequence} of {plan.model} does not leave out the events that the model has forgotten"
         )

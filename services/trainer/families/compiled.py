@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from common.definition.heads import REGRESSORS, Head
-from common.definition.training import Optimizer
+from common.definition.optimizers import Optimizer
 from services.trainer.families.authors_code import called
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import has_compiled_metrics

@@ -85,9 +85,10 @@ def main() -> None:
     folder = work_dir / "definition"
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     try:
-        schema = Schema.from_json((work_dir / "schema.json").read_text())
+        definition = parse_definition(files)
+        schema = definition.seen(Schema.from_json((work_dir / "schema.json").read_text()))
         examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
-        answer: dict[str, Any] = {"features": show(schema, parse_definition(files).features, examples[0])}
+        answer: dict[str, Any] = {"features": show(schema, definition.features, examples[0])}
     except HeadraceError as error:
         answer = {"failed": error.message}
     with channel:

@@ -194,6 +194,8 @@ class Transform:
         if spec.log:
             values = tf.sign(values) * tf.math.log1p(tf.abs(values))
         values = applied(spec.steps, values)
+        if self._schema.feature(spec.of).is_variable_length:
+            values = tf.where(is_padding(given), np.nan, values)
         if spec.normalize == "none":
             return values
         normalized = (values - self.fitted.of(spec.name, "offset")) * self.fitted.of(spec.name, "scale")

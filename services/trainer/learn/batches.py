@@ -1,7 +1,8 @@
 """How a block is put into an order and cut into batches.
 
 With `training.fixed_batch` every batch has one shape: rows that only fill it up repeat the batch's last example and
-weigh nothing, so a block of any size is the same program.
+weigh nothing, so a block of any size is the same program. With `training.bucket_by_sequence_length` a batch has lists
+that are about as long, filled up to its own longest (bucketing.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +21,27 @@ from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import layers_of
 from services.trainer.learn.balance import taken_again
+from services.trainer.learn.bucketing import Buckets
 
 Cut = Callable[[Sequence[ByHead], tf.Tensor, tf.Tensor], list[dict[str, tf.Tensor]]]
 """Columns, labels and weights, and where a batch begins and ends, to its columns, labels and weights."""
 
 
-def cut_for(asked: Training) -> Cut:
+def cut_for(asked: Training, buckets: Buckets | None) -> Cut:
+    if buckets:
+        return lambda *given: buckets.cut(_cut(*given))
     return partial(_padded, asked.batch_size) if asked.fixed_batch else _cut
 
 
 def batches_of(
-    model: BuiltModel, examples: TrainingSet, rows: NDArray[np.int64], *, seed: int, pass_index: int, block_index: int
+    model: BuiltModel,
+    examples: TrainingSet,
+    rows: NDArray[np.int64],
+    buckets: Buckets | None,
+    *,
+    seed: int,
+    pass_index: int,
+    block_index: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The rows in their order, and where the batches begin and end in it."""
     asked, turn = model.definition.training, {"pass_index": pass_index, "block_index": block_index}
@@ -45,6 +56,8 @@ def batches_of(
         again = taken_again(classes, weights > 0, at_most=asked.balance.at_most, seed=seed, **turn)
         rows = np.concatenate([rows, rows[again]])
     order = determinism.block_order(seed, count=len(rows), **turn)
+    if buckets:
+        return buckets.batches(examples.columns, rows[order])
     return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
 
 

@@ -18,7 +18,9 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 from services.trainer.learn.asynchronous import ServedSteps, running_of
+from services.trainer.learn.augmenting import Augmentation
 from services.trainer.learn.batches import cut_for, refuse_padding
+from services.trainer.learn.bucketing import Buckets
 from services.trainer.learn.feeding import Feeding, Run
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
@@ -65,13 +67,20 @@ class Steps:
     """
 
     def __init__(
-        self, model: BuiltModel, optimizers: Sequence[keras.optimizers.Optimizer], hooks: RunningHooks, team: Team
+        self,
+        model: BuiltModel,
+        optimizers: Sequence[keras.optimizers.Optimizer],
+        hooks: RunningHooks,
+        team: Team,
+        buckets: Buckets | None,
     ) -> None:
         self._model, self._asked, self._by_user = model, model.definition.training, model.compiled_by_user
         self._optimizers, self._optimizer, self._hooks, self._team = optimizers, optimizers[0], hooks, team
         self._variables = model.network.trainable_variables
         self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
         refuse_padding(model)
+        self._cut = cut_for(self._asked, buckets)
+        self._augmentation = Augmentation(model, self._optimizer) if self._asked.augment else None
         if self._by_user.has_train_step:
             hooks.refuse_gradients("the module's own train_step computes and applies them")
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
@@ -168,8 +177,10 @@ class Steps:
     def _about(self) -> str:
         return self._model.definition.module or "the estimator"
 
-    def begin_again(self) -> None:
-        """Counts what is handed over from here on."""
+    def begin(self, seed: int) -> None:
+        """A round of this seed; counts what is handed over from here on."""
+        if self._augmentation:
+            self._augmentation.begin(seed)
         self._feeding.begin()
         self._xla.begin()
 
@@ -181,8 +192,7 @@ class Steps:
     def note_compiled(self, examples: TrainingSet) -> None:
         """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""
         count = tf.constant(min(self._asked.batch_size, examples.count))
-        cut = cut_for(self._asked)
-        batch = cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
+        batch = self._cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
         with blame_definition(self._about):
             self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))
 
@@ -191,7 +201,8 @@ class Steps:
         how = self._asked.execution
         compiled = {"xla": self._xla.told()} if self._asked.jit_compile else {}
         taught = {"optimizers": self._applied.told()} if isinstance(self._applied, SeveralOptimizers) else {}
-        return ({} if how == "graph" else {"execution": how}) | self._feeding.told() | compiled | taught
+        changed = {"augment": self._augmentation.told()} if self._augmentation else {}
+        return ({} if how == "graph" else {"execution": how}) | self._feeding.told() | compiled | taught | changed
 
     def _give_optimizer(self) -> Any:
         """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it
@@ -230,19 +241,16 @@ class Steps:
             {name: tf.gather(values, order) for name, values in part.items()} for part in (columns, labels, weights)
         )
         steps = tf.size(bounds) - 1
-        cut = cut_for(self._asked)
 
         def batch_of(step: tf.Tensor) -> list[Any]:
-            return cut((columns, labels, weights), bounds[step], bounds[step + 1])
+            return self._cut((columns, labels, weights), bounds[step], bounds[step + 1])
 
         return self._supersteps(self._local, batch_of, steps) if self._local else self._loop(batch_of, steps)
 
     def _train_streamed(self, batches: Any, steps: tf.Tensor) -> tf.Tensor:
-        cut = cut_for(self._asked)
-
         def batch_of(step: tf.Tensor) -> list[Any]:
             parts = batches.get_next()
-            return cut(parts, tf.constant(0), tf.shape(next(iter(parts[2].values())))[0])
+            return self._cut(parts, tf.constant(0), tf.shape(next(iter(parts[2].values())))[0])
 
         return self._loop(batch_of, steps)
 
@@ -278,6 +286,8 @@ class Steps:
         return tf.reshape(losses.stack(), [-1, 2])[:steps]
 
     def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
+        if self._augmentation:
+            columns, labels = self._augmentation(columns, labels)
         taught = next(iter(labels.values())) if len(labels) == 1 else labels
         kept = self._hooks.before_step(columns, taught)
         loss, added, norms = self._train_batch(columns, labels, weights)

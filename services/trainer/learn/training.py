@@ -26,6 +26,7 @@ from services.trainer.families.reasons import DefinitionFailedError, blame_defin
 from services.trainer.keras_internals import calls_of, rate_of
 from services.trainer.learn import checkpoint, culprits, origin
 from services.trainer.learn.batches import batches_of
+from services.trainer.learn.bucketing import Buckets
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
@@ -66,7 +67,10 @@ class Training:
         self._optimizers = by_user.optimizers or make_optimizers(asked)
         self._hooks = RunningHooks(model.hooks, model.network, is_chief=team.is_chief)
         self._hooks.begin(self._optimizers[0])
-        self._steps = Steps(model, self._optimizers, self._hooks, team)
+        buckets = asked.bucket_by_sequence_length
+        self._buckets = Buckets(buckets, model) if buckets else None
+        self._steps = Steps(model, self._optimizers, self._hooks, team, self._buckets)
+        self._steps.begin(seed)
         self.set_aside: dict[tuple[int, int], str] = {}
         self.added: Losses = np.zeros(0, np.float32)
         self.norms: Losses = np.zeros((0, len(self._steps.norm_names)), np.float32)
@@ -102,7 +106,9 @@ class Training:
         self._checked, self._again = {}, 0
         self._keep([])
         self.rows_left = 0
-        self._steps.begin_again()
+        self._steps.begin(seed)
+        if self._buckets:
+            self._buckets.begin()
         self._hooks.begin(self._optimizers[0])
         for variable, value in self._first_rates:
             variable.assign(value)
@@ -145,6 +151,7 @@ class Training:
     @property
     def ways(self) -> dict[str, Any]:
         found = {"gradients": self._checked, "workers_compared": self._compared, "taken_again": self._again}
+        found |= {"bucketed": self._buckets.told()} if self._buckets else {}
         return self._steps.told() | {name: told for name, told in found.items() if told}
 
     @property
@@ -292,7 +299,7 @@ class Training:
         if self.model.definition.training.summaries.compiled and not self.texts:
             self._steps.note_compiled(examples)
         turn = {"pass_index": pass_index, "block_index": block_index}
-        order, bounds = batches_of(self.model, examples, rows, seed=self._seed, **turn)
+        order, bounds = batches_of(self.model, examples, rows, self._buckets, seed=self._seed, **turn)
         self._again += len(order) - len(rows)
         if self._team.is_compared and self._compared is None:
             self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])

@@ -1,11 +1,14 @@
 """What the plan of a round says, once it is decided where the round begins and ends."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from common.eventlog.base import Position
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import (
+    EVENTS_FROM,
     FROM_SCRATCH,
     HEAD_BEFORE,
     LABELS,
@@ -87,9 +90,14 @@ class Drafts:
             state, self._registry, self._log, self._windows, parent=parent, ranges=stretch.ranges, window=window
         ):
             notes[LABELS] = labels
-        if forgotten := state.forgotten.within(stretch.ranges):
+        read = stretch.ranges
+        if events := state.definition.event_window:
+            read = _with_events_before(read, events.lookback_records, log.start)
+            notes[EVENTS_FROM] = {str(piece.partition): piece.from_offset for piece in read}
+        if forgotten := state.forgotten.within(read):
             notes[FORGOTTEN] = forgotten.as_json()
-            notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *self.forgotten_of(state, log, stretch.ranges)]
+            if entries := self.forgotten_of(state, log, stretch.ranges):
+                notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *entries]
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
@@ -157,3 +165,13 @@ class Drafts:
             kinds = {Decision.PROMOTE: "rollback", Decision.CANARY: "canary", Decision.HOLD: "held"}
             self._reasons[key] = kinds.get(version.verdict.decision, "rejection")
         return self._reasons[key]
+
+
+def _with_events_before(ranges: Iterable[OffsetRange], records: int, start: Position) -> tuple[OffsetRange, ...]:
+    """Ranges that begin so many records earlier, as far as the log has them."""
+    return tuple(
+        replace(
+            piece, from_offset=max(piece.from_offset - records, min(start.get(piece.partition, 0), piece.from_offset))
+        )
+        for piece in ranges
+    )

@@ -15,11 +15,12 @@ from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.topics import examples_topic, labels_topic
 from common.process.tls import Tls
-from common.registry.catalog import LABELS, RoundPlan, Version, VersionStatus
+from common.registry.catalog import EVENTS_FROM, LABELS, RoundPlan, Version, VersionStatus
 from common.registry.client import RegistryClient
 from common.registry.forgotten import forgotten_of
 from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
+from services.trainer.data.event_windows import EventWindows
 from services.trainer.data.labelling import Labelling
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
@@ -122,7 +123,7 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
             log, joined, topic=topic, labels_topic=labels_topic(plan.stream), names=names, ranges=plan.ranges
         )
     return RoundData(
-        log,
+        as_seen(log, plan, inputs),
         topic,
         assignment.plan.ranges,
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
@@ -133,6 +134,14 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
         ),
         assignment.readers,
     )
+
+
+def as_seen(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading:
+    """What the model sees of the round's range: the log, or windows of its events."""
+    if (window := inputs.definition.event_window) is None:
+        return log
+    begins = {int(partition): offset for partition, offset in plan.configuration.get(EVENTS_FROM, {}).items()}
+    return EventWindows(log, window, inputs.schema, begins)
 
 
 def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
@@ -171,7 +180,7 @@ def fetch_without_parent(assignment: RoundAssignment, registry: RegistryClient, 
     definition, module = fetch_definition(registry, plan.definition_digest, work_dir)
     schema = _schema(registry, plan.stream, plan.schema_version)
     definition.check_schema(schema)
-    return RoundInputs(definition, schema, module, None)
+    return RoundInputs(definition, definition.seen(schema), module, None)
 
 
 def version_of(
@@ -181,7 +190,7 @@ def version_of(
     version, stored = stored_version(registry, model, number, assignment)
     definition, module = fetch_definition(registry, version.definition_digest, work_dir)
     schema = _schema(registry, version.stream, version.schema_version)
-    return Parent(definition, schema, module, stored, key_of(version)), version.weights_digest
+    return Parent(definition, definition.seen(schema), module, stored, key_of(version)), version.weights_digest
 
 
 def stored_version(

@@ -17,7 +17,9 @@ from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
 from common.registry.catalog import WINDOW, ranges_from_json
 from common.registry.client import RegistryClient, manifest_of
+from services.trainer.data.dataset import Reading
 from services.trainer.data.divided_log import DividedLog
+from services.trainer.data.event_windows import last_event
 from services.trainer.data.labelling import Labelling
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved
@@ -40,7 +42,7 @@ from services.trainer.rounds.environment import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs, fitted
+from services.trainer.rounds.inputs import RoundInputs, as_seen, data_of, fetch_inputs, fitted
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
@@ -103,6 +105,7 @@ class RoundWork:
         self._stages = Stages(self._begin_stage, waited_seconds=max(0.0, time.time() - assignment.round.planned_at))
         self._seconds = self._stages.seconds
         self._input: DividedLog | None = None
+        self._seen_log: Reading = self._log
         self._held_out = around.kept.held_out if around.kept else window.Kept()
         self._scores: Scores | None = None
         self._curve = LossCurve()
@@ -150,7 +153,7 @@ class RoundWork:
                 files=files,
                 told=told,
                 seconds=self._seconds,
-                log=trained.data.log if isinstance(trained.data.log, Labelling) else self._log,
+                log=trained.data.log if isinstance(trained.data.log, Labelling) else self._seen_log,
             )
             version = register(self._assignment, self._registry, self._report, draft)
         if kept:
@@ -158,7 +161,10 @@ class RoundWork:
             self._held_out.keep(
                 ranges_from_json(self._plan.configuration.get(WINDOW, [])), trained.data.held_out.values()
             )
-        publishing.after_registration(self._assignment, self._log, version, output, measured)
+        unusable = measured.unusable
+        if window := trained.definition.event_window:
+            unusable = [(last_event(one, window, trained.data.schema), reason) for one, reason in unusable]
+        publishing.after_registration(self._assignment, self._log, version, output, unusable)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
         process = trained.process
         return Done(version.version, str(version.verdict.decision), measured.trained_count, learned, process)
@@ -191,6 +197,7 @@ class RoundWork:
             warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
             inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
         data = data_of(self._assignment, inputs, self._input or self._log)
+        self._seen_log = as_seen(self._log, self._plan, inputs)
         known = inputs.parent or inputs.source_version
         self._carried = known.statistics_for(inputs.definition) if known else {}
         with self._stages.stage("read"):
@@ -331,7 +338,7 @@ class RoundWork:
                     self._train_block(training, pace, block, pass_index)
                 except NotFiniteError as error:
                     places = [int(block.trained_rows[row]) for row in error.told.pop("rows", ())]
-                    error.told["events"] = publishing.events_at(self._log, self._plan, data, {block.index: places})
+                    error.told["events"] = publishing.events_at(self._seen_log, self._plan, data, {block.index: places})
                     raise
                 if pace.ended:
                     break

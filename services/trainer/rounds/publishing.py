@@ -297,11 +297,11 @@ def _named(kind: str, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def after_registration(
-    assignment: RoundAssignment, log: EventLog, version: Version, output: Path, measured: Measured
+    assignment: RoundAssignment, log: EventLog, version: Version, output: Path, unusable: Sequence[tuple[bytes, str]]
 ) -> None:
     """The round is over: what fails here is logged, and costs the next round a download at most."""
     try:
-        _set_aside(assignment, log, measured.unusable)
+        _set_aside(assignment, log, unusable)
         kept = Path(assignment.cache_dir) / version.model / str(version.version)
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -358,7 +358,7 @@ def _reasons_of(plan: RoundPlan, log: Reading, unusable: Sequence[tuple[bytes, s
 
 
 def events_at(
-    log: EventLog, plan: RoundPlan, data: RoundData, rows: Mapping[int, Sequence[int]]
+    log: Reading, plan: RoundPlan, data: RoundData, rows: Mapping[int, Sequence[int]]
 ) -> list[dict[str, Any]]:
     """[{"at": "partition:offset" of the record, "event": as a row}] of rows of parsed blocks, the first few; long
     values are cut. Reads the range again."""

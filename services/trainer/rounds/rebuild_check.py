@@ -33,6 +33,7 @@ from common.registry.catalog import (
     VersionStatus,
 )
 from common.registry.client import RegistryClient
+from common.registry.forgotten import read_ranges
 from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -80,7 +81,7 @@ def compare(
     warnings = (*_trained_first(ancestors), *warnings)
     if version.forgotten_at:
         warnings = ("it, or an ancestor, learned events that were forgotten since; this rebuild read them", *warnings)
-    ranges = [*(piece for one in ancestors for piece in one.ranges), *assignment.plan.ranges]
+    ranges = [*(piece for one in ancestors for piece in one.ranges), *read_ranges(plan)]
     missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log, ranges))
     if missing:
         return Rebuilt("", missing=missing, warnings=warnings)

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
+from common.eventlog.base import EventLog
 from common.registry.catalog import LABELS, WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
 from services.trainer.data.dataset import Reading
+from services.trainer.data.event_windows import EventWindows
 from services.trainer.families.port import Answering
 from services.trainer.rounds.blocks import HeldOut, PreparedBlock, RoundData, prepare
 
@@ -70,10 +72,12 @@ class Window:
     chosen: int = 0
 
     @classmethod
-    def of(cls, plan: RoundPlan, data: RoundData, log: Reading, kept: Kept) -> "Window":
+    def of(cls, plan: RoundPlan, data: RoundData, log: EventLog, kept: Kept) -> "Window":
         ranges = ranges_from_json(plan.configuration.get(WINDOW, []))
-        log = data.log if LABELS in plan.configuration else log
-        return cls(ranges, data.definition.evaluation.window_examples, kept, data, log)
+        seen = data.log if LABELS in plan.configuration else log
+        if events := data.definition.event_window:
+            seen = EventWindows(log, events, data.schema, log.start_position(data.topic))
+        return cls(ranges, data.definition.evaluation.window_examples, kept, data, seen)
 
     def blocks(self, model: Answering, own_count: int) -> Iterator[PreparedBlock]:
         """One with the definition's own examples, where it has some; else none where the round's are enough, or one

@@ -27,10 +27,11 @@ def document_of(work_dir: Path) -> dict[str, Any]:
     """Raises InvalidInput: the definition has no features of its own, or no example parses."""
     folder = work_dir / "definition"
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    specs = parse_definition(files).features
+    definition = parse_definition(files)
+    specs = definition.features
     if not specs:
         raise InvalidInput("a module transforms by itself; its definition has no features")
-    schema = Schema.from_json((work_dir / "schema.json").read_text())
+    schema = definition.seen(Schema.from_json((work_dir / "schema.json").read_text()))
     transform = Transform(specs, list(specs), checkpoint.read(work_dir).statistics, schema)
     inputs = [schema.feature(name) for name in transform.raw_names]
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())

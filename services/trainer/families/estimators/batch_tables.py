@@ -64,7 +64,7 @@ class BatchTable(LookedUp):
         count = len(self.parts)
         return {part.path: ids[ids % count == number] // count for number, part in enumerate(self.parts)}
 
-    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+    def rows(self, ids: tf.Tensor) -> tf.Tensor:
         parts = zip(self.parts, ids_by_part(ids, len(self.parts)), strict=True)
         return tf.add_n([rows_of(tf.convert_to_tensor(part.rows), part.places(own)) for part, own in parts])
 

@@ -99,14 +99,14 @@ class LookedUp(keras.layers.Layer):
 
     def __init__(self, dimension: int, *, name: str) -> None:
         super().__init__(name=name, dtype="float32")
-        self._dimension = dimension
+        self.dimension = dimension
 
     def call(self, ids: tf.Tensor, combiner: str, id_weights: tf.Tensor | None = None) -> tf.Tensor:
         """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all.
 
         `id_weights` float32 [n, values]: the combiners of tf.nn.embedding_lookup_sparse.
         """
-        rows = self._rows(ids)
+        rows = self.rows(ids)
         if id_weights is not None:
             return _weighted(rows, tf.where(ids >= 0, id_weights, 0.0), combiner)
         if ids.shape[1] == 1:
@@ -117,12 +117,12 @@ class LookedUp(keras.layers.Layer):
         count = tf.reduce_sum(tf.cast(ids >= 0, tf.float32), axis=1, keepdims=True)
         return tf.math.divide_no_nan(total, count if combiner == "mean" else tf.sqrt(count))
 
-    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+    def rows(self, ids: tf.Tensor) -> tf.Tensor:
         """float32 [n, values, dimension]; zeros for id -1."""
         raise NotImplementedError
 
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
-        return (ids_shape[0], self._dimension)
+        return (ids_shape[0], self.dimension)
 
 
 class EmbeddingTable(LookedUp):
@@ -160,7 +160,7 @@ class EmbeddingTable(LookedUp):
                 )
             )
 
-    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+    def rows(self, ids: tf.Tensor) -> tf.Tensor:
         parts = zip(self._parts, ids_by_part(ids, len(self._parts)), strict=True)
         return tf.add_n([rows_of(tf.convert_to_tensor(part), own) for part, own in parts])
 

@@ -1,4 +1,4 @@
-"""linear_*, dnn_*, wide_deep_* and factorization_machine_*: transformed columns in, logits or predictions out."""
+"""Estimators but trees and two_tower: transformed columns in, logits or predictions out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,8 @@ import keras
 
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, id_count
 from common.definition.identity import output_layer
-from common.definition.model import Definition, EstimatorParameters
+from common.definition.model import Definition
+from common.definition.parameters import EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import (
     Counts,
@@ -16,8 +17,11 @@ from services.trainer.families.estimators.layers import (
     LookedUp,
     Regularizer,
 )
+from services.trainer.families.estimators.sequences import SequenceColumns
 from services.trainer.families.heads import BuiltHead
 from services.trainer.features.transform import Transform, categorical, ids_of, is_weighted, weights_name
+
+_CELLS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "simple_rnn": keras.layers.SimpleRNN}
 
 
 def build_network(
@@ -41,7 +45,9 @@ def build_network(
         parts.append(_wide_part(definition.features, parameters, transform, inputs, units=units))
     if parameters.dimension:
         parts.append(_factor_part(definition.features, parameters, transform, inputs))
-    if parameters.deep:
+    if parameters.recurrent:
+        parts.append(_recurrent_part(definition.features, parameters, inputs, units=units, tables=tables))
+    elif parameters.deep:
         parts.append(_deep_part(definition.features, parameters, inputs, units=units, tables=tables))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
     answers = Bias(units, name=output_layer(definition))(output)
@@ -142,6 +148,56 @@ def _deep_part(
     return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
 
 
+def _recurrent_part(
+    specs: Mapping[str, FeatureSpec],
+    parameters: EstimatorParameters,
+    inputs: Mapping[str, keras.KerasTensor],
+    *,
+    units: int,
+    tables: Mapping[str, LookedUp],
+) -> keras.KerasTensor:
+    recurrent, known = parameters.recurrent, dict(tables)
+    assert recurrent is not None
+    context = dense_columns(specs, parameters, recurrent.context, inputs, known)
+    steps = dict[str, LookedUp | int]()
+    for name in sorted(recurrent.sequence):  # as dense_columns: rows of the first kernel keep their places
+        spec = specs[name]
+        if isinstance(spec, Embedding):
+            steps[name] = _table_of(spec, specs, parameters, known)
+        else:
+            steps[name] = id_count(categorical(specs, name)) if isinstance(spec, Indicator) else 0
+    columns = {name: inputs[ids_of(specs, name)] for name in steps}
+    values, mask = SequenceColumns(steps, name="sequence_columns")(columns, context)
+    regularizer = regularizer_for(parameters)
+    last = len(parameters.hidden_units) - 1
+    for index, size in enumerate(parameters.hidden_units):
+        values = _CELLS[recurrent.cell](
+            size,
+            return_sequences=index < last,
+            dropout=parameters.dropout,
+            kernel_initializer=initializer_of(parameters.initializer),
+            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
+            name=f"rnn_{index}",
+        )(values, mask=mask)
+    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(values)
+
+
+def _table_of(
+    spec: Embedding, specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, tables: dict[str, LookedUp]
+) -> LookedUp:
+    """The one that is there, or a new one, which is put in."""
+    if spec.table not in tables:
+        tables[spec.table] = EmbeddingTable(
+            id_count(categorical(specs, spec.name)),
+            spec.dimension,
+            initializer=_table_initializer(parameters, spec.dimension),
+            regularizer=regularizer_for(parameters),
+            name=f"{spec.table}_table",
+            parts=spec.parts,
+        )
+    return tables[spec.table]
+
+
 def _table_initializer(parameters: EstimatorParameters, dimension: int) -> keras.initializers.Initializer:
     if parameters.embedding_initializer is None:
         return keras.initializers.TruncatedNormal(stddev=dimension**-0.5)
@@ -169,17 +225,8 @@ def dense_columns(
         spec, source = specs[name], inputs[ids_of(specs, name)]
         weighted = {"id_weights": inputs[weights_name(name)]} if is_weighted(spec) else {}
         if isinstance(spec, Embedding):
-            size = id_count(categorical(specs, name))
-            if spec.table not in tables:
-                tables[spec.table] = EmbeddingTable(
-                    size,
-                    spec.dimension,
-                    initializer=_table_initializer(parameters, spec.dimension),
-                    regularizer=regularizer_for(parameters),
-                    name=f"{spec.table}_table",
-                    parts=spec.parts,
-                )
-            columns.append(tables[spec.table](source, combiner=spec.combiner, **weighted))
+            table = _table_of(spec, specs, parameters, tables)
+            columns.append(table(source, combiner=spec.combiner, **weighted))
         elif isinstance(spec, Indicator):
             columns.append(Counts(id_count(categorical(specs, name)), name=f"{name}_counts")(source, **weighted))
         else:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import keras
 
-from common.definition.model import Definition, EstimatorParameters
+from common.definition.model import Definition
+from common.definition.parameters import EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import LookedUp
 from services.trainer.families.estimators.network import column_input, dense_columns, regularizer_for

@@ -17,6 +17,7 @@ from common.eventlog.tfrecord import frame
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.registry.catalog import (
+    EVENTS_FROM,
     FIRED,
     LEFT_OUT,
     PRODUCTION,
@@ -634,6 +635,35 @@ def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(plans
     with pytest.raises(Conflict, match="has forgotten these events already"):
         forget(ranges=[OffsetRange(0, 3, 4)])
     assert told["round_id"] == "late-000004"
+
+
+def test_a_plan_says_where_windows_of_events_begin_and_what_is_forgotten_there(plans: Plans) -> None:
+    card = {"name": "card", "dtype": "string", "required": False, "default": ""}
+    features: Any = SCHEMA["features"]
+    schema = {**SCHEMA, "features": [*features, card], "key": "card"}
+    plans.registry.register_stream("calls", json.dumps(schema))
+    text = definition(triggers="{min_examples: 10, cooldown_seconds: 0}").replace(b"stream: flights", b"stream: calls")
+    text = text.replace(b"linear_classifier", b"rnn_classifier").replace(b"name: late", b"name: m")
+    text += b"parameters: {sequence: [distance]}\nevent_window: {features: [distance], size: 3, lookback_records: 1}\n"
+    plans.events.log.create_topic("examples.calls", partition_count=1)
+    plans.registry.register_model("m", stream="calls", files={"model.yaml": text}, by="test")
+
+    def planned() -> RoundPlan:
+        plans.events.add(10, topic="examples.calls")
+        plans.look_again()
+        return plans.registry.list_rounds("m")[0].plan
+
+    assert planned().configuration[EVENTS_FROM] == {"0": 0}, "the log has nothing before"
+    plans.finish()
+    plan = planned()
+    assert (ends_of(plan), plan.configuration[EVENTS_FROM]) == ([(0, 2, 4)], {"0": 1})
+    plans.finish()
+    forgetting = Forgetting(plans.registry, SourcedLog(plans.events.log, ""), plans.planner)
+    forgetting.forget("m", by="ada", reason="poisoned", ranges=[OffsetRange(0, 3, 4)])
+    plans.finish()
+    plan = planned()
+    assert (ends_of(plan), plan.configuration[EVENTS_FROM]) == ([(0, 4, 6)], {"0": 3})
+    assert plan.configuration[FORGOTTEN] == [[0, 3, 4, []]], "it lies before the range, where a window would reach"
 
 
 def test_a_key_is_forgotten_event_by_event_and_where_the_first_version_learned_it_the_next_starts_from_nothing(

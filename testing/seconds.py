@@ -1,12 +1,14 @@
-"""Which files of tests take the time: `pytest -p testing.seconds -n 3 ...`, then `python -m testing.seconds`.
+"""Which files of tests take the time: `pytest -p testing.seconds --workers 4 ...`, then `python -m testing.seconds`.
 
 As a plugin it writes a line for each test into build/test_seconds/: seconds, seconds of a core of every process that
 its worker has started, the test. As a program it adds them up by file. What several workers share, such as a warm
-process, counts for the worker that has started it; without -n it counts for the test that uses it. Where no control
-group can be made (root makes one), only pytest's own process and its children that have ended are in it.
+process, counts for the worker that has started it; without --workers it counts for the test that uses it. Where no
+control group can be made (root makes one), only pytest's own process and its children that have ended are in it.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 import resource
 import shutil
@@ -20,39 +22,45 @@ import pytest
 _FOLDER = Path("build/test_seconds")
 _SHOWN = 40
 _GROUPS = Path("/sys/fs/cgroup/cpuacct")
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-_group = _GROUPS / f"test_seconds_{os.getpid()}"
-
-
 _began = time.monotonic()
 
 
+@functools.cache
+def _group(pid: int) -> Path | None:
+    """Has this process and all that it starts from now on; a worker has its own."""
+    group = _GROUPS / f"test_seconds_{pid}"
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        return None
+    atexit.register(_leave, pid)
+    return group
+
+
+def _leave(pid: int) -> None:
+    if (group := _group(pid)) and pid == os.getpid():
+        with contextlib.suppress(OSError):
+            (_GROUPS / "cgroup.procs").write_text(str(pid))
+            group.rmdir()
+
+
 def _now() -> tuple[float, float]:
-    if _group.exists():
-        return time.monotonic(), int((_group / "cpuacct.usage").read_text()) / 1e9
+    if group := _group(os.getpid()):
+        return time.monotonic(), int((group / "cpuacct.usage").read_text()) / 1e9
     used = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _write(wall_seconds: float, core_seconds: float, what: str) -> None:
     _FOLDER.mkdir(parents=True, exist_ok=True)
-    with (_FOLDER / _WORKER).open("a") as file:
+    with (_FOLDER / str(os.getpid())).open("a") as file:
         file.write(f"{wall_seconds:.3f}\t{core_seconds:.3f}\t{what}\n")
 
 
 def pytest_sessionstart() -> None:
-    """Forgets the run before; xdist's workers start after the one that starts them."""
-    if _WORKER == "main":
-        shutil.rmtree(_FOLDER, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        _group.mkdir()
-        (_group / "cgroup.procs").write_text(str(os.getpid()))
-
-
-def pytest_sessionfinish() -> None:
-    with contextlib.suppress(OSError):
-        (_GROUPS / "cgroup.procs").write_text(str(os.getpid()))
-        _group.rmdir()
+    """Forgets the run before."""
+    shutil.rmtree(_FOLDER, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

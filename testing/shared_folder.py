@@ -1,7 +1,6 @@
 """Folders that one test process fills and all of a run read: what takes seconds to make is made once."""
 
 import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,7 @@ _IS_FILLED = ".filled"
 
 def filled_once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
     """The folder `name` of this run, filled by whoever comes first; the others wait. Nobody changes it afterwards."""
-    base = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # each worker has a folder of its own below the run's
-    folder = base / "shared" / name
+    folder = factory.getbasetemp() / "shared" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -26,6 +26,10 @@ sys.path.append({here!r})
 import client
 client.main({folder!r}, {interpreter!r}, {owner}, sys.argv[1:])
 """
+WARM_PYTHON = "HEADRACE_WARM_PYTHON"
+"""The environment's variable with the path of the program, once a test has asked for it."""
+_RUN = os.getpid()
+"""The process that collects the tests: workers are forked from it later."""
 T = TypeVar("T")
 _CALL = """
 import pickle, sys, tensorflow
@@ -37,7 +41,9 @@ _CALL_SECONDS = 240.0
 
 @pytest.fixture(scope="session")
 def warm_python_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled_once(tmp_path_factory, "warm_python", _make) / "bin/python"
+    path = filled_once(tmp_path_factory, "warm_python", _make) / "bin/python"
+    os.environ[WARM_PYTHON] = str(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +71,7 @@ def _make(folder: Path) -> None:
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", folder)
     (folder / "lib").symlink_to(Path(sys.prefix) / "lib")
     (folder / "bin").mkdir()
-    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     here = str(Path(__file__).parent)
-    program = _PROGRAM.format(interpreter=sys.executable, here=here, folder=str(folder), owner=owner)
+    program = _PROGRAM.format(interpreter=sys.executable, here=here, folder=str(folder), owner=_RUN)
     (folder / "bin/python").write_text(program)
     (folder / "bin/python").chmod(0o755)

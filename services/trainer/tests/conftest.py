@@ -21,6 +21,11 @@ from testing.processes import free_port
 from testing.registry_server import RegistryServer
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _warm(warm_python_path: Path) -> None:
+    """Processes that try exports begin with TensorFlow."""
+
+
 @pytest.fixture
 def registry_process(tmp_path: Path) -> Iterator[RegistryServer]:
     process = RegistryServer(tmp_path / "registry", {"REGISTRY_BACKOFF_FIRST_SECONDS": "0.2"})

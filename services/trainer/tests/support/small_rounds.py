@@ -1,6 +1,8 @@
 """Small rounds for the tests: a stream, its events in a segment log, and `train`, which conducts a round in-process."""
 
 import atexit
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
 from common.definition.identity import MAX_PARAMETERS
@@ -27,6 +30,7 @@ from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
+from testing.warm_python import WARM_PYTHON
 
 SCHEMA: Mapping[str, Any] = {
     "features": [
@@ -122,7 +126,9 @@ def events(count: int, *, seed: int = 1) -> list[bytes]:
 @cache
 def fresh_process() -> FreshProcess:
     """One for all tests of a process; it ends with it."""
-    fresh = FreshProcess.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", os.environ.get(WARM_PYTHON, sys.executable))
+        fresh = FreshProcess.start()
     atexit.register(fresh.close)
     return fresh
 

@@ -1,0 +1,64 @@
+"""pytest's workers: every test runs once, a worker that ends within a test fails that one, and forks are replaced."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_CONFTEST = """
+import pytest
+from testing import workers
+
+pytest_addoption = workers.add_options
+
+@pytest.fixture(scope="session", autouse=True)
+def ended():
+    yield
+    print("the session's fixture ends")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    names = sorted({item.path.name for item in session.items})
+    workers.run(session, [[n for n, item in enumerate(session.items) if item.path.name == name] for name in names])
+    return True
+"""
+_ENDS = """
+import os, signal
+
+def test_first(): ...
+def test_ends():
+    if os.fork():
+        os._exit(3)
+    signal.alarm(3)
+    signal.pause()  # holds what the worker has open
+def test_follows(): ...
+"""
+_SAYS = """
+import os, pathlib
+
+def test_says():
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+"""
+
+
+def _run(folder: Path, *options: str) -> str:
+    (folder / "conftest.py").write_text(_CONFTEST)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--workers", "2", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+def test_a_worker_that_ends_within_a_test_fails_it_and_another_takes_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "test_ends.py").write_text(_ENDS)
+    (tmp_path / "test_fails.py").write_text("def test_fails(tmp_path): assert not tmp_path.exists()\n")
+    told = _run(tmp_path)
+    assert "2 failed, 2 passed" in told, told
+    assert "its process has ended with status 3" in told
+    assert "test_ends.py::test_ends" in told
+    assert "assert not True" in told
+
+
+def test_a_worker_that_has_computed_enough_is_replaced_and_its_sessions_fixtures_end(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"test_{number}.py").write_text(_SAYS)
+    told = _run(tmp_path, "--worker-seconds", "0")
+    assert "3 passed" in told, told
+    assert len(list(tmp_path.glob("*.pid"))) == 3

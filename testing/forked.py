@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_SHARED = ["services.registry.__main__"]
+_SHARED = ["services.registry.__main__", "services.trainer.__main__"]
 _forkserver = multiprocessing.get_context("forkserver")
 
 
@@ -21,14 +21,20 @@ class ForkedProcess:
         main: "module:function" that returns the exit status.
         environment: the whole of it.
         log_path: takes what it prints, behind what is there.
+        executable: what starts a Python from there; None: the interpreter.
     """
 
     def __init__(
-        self, main: str, *arguments: str, environment: Mapping[str, str], log_path: Path | None = None
+        self,
+        main: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        log_path: Path | None = None,
+        executable: str | None = None,
     ) -> None:
         _forkserver.set_forkserver_preload(_SHARED)
         self._process = _forkserver.Process(
-            target=_run, args=(main, arguments, dict(environment), log_path), daemon=True
+            target=_run, args=(main, arguments, dict(environment), log_path, executable), daemon=True
         )
         self._process.start()
 
@@ -60,7 +66,10 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(main: str, arguments: tuple[str, ...], environment: dict[str, str], log_path: Path | None) -> None:
+def _run(
+    main: str, arguments: tuple[str, ...], environment: dict[str, str], log_path: Path | None, executable: str | None
+) -> None:
+    sys.executable = executable or sys.executable
     if log_path is not None:
         with log_path.open("ab") as log:
             os.dup2(log.fileno(), 1)

@@ -52,3 +52,19 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def children_of(pid: int) -> list[int]:
+    """Of the process, or of the one that a client of a warm Python stands for (testing/warm_python/server.py)."""
+    those = [one.parent for one in Path("/proc").glob("[0-9]*/comm") if _read(one) == f"for {pid}\n"]
+    parents = {int(one.name): _read(one / "stat").rpartition(")")[2].split()[1:2] for one in those}
+    pid = next((one for one, parent in parents.items() if parent and int(parent[0]) not in parents), pid)
+    return [int(child) for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
+
+
+def _read(path: Path) -> str:
+    """Empty where the process has ended."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -27,6 +27,8 @@ _IMPORTS = {
     "services.serving.runner.zygote": _SERVING,
 }
 """By module, what the server imports before a process becomes that module."""
+_ROUNDS_ZYGOTE = "services.trainer.rounds.zygote"
+"""Becomes the module of the function that it is given."""
 _DECIDES = ("TF_", "XLA_", "KERAS_", "PYTHON", "LD_")
 """Python reads such variables as it starts, TensorFlow as it is imported: every set of them has a server."""
 _READ_LATER = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG")
@@ -64,6 +66,9 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _imports_for(arguments: list[str]) -> tuple[str, ...]:
+    if arguments[:2] == ["-m", _ROUNDS_ZYGOTE]:
+        module = arguments[4].partition(":")[0]
+        return _TRAINER if module.startswith("services.trainer.rounds.") else (module,)
     if arguments[:1] == ["-m"]:
         return _IMPORTS.get(arguments[2 if arguments[1] == "common.process.lean_imports" else 1], ())
     code = arguments[1] if arguments[:1] == ["-c"] else ""

@@ -23,7 +23,7 @@ from testing.registry_server import RegistryServer
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm(warm_python_path: Path) -> None:
-    """Processes that try exports begin with TensorFlow."""
+    """Processes that try exports, and zygotes, begin with TensorFlow."""
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ def events(tmp_path: Path) -> Iterator[Events]:
 
 
 @pytest.fixture
-def trainer(tmp_path: Path, registry_process: RegistryServer, events: Events) -> Iterator[TrainerProcess]:
+def trainer(
+    tmp_path: Path, registry_process: RegistryServer, events: Events, warm_python_path: Path
+) -> Iterator[TrainerProcess]:
     """Not started yet; a lease lasts 2 s."""
     behaviour = tmp_path / "behaviour"
     behaviour.write_text("register")
@@ -72,6 +74,7 @@ def trainer(tmp_path: Path, registry_process: RegistryServer, events: Events) ->
             "TRAINER_ROUND_STALL_SECONDS": "600",  # rounds that only sleep would be taken for stalled
             "TRAINER_POLL_INTERVAL_SECONDS": "0.05",
         },
+        str(warm_python_path),
     )
     yield process
     if process.process is not None and process.process.poll() is None:

@@ -21,15 +21,7 @@ from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import (
-    Done,
-    Failed,
-    FailureKind,
-    Message,
-    Progress,
-    Rebuilt,
-    ToSign,
-)
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, ToSign
 from services.trainer.settings import TrainerSettings
 from testing.waiting import wait_until
 
@@ -217,13 +209,7 @@ def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_st
     silent: Any = SilentZygote(turns=1)
     registry: Any = Failures()
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, **limits)  # type: ignore[arg-type]  # floats
-    attempt = Attempt(
-        assignment,
-        registry=registry,
-        zygote=silent,
-        settings=settings,
-        clock_of=using(wants=False),
-    )
+    attempt = Attempt(assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(wants=False))
     assert attempt.run(Stop()).outcome is Outcome.FAILED
     assert reason in registry.reasons[0]
     assert "with 0.0 CPU seconds in 1" in registry.reasons[0]
@@ -249,11 +235,7 @@ def test_a_silent_round_moves_is_starved_or_is_stalled_by_the_processor_time_tha
     silent: Any = SilentZygote(turns=1)
     registry: Any = None  # nothing is asked of it
     attempt = Attempt(
-        assignment,
-        registry=registry,
-        zygote=silent,
-        settings=settings,
-        clock_of=using(share=share, wants=wants),
+        assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(share=share, wants=wants)
     )
     attempt.start()
     assert attempt.activity is Activity.MOVES, "a young round"
@@ -271,11 +253,7 @@ def test_seconds_without_a_core_are_no_silence_of_the_rounds(
     silent: Any = SilentZygote(turns=1)
     registry: Any = None  # nothing is asked of it
     attempt = Attempt(
-        assignment,
-        registry=registry,
-        zygote=silent,
-        settings=settings,
-        clock_of=using(wants=wants, ago_seconds=1000.0),
+        assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(wants=wants, ago_seconds=1000.0)
     )
     attempt.start()
     for _ in ("is due", "is sent"):

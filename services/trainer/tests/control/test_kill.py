@@ -15,7 +15,7 @@ from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
 from protos import registry_pb2, registry_pb2_grpc
 from services.trainer.tests.support.platform_processes import MODEL, TOPIC, Events, TrainerProcess, last_round
-from testing.processes import is_running
+from testing.processes import children_of, is_running
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
@@ -24,8 +24,8 @@ KILLS = 5
 
 def processes_of(trainer: TrainerProcess) -> tuple[int, int]:
     """(zygote, the round's process)."""
-    zygote_pid = int(trainer.status()["zygote"]["pid"])
-    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    zygote_pid = trainer.zygote_pid()
+    (child_pid,) = children_of(zygote_pid)
     return zygote_pid, child_pid
 
 
@@ -33,10 +33,7 @@ def test_a_killed_trainer_leaves_no_process_and_takes_its_round_back_at_once(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"  # the lease cannot run out within the test
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     pids = processes_of(trainer)
     trainer.kill()
     wait_until(lambda: not any(map(is_running, pids)), "zygote and child are gone")
@@ -45,26 +42,20 @@ def test_a_killed_trainer_leaves_no_process_and_takes_its_round_back_at_once(
     trainer.start()
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
     found = last_round(registry)
-    assert found is not None
     assert (found.state, found.attempts) == (RoundState.DONE, 2)
 
 
 def test_a_trainer_with_another_name_waits_for_the_lease_to_run_out(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.behave("hang")
     trainer.environment["TRAINER_ID"] = "first"
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     trainer.kill()
     trainer.environment["TRAINER_ID"] = "second"
     trainer.behave("register")
     trainer.start()
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the second trainer finishes the round")
-    found = last_round(registry)
-    assert found is not None
-    assert found.attempts == 2
+    assert last_round(registry).attempts == 2
 
 
 @pytest.mark.covers("loop-supervisor")
@@ -104,19 +95,14 @@ def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_i
 def test_a_killed_zygote_costs_an_attempt_not_the_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     zygote_pid, child_pid = processes_of(trainer)
     trainer.behave("register")
     os.kill(zygote_pid, signal.SIGKILL)
     wait_until(lambda: not is_running(child_pid), "the child dies with it")
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "a new zygote runs the round")
     assert trainer.status()["zygote"]["starts"] == 2
-    found = last_round(registry)
-    assert found is not None
-    assert found.progress.get("deaths", 0) == 0
+    assert last_round(registry).progress.get("deaths", 0) == 0
 
 
 def test_a_zygote_killed_while_idle_is_replaced(
@@ -124,7 +110,7 @@ def test_a_zygote_killed_while_idle_is_replaced(
 ) -> None:
     trainer.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
-    os.kill(int(trainer.status()["zygote"]["pid"]), signal.SIGKILL)
+    os.kill(trainer.zygote_pid(), signal.SIGKILL)
     wait_until(lambda: trainer.status()["zygote"]["starts"] == 2, "a new one is started")
     events.add(10)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "rounds go on")
@@ -152,14 +138,12 @@ def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
     disturbed = registry.get_version(MODEL, 1)
     found = last_round(registry)
-    assert found is not None
     assert (found.attempts, disturbed.events_trained) == (KILLS + 1, 60)
     assert disturbed.weights_digest == undisturbed_digest(events)
 
 
 def examples_done(trainer: TrainerProcess) -> int:
-    attempt = trainer.status()["attempt"]
-    return int(attempt["progress"]["examples_done"]) if attempt else 10**9
+    return int(trainer.progress().get("examples_done", 10**9))
 
 
 def undisturbed_digest(events: Events) -> str:

@@ -35,14 +35,9 @@ from services.trainer.tests.support.platform_processes import (
     definition,
     last_round,
 )
-from testing.processes import is_running
+from testing.processes import children_of, is_running
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
-
-
-def state_of_last_round(registry: RegistryClient) -> RoundState | None:
-    found = last_round(registry)
-    return None if found is None else found.state
 
 
 @pytest.mark.covers("loop-monitored")
@@ -106,6 +101,7 @@ def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: Regist
 def test_three_deaths_fail_a_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events, behaviour: str, reason: str
 ) -> None:
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "60"  # a lease that runs out is an attempt, too
     trainer.behave(behaviour)
     trainer.start()
     events.add(10)
@@ -180,13 +176,9 @@ def test_rounds_at_once_are_bounded_and_a_stalled_one_that_loses_a_worker_goes_o
 def test_a_round_that_gets_no_core_says_so_and_no_other_is_begun_beside_it(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.behave("obey")
     trainer.environment["TRAINER_ROUND_STALL_SECONDS"] = "1"
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
-    zygote_pid = int(trainer.status()["zygote"]["pid"])
-    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    trainer.train(events, "obey")
+    (child_pid,) = children_of(trainer.zygote_pid())
     os.kill(child_pid, signal.SIGSTOP)
     wait_until(lambda: trainer.status()["attempt"]["activity"] == "starved", "the trainer says so")
     found = wait_until(
@@ -235,10 +227,8 @@ def test_missing_services_hold_a_round_up_without_failing_it(
     trainer.behave("miss_a_service")
     trainer.start()
     events.add(10)
-    wait_until(lambda: (found := last_round(registry)) is not None and found.attempts >= 3, "three attempts")
-    found = last_round(registry)
-    assert found is not None
-    assert found.state is not RoundState.FAILED
+    wait_until(lambda: any(one.attempts >= 3 for one in registry.list_rounds(MODEL)), "three attempts")
+    assert last_round(registry).state is not RoundState.FAILED
     trainer.behave("register")
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
 
@@ -247,20 +237,11 @@ def test_the_lease_is_kept_while_the_child_trains(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may keep a renewal waiting
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     begun = last_round(registry)
-    assert begun is not None
 
-    def is_renewed() -> bool:
-        found = last_round(registry)
-        return found is not None and found.lease_expires_at > begun.lease_expires_at
-
-    wait_until(is_renewed, "the lease is renewed")
+    wait_until(lambda: last_round(registry).lease_expires_at > begun.lease_expires_at, "the lease is renewed")
     found = last_round(registry)
-    assert found is not None
     assert (found.attempts, found.progress["examples_done"]) == (1, 3)
     assert registry.lease_round("another", ttl_seconds=5.0) is None
 
@@ -269,12 +250,8 @@ def test_a_child_whose_lease_is_lost_is_killed(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
-    zygote_pid = trainer.status()["zygote"]["pid"]
-    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    trainer.train(events, "hang")
+    (child_pid,) = children_of(trainer.zygote_pid())
     holder = trainer.status()["trainer"]
     assert registry.lease_round(holder, ttl_seconds=30.0) is None, "whoever read the name in the list of rounds"
     # The same holder asks again: the registry takes the process before it for dead and fences it off.
@@ -292,13 +269,9 @@ def test_a_child_whose_lease_is_lost_is_killed(
 def test_a_stop_saves_hands_back_and_ends_with_status_zero(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.behave("obey")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "obey")
     assert trainer.stop() == 0
     found = last_round(registry)
-    assert found is not None
     assert (found.state, found.reason) == (RoundState.PLANNED, "the trainer was stopped")
     assert registry.lease_round("another", ttl_seconds=5.0) is not None
 
@@ -307,33 +280,22 @@ def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.environment["TRAINER_STOP_GRACE_SECONDS"] = "0.1"
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     assert trainer.stop() == 0
-    assert state_of_last_round(registry) is RoundState.PLANNED
+    assert last_round(registry).state is RoundState.PLANNED
 
 
 def test_training_goes_on_while_the_registry_is_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     registry_process.kill()
     wait_until(lambda: trainer.get("/readyz")[0] == 503, "the trainer misses the registry")
     registry_process.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "the trainer has found it again")
     begun = last_round(registry)
-    assert begun is not None
 
-    def is_renewed() -> bool:
-        found = last_round(registry)
-        return found is not None and found.lease_expires_at > begun.lease_expires_at
-
-    wait_until(is_renewed, "the lease is renewed again")
+    wait_until(lambda: last_round(registry).lease_expires_at > begun.lease_expires_at, "the lease is renewed again")
     assert begun.attempts == 1
     assert trainer.is_training()
 
@@ -342,10 +304,7 @@ def test_a_round_is_stopped_when_the_registry_stays_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
     trainer.environment["TRAINER_LEASE_GRACE_SECONDS"] = "0"
-    trainer.behave("hang")
-    trainer.start()
-    events.add(10)
-    wait_until(trainer.is_training, "the child trains")
+    trainer.train(events, "hang")
     registry_process.kill()
     wait_until(lambda: trainer.status()["attempt"] is None, "the attempt is given up")
 

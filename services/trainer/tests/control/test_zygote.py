@@ -243,10 +243,7 @@ def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave:
 
 
 def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_comes(
-    zygote: ZygoteClient,
-    assignment: RoundAssignment,
-    behave: Callable[[str], None],
-    caplog: pytest.LogCaptureFixture,
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     behave("hang")
     child = zygote.spawn(assignment)

@@ -2,30 +2,20 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.registry.client import RegistryClient
 from services.trainer.rounds.rebuild_check import metric_differences
-from services.trainer.tests.support.platform_processes import (
-    MODEL,
-    STREAM,
-    Events,
-    TrainerProcess,
-    definition,
-)
+from services.trainer.tests.support.platform_processes import MODEL, STREAM, Events, TrainerProcess, definition
+from testing.processes import children_of
 from testing.waiting import wait_until
 
 _FEATURES = b"""features:
   near: {type: bucketized, of: distance, boundaries: [BOUNDARIES]}
   near_vector: {type: embedding, of: near, dimension: 3, parts: 2}
 """.replace(b"BOUNDARIES", ", ".join(str(2 * number) for number in range(1, 100)).encode())
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.timeout(400)
@@ -47,17 +37,17 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
     events.add(200)
     trainer.start()
     wait_until(lambda: _has_saved_twice(trainer), "a resume point after two blocks is saved", seconds=200)
-    first = _children(int(trainer.status()["zygote"]["pid"]))[0]
-    _, *others = _children(first)
+    first = children_of(trainer.zygote_pid())[0]
+    _, *others = children_of(first)
     assert len(others) == 4, "two servers, two workers"
     os.kill(others[0], signal.SIGKILL)
     chief = wait_until(lambda: _another_chief(trainer, first), "another attempt takes steps", seconds=200)
     found = registry.list_rounds(MODEL)[0]
     assert found.progress["deaths"] == 1
     assert "parameter server 0 ended by signal 9 (SIGKILL)" in found.progress["died"]
-    progress = trainer.status()["attempt"]["progress"]
+    progress = trainer.progress()
     assert (progress["pass_number"], progress["examples_done"]) >= (1, 50), "it went on from a resume point"
-    os.kill(_children(chief)[4], signal.SIGKILL)
+    os.kill(children_of(chief)[4], signal.SIGKILL)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
     version = registry.get_version(MODEL, 1)
     assert version.environment["reproducible"] is False
@@ -74,8 +64,7 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
         ("near_vector_table/part_1", 50),
     ]
     assert all(one["most_held"] <= 8 for one in told["by_row"]), "a batch has eight examples"
-    rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
-    ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
+    ended = trainer.rebuilt()
     assert (ended["state"], ended["reproducible"], ended["equal"]) == ("done", False, True), ended
     assert ended["metrics"]["log_loss"][0] == version.metrics["candidate"]["log_loss"]
 
@@ -91,20 +80,13 @@ def test_metrics_that_are_further_apart_than_the_tolerance_are_told() -> None:
 
 def _another_chief(trainer: TrainerProcess, first: int) -> int:
     """Of the attempt after the one whose process was `first`, once its workers have taken steps; else 0."""
-    found = [one for one in _children(int(trainer.status()["zygote"]["pid"])) if one != first]
+    found = [one for one in children_of(trainer.zygote_pid()) if one != first]
     return found[0] if found and _figures(trainer).get("updates", 0) > 0 else 0
 
 
 def _has_saved_twice(trainer: TrainerProcess) -> bool:
-    attempt = trainer.status()["attempt"]
-    return bool(attempt) and attempt["progress"]["resume_points"] > 1
+    return bool(trainer.progress().get("resume_points", 0) > 1)
 
 
 def _figures(trainer: TrainerProcess) -> dict[str, Any]:
-    attempt = trainer.status()["attempt"]
-    return dict(attempt["progress"]["asynchronous"]) if attempt else {}
-
-
-def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, Any]:
-    found = trainer.get(f"/v1/rebuilds/{rebuild_id}")[1]
-    return dict(found) if found["state"] in ("done", "failed") else {}
+    return dict(trainer.progress().get("asynchronous", {}))

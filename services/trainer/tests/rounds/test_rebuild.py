@@ -16,14 +16,14 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.rebuild_check import variable_differences
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from testing.processes import children_of
 from testing.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Lease]]:
     """Two versions, the second one over two passes and put together from resume points."""
-    platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False)
-    platform.append(events(120))
+    platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False).append(events(120))
     leases = [platform.lease(definition())]
     assert isinstance(platform.train(leases[0]), Done)
     platform.append(events(120, seed=2))
@@ -158,11 +158,9 @@ def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no
     assert (job.by, job.reason) == ("ada@there", "audit")
     assert trainer.post(path, {})[1]["rebuild_id"] == asked["rebuild_id"], "the same one is not asked for twice"
     trainer.behave("register")
-    held = last_round(registry)
-    assert held is not None
-    assert held.state is RoundState.RUNNING
-    child = Path(f"/proc/{trainer.status()['zygote']['pid']}/task/{trainer.status()['zygote']['pid']}/children")
-    os.kill(int(child.read_text()), signal.SIGKILL)
+    assert last_round(registry).state is RoundState.RUNNING
+    (child,) = children_of(trainer.zygote_pid())
+    os.kill(child, signal.SIGKILL)
     wait_until(lambda: trainer.get(f"/v1/rebuilds/{asked['rebuild_id']}")[1]["state"] == "done", "it is compared")
     found = trainer.get(f"/v1/rebuilds/{asked['rebuild_id']}")[1]
     version = registry.get_version(MODEL, 1)

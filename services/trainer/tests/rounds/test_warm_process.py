@@ -49,9 +49,7 @@ def test_versions_of_a_warm_process_are_those_of_new_ones_whenever_it_is_killed(
     wait_until(trainer.is_training, "it trains the third")
     os.kill(waiting["pid"], signal.SIGKILL)
     assert not version(3)["warm"], "what is killed is taken up by a new process"
-    found = last_round(registry)
-    assert found is not None
-    assert found.attempts == 2
+    assert last_round(registry).attempts == 2
     (waiting,) = wait_until(lambda: trainer.status()["zygote"]["warm"], "the new process waits")
     os.kill(waiting["pid"], signal.SIGKILL)
     events.add(100)

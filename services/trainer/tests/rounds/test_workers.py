@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +14,8 @@ from services.trainer.tests.support.platform_processes import (
     definition,
     last_round,
 )
+from testing.processes import children_of
 from testing.waiting import wait_until
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _chief(trainer: TrainerProcess) -> int:
-    """The process that holds the round: the zygote's only child."""
-    return _children(int(trainer.status()["zygote"]["pid"]))[0]
 
 
 @pytest.mark.timeout(400)
@@ -45,16 +36,13 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     }  # fmt: skip
     events.add(200)
     trainer.start()
-    wait_until(
-        lambda: trainer.is_training() and _progress(trainer)["resume_points"] > 1, "a point is saved", seconds=200
-    )
-    chief = _chief(trainer)
-    fresh, *workers = _children(chief)
+    wait_until(lambda: trainer.progress().get("resume_points", 0) > 1, "a point is saved", seconds=200)
+    (chief,) = children_of(trainer.zygote_pid())
+    fresh, *workers = children_of(chief)
     assert len(workers) == 2, f"beside {fresh}, which tries exports"
     os.kill(workers[0], signal.SIGKILL)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
     found, version = last_round(registry), registry.get_version(MODEL, 1)
-    assert found is not None
     assert (found.attempts, found.progress["regrouped"]["times"]) == (1, 1)
     assert found.progress["regrouped"]["because"] == "worker 1 of 3 ended: signal 9 (SIGKILL)"
     assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
@@ -65,9 +53,8 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
         (0, 0),
         (1, 0),
     ]
-    rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
-    ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
-    assert ended == {"state": "done", "equal": True}
+    ended = trainer.rebuilt()
+    assert (ended["state"], ended["equal"]) == ("done", True)
 
 
 _FROM_ITS_PROCESS = b"""
@@ -98,16 +85,5 @@ def test_workers_that_begin_with_different_weights_take_no_step_together(
     trainer.start()
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
     found, version = last_round(registry), registry.get_version(MODEL, 1)
-    assert found is not None
     assert version.environment["workers"] == 1
     assert "worker 1 of 2 does not begin with the weights of worker 0" in found.progress["regrouped"]["because"]
-
-
-def _progress(trainer: TrainerProcess) -> dict[str, int]:
-    attempt = trainer.status()["attempt"]
-    return dict(attempt["progress"]) if attempt else {"resume_points": 0}
-
-
-def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, object]:
-    found = trainer.get(f"/v1/rebuilds/{rebuild_id}")[1]
-    return {"state": found["state"], "equal": found.get("equal")} if found["state"] in ("done", "failed") else {}

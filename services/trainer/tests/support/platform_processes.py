@@ -84,11 +84,13 @@ class TrainerProcess:
     """`python -m services.trainer`, by default with fake rounds (fake_rounds.py) in place of training.
 
     Attributes:
+        executable: starts its zygote.
         host: on which it runs, with real rounds; None: this machine.
     """
 
     directory: Path
     environment: dict[str, str]
+    executable: str
     process: "ForkedProcess | subprocess.Popen[bytes] | None" = field(default=None)
     round_function: str = "services.trainer.tests.support.fake_rounds:run_round"
     host: Host | None = None
@@ -109,6 +111,7 @@ class TrainerProcess:
             "services.trainer.__main__:main",
             self.round_function,
             environment={**os.environ, **sandbox, **self.environment},
+            executable=self.executable,
         )
 
     @property
@@ -143,9 +146,35 @@ class TrainerProcess:
         found: dict[str, Any] = wait_until(lambda: self.get("/v1/status")[1], "the trainer says what it does")
         return found
 
+    def train(self, events: Events, behaviour: str) -> None:
+        """Starts, and returns when a fake round of ten events trains."""
+        self.behave(behaviour)
+        self.start()
+        events.add(10)
+        wait_until(self.is_training, "the child trains")
+
     def is_training(self) -> bool:
+        return self.progress().get("stage") == "train"
+
+    def progress(self) -> dict[str, Any]:
+        """Of the attempt that runs; empty where none does."""
         attempt = self.status()["attempt"]
-        return attempt is not None and attempt["progress"]["stage"] == "train"
+        return dict(attempt["progress"]) if attempt else {}
+
+    def zygote_pid(self) -> int:
+        return int(self.status()["zygote"]["pid"])
+
+    def rebuilt(self, version: int = 1, *, seconds: float = 300) -> dict[str, Any]:
+        """Has the version trained again, and returns how that ended."""
+        rebuild = self.post(f"/v1/models/{MODEL}/versions/{version}:rebuild", {})[1]["rebuild_id"]
+
+        def ended() -> dict[str, Any] | None:
+            found: dict[str, Any] = self.get(f"/v1/rebuilds/{rebuild}")[1]
+            return found if found["state"] in ("done", "failed") else None
+
+        found = wait_until(ended, "the rebuild ends", seconds=seconds)
+        assert found
+        return found
 
     def _url(self, path: str) -> str:
         address = self.host.address if self.host else "127.0.0.1"
@@ -162,6 +191,6 @@ class TrainerProcess:
             return 0, None
 
 
-def last_round(registry: RegistryClient) -> Round | None:
-    rounds = registry.list_rounds(MODEL, limit=1)
-    return rounds[0] if rounds else None
+def last_round(registry: RegistryClient) -> Round:
+    (found,) = registry.list_rounds(MODEL, limit=1)
+    return found

@@ -112,15 +112,14 @@ def test_a_round_stopped_between_passes_goes_on_to_the_same_bits(tmp_path: Path)
 
 
 def test_other_columns_need_a_restart(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     platform.train(platform.lease(trees()))
     platform.append(events(60, seed=2))
     changed = trees(parameters={"columns": ["x", "code"]})
     with pytest.raises(InvalidInput, match="--restart trees"):
         platform.train(platform.lease(changed, parent_version=1))
     restarted = changed | {"restart.yaml": b"[trees]\n"}
-    assert isinstance(platform.train(platform.lease(restarted, parent_version=1)), Done)
+    platform.learn(restarted, parent_version=1)
     assert platform.registry.versions[1].environment["warm_start"]["restarted"] == ["trees"]
 
 

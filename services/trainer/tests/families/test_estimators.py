@@ -36,11 +36,6 @@ CASES: dict[str, dict[str, Any]] = {
     "linear_classifier": {"estimator": "linear_classifier", "parameters": {"l2": 0.001}},
     "linear_regressor": {"estimator": "linear_regressor", "label": "amount", "parameters": {}},
     "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "batch_norm": True, "l2": 0.0001}},
-    "factorization_machine_regressor": {
-        "estimator": "factorization_machine_regressor",
-        "label": "amount",
-        "parameters": {"dimension": 2, "embedding_initializer": "he_normal"},
-    },
     "linear_classifier of 3": {"estimator": "linear_classifier", "label": "kind", "parameters": {"classes": 3}},
 }
 OTHERS: list[dict[str, Any]] = [
@@ -48,6 +43,11 @@ OTHERS: list[dict[str, Any]] = [
     {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [8, 4]}},
     {"label": "kind", "parameters": {"hidden_units": [8], "classes": 3}},
     {"estimator": "factorization_machine_classifier", "parameters": {"dimension": 3, "l2": 0.0001}},
+    {
+        "estimator": "factorization_machine_regressor",
+        "label": "amount",
+        "parameters": {"dimension": 2, "embedding_initializer": "he_normal"},
+    },
 ]
 
 

@@ -168,8 +168,7 @@ def test_a_hook_that_raises_or_that_nothing_calls_fails_by_its_name(
 
 @pytest.mark.covers("hook-api")
 def test_a_hook_ends_its_round_behind_a_block_and_the_rest_is_left_out(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(120))
+    platform = Platform(tmp_path, exports=False).append(events(120))
     stopping = (
         NET
         + """

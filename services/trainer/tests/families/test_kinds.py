@@ -103,8 +103,7 @@ def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     events[7] = example(random, photo=broken_inside(picture(random)))
     broken = jpeg(random).replace(b"\xff\xdb", b"\xff\xfe")  # its quantization table is a comment
     events[9] = example(random, photo=broken)
-    platform = Platform(tmp_path, SCHEMA)
-    platform.append(events)
+    platform = Platform(tmp_path, SCHEMA).append(events)
     lease = platform.lease(module(NETWORK), block_examples=12)
     stopped = platform.train(lease, stop_requested=platform.after_blocks(1))
     assert isinstance(stopped, Stopped)
@@ -147,10 +146,7 @@ def test_a_jpeg_that_is_broken_inside_is_refused_at_the_door_where_tensorflow_re
 RAMP = np.array([[0, 100], [200, 100]], np.uint8)
 BETWEEN = np.array([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]])
 """The weights of two pixels in four that lie over them, centres half a pixel inside."""
-RESIZED = {
-    "bilinear": BETWEEN @ RAMP @ BETWEEN.T,
-    "nearest": RAMP.repeat(2, axis=0).repeat(2, axis=1),
-}
+RESIZED = {"bilinear": BETWEEN @ RAMP @ BETWEEN.T, "nearest": RAMP.repeat(2, axis=0).repeat(2, axis=1)}
 
 
 @pytest.mark.covers("rec-image")

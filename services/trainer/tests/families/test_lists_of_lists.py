@@ -64,8 +64,7 @@ def events() -> list[bytes]:
 @pytest.mark.covers("rec-parse")
 @pytest.mark.parametrize("kind", ["ragged", "filled"])
 def test_lists_of_lists_train_rebuild_and_are_served(tmp_path: Path, kind: str) -> None:
-    platform = Platform(tmp_path, SCHEMA)
-    platform.append(events())
+    platform = Platform(tmp_path, SCHEMA).append(events())
     lease = platform.lease(module(f"RAGGED = {kind == 'ragged'}\n{NETWORK}"), block_examples=20)
     outcome = platform.train(lease)
     assert isinstance(outcome, Done), outcome
@@ -137,8 +136,7 @@ def build_model(schema, parameters):
 
 @pytest.mark.covers("rec-parse")
 def test_lists_of_lists_reach_a_module_as_a_sparse_tensor(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA)
-    platform.append(events())
+    platform = Platform(tmp_path, SCHEMA).append(events())
     lease = platform.lease(module(SPARSE))
     outcome = platform.train(lease)
     assert isinstance(outcome, Done), outcome

@@ -153,10 +153,8 @@ def trained_twice(
         stops: after how many blocks more the second one is stopped, each time.
         exports: whether the second one is exported, at its end.
     """
-    platform = Platform(directory, schema, exports=False)
-    platform.append(events(60))
-    outcome = platform.train(platform.lease(files))
-    assert isinstance(outcome, Done), outcome
+    platform = Platform(directory, schema, exports=False).append(events(60))
+    platform.learn(files)
     platform.append(events(60, seed=2))
     lease = planned = platform.lease(files, parent_version=1)
     for number, blocks in enumerate(stops):
@@ -227,10 +225,8 @@ def model_fn(features, labels, mode, params):
     losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0])
     return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.Adam(0.01)}
 """
-    platform = Platform(tmp_path)
-    platform.append(events(40))
-    outcome = platform.train(platform.lease(module(source, features=FITTED_FEATURES)))
-    assert isinstance(outcome, Done), outcome
+    platform = Platform(tmp_path).append(events(40))
+    platform.learn(module(source, features=FITTED_FEATURES))
     assert "statistics/word/word_lengths" in checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
 
 
@@ -251,18 +247,14 @@ def model_fn(features, labels, mode, params):
 def test_a_feature_that_the_network_does_not_take_is_refused(
     tmp_path: Path, source: str, features: dict[str, Any], reason: str
 ) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(20))
-    outcome = platform.train(platform.lease(module(source, features=FITTED_FEATURES | features)))
-    assert isinstance(outcome, Failed), outcome
-    assert reason in outcome.reason
+    platform = Platform(tmp_path).append(events(20))
+    assert reason in platform.refused(module(source, features=FITTED_FEATURES | features))
 
 
 @pytest.mark.covers("opt-ema")
 def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(60))
-    assert isinstance(platform.train(platform.lease(module(COMPILED))), Done)
+    platform = Platform(tmp_path).append(events(60))
+    platform.learn(module(COMPILED))
     stored = checkpoint.read(tmp_path / "cache" / "model" / "1")
     averages = stored.state["averages"]
     served = tf.train.load_checkpoint(str(tmp_path / "cache/model/1/saved_model/variables/variables"))
@@ -306,11 +298,8 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
 def test_what_cannot_be_used_is_refused_with_a_sentence(
     tmp_path: Path, source: str, sections: dict[str, Any], reason: str
 ) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(20))
-    outcome = platform.train(platform.lease(module(source, **sections)))
-    assert isinstance(outcome, Failed), outcome
-    assert reason in outcome.reason
+    platform = Platform(tmp_path).append(events(20))
+    assert reason in platform.refused(module(source, **sections))
 
 
 def test_a_data_file_lies_beside_its_module_and_adapt_may_assign_weights(tmp_path: Path) -> None:
@@ -327,12 +316,10 @@ def adapt(network, dataset):
     network.get_layer("embedding").embeddings.assign(np.full((3, 2), count, np.float32))
 """
     )
-    platform = Platform(tmp_path)
-    platform.append(events(40))
+    platform = Platform(tmp_path).append(events(40))
     training = {"batch_size": 8, "frozen": ["*/embedding"]}
     files = module(source, parameters={"words": "words.txt"}, training=training) | {"words.txt": b"red\ngreen\n"}
-    outcome = platform.train(platform.lease(files))
-    assert isinstance(outcome, Done), outcome
+    platform.learn(files)
     arrays = checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
     np.testing.assert_array_equal(
         np.float64(arrays["model/sequential/embedding/embeddings"]),
@@ -478,8 +465,7 @@ def test_a_module_learns_by_what_its_layers_add_alone_and_its_head_is_only_measu
 
 @pytest.mark.covers("ex-nets")
 def test_a_module_of_untaught_heads_that_adds_no_loss_is_refused(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(20))
+    platform = Platform(tmp_path).append(events(20))
     outcome = platform.train(platform.lease(module(SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())",
                                                    weight=0)))  # fmt: skip
     assert isinstance(outcome, Failed), outcome
@@ -577,8 +563,7 @@ def build_model(schema, parameters):
 def test_a_module_of_too_many_parameters_fails_the_round_before_it_takes_the_memory(
     tmp_path: Path, module: str
 ) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(60))
+    platform = Platform(tmp_path).append(events(60))
     files = definition(
         estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=HEAD + module
     )

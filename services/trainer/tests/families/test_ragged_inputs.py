@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from common.schema import PADDING, Schema
 from services.trainer.families import module_inputs
-from services.trainer.protocol.messages import Done, Failed
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 MODULE = """
@@ -50,8 +50,7 @@ def files(kind: str, more: str = "") -> dict[str, bytes]:
 @pytest.mark.covers("rec-parse")
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
 def test_lists_reach_a_module_as_it_asks_for_them(tmp_path: Path, kind: str) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(90))
+    platform = Platform(tmp_path).append(events(90))
     lease = platform.lease(files(kind))
     done = platform.train(lease)
     assert isinstance(done, Done), done
@@ -70,20 +69,15 @@ def test_lists_reach_a_module_as_it_asks_for_them(tmp_path: Path, kind: str) -> 
 
 
 def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(30))
+    platform = Platform(tmp_path).append(events(30))
     word = (
         files("ragged")["model.py"].replace(b'parameters.get("of", "tags")', b'"word"').replace(b'{"tags"', b'{"word"')
     )
-    outcome = platform.train(platform.lease(files("ragged") | {"model.py": word}))
-    assert isinstance(outcome, Failed)
-    assert "only a feature of shape [null] is a list" in outcome.reason
+    assert "only a feature of shape [null] is a list" in platform.refused(files("ragged") | {"model.py": word})
     known = b"keras.layers.Normalization(axis=None)(keras.layers.Reshape((1,))(x))"
     adapted = files("ragged", "\ndef adapt(network, dataset):\n    pass\n")
     adapted["model.py"] = adapted["model.py"].replace(b"keras.layers.Reshape((1,))(x)", known)
-    outcome = platform.train(platform.lease(adapted))
-    assert isinstance(outcome, Failed)
-    assert "adapt gets plain batches, and tags is ragged or sparse" in outcome.reason
+    assert "adapt gets plain batches, and tags is ragged or sparse" in platform.refused(adapted)
 
 
 def test_a_list_that_is_filled_up_has_a_step_so_that_a_recurrent_layer_runs_over_an_empty_one() -> None:

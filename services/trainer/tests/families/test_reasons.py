@@ -35,10 +35,7 @@ _IN_GRAPH = "in user code:\n\n    ValueError: A.\n    \n    \x1b[1mno\x1b[0m\n  
         (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
         (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),
         (KeyError(_KERAS), r"KeyError: Exception encountered when calling A\.call\(\)\. This\. Error encountered: no$"),
-        (
-            ValueError(_IN_GRAPH),
-            r"model\.py: no$",
-        ),
+        (ValueError(_IN_GRAPH), r"model\.py: no$"),
         (SystemExit(3), r"model.py: it calls sys\.exit\(3\)"),
     ],
 )

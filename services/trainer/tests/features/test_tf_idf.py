@@ -67,8 +67,7 @@ def test_hashed_and_unknown_words_are_weighed_by_their_ids() -> None:
 
 @pytest.mark.covers("feat-dense-views", "eco-tft")
 def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     files = definition(
         estimator="dnn_classifier",
         features={"words": {"type": "text", "of": "word", "max_words": 9, "oov": "bucket"}, "columns": COLUMNS},
@@ -78,7 +77,7 @@ def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
     platform.append(events(60, seed=2))
-    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
+    platform.learn(files, parent_version=1)
     cache = tmp_path / "cache" / "model"
     texts = [int(checkpoint.read(cache / version).arrays["statistics/columns/texts"]) for version in ("1", "2")]
     assert 0 < texts[0] < texts[1]

@@ -10,7 +10,6 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.training import Training
-from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, definition, event, events, serialized
@@ -89,10 +88,9 @@ def test_a_resampler_learns_where_it_reads(tmp_path: Path) -> None:
 def test_a_round_says_what_it_found_and_learns_what_it_would_learn_without(tmp_path: Path) -> None:
     versions = []
     for name, more in (("plain", {}), ("checked", {"check_gradients": 0.02})):
-        platform = Platform(tmp_path / name, exports=False)
-        platform.append(events(60))
+        platform = Platform(tmp_path / name, exports=False).append(events(60))
         stopped = NET.replace("BLOCK", "tf.stop_gradient(x)")
-        assert isinstance(platform.train(platform.lease(module(stopped, training={"batch_size": 8, **more}))), Done)
+        platform.learn(module(stopped, training={"batch_size": 8, **more}))
         versions.append(platform.registry.versions[0])
     assert versions[0].weights_digest == versions[1].weights_digest
     assert "gradients" not in versions[0].environment["training"]
@@ -111,21 +109,18 @@ def checked(x):
     source = refusing + NET.replace("BLOCK", "checked(x)").replace("tanh", "linear")
     poisoned = events(60)
     poisoned[7:12] = [serialized(event(np.random.default_rng(2)) | {"x": x})] * 5
-    platform = Platform(tmp_path, exports=False)
-    platform.append(poisoned)
+    platform = Platform(tmp_path, exports=False).append(poisoned)
     asked = {"batch_size": 8, "check_gradients": 0.02}
-    assert isinstance(platform.train(platform.lease(module(source, training=asked))), Done)
-    version = platform.registry.versions[0]
+    version = platform.learn(module(source, training=asked))
     assert version.events_unusable == 5
     assert version.environment["warnings"]["gradients"].startswith("not checked: the first ")
 
 
 @pytest.mark.covers("grad-api")
 def test_estimators_are_checked_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     asked = {"batch_size": 8, "check_gradients": 0.02}
-    assert isinstance(platform.train(platform.lease(definition(training=asked))), Done)
+    platform.learn(definition(training=asked))
     told = platform.registry.versions[0].environment["training"]["gradients"]
     assert told["differing"] == {}
     assert told["variables"] > 5

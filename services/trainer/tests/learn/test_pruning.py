@@ -33,16 +33,15 @@ def test_zeros_reach_the_target_hold_in_the_next_round_and_are_rebuilt(tmp_path:
     assert rebuilt(platform, lease, 1).weights_digest == platform.registry.versions[0].weights_digest
     platform.registry.resume_point = None
     platform.append(events(40, seed=5))
-    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
+    platform.learn(files, parent_version=1)
     for version in platform.registry.versions:
         told = version.environment["pruned"]
         assert told["zero_shares"].keys() == {"hidden_0/kernel", "deep/kernel"}
         assert all(share == pytest.approx(0.75, abs=0.001) for share in told["zero_shares"].values())
     kernel = read(tmp_path / "cache/model/2").arrays["model/hidden_0/kernel"]
     assert np.mean(kernel == 0) == pytest.approx(0.75, abs=0.001)
-    platform = Platform(tmp_path / "whole", exports=False)
-    platform.append(events(120))
-    assert isinstance(platform.train(platform.lease(pruned(target=0.75, from_step=2000, to_step=3000))), Done)
+    platform = Platform(tmp_path / "whole", exports=False).append(events(120))
+    platform.learn(pruned(target=0.75, from_step=2000, to_step=3000))
     before = platform.registry.versions[0].environment["pruned"]
     assert set(before["zero_shares"].values()) == {0.0}
     assert told["compressed_bytes"] < 0.6 * before["compressed_bytes"]

@@ -106,8 +106,7 @@ def test_randomness_faults_and_rebuilds_are_those_of_the_plain_way(training: dic
     poisoned[7] = serialized(event(np.random.default_rng(2)) | {"x": float("nan")})
     versions = []
     for name, more in (("plain", {"fixed_batch": training.get("fixed_batch", False)}), ("other", training)):
-        platform = Platform(tmp_path / name, exports=False)
-        platform.append(poisoned)
+        platform = Platform(tmp_path / name, exports=False).append(poisoned)
         lease = platform.lease(module(DROPPING, training={**ASKED, "passes": 2, **more}))
         assert isinstance(platform.train(lease), Done)
         versions.append(platform.registry.versions[0])

@@ -108,11 +108,7 @@ def test_a_range_that_fails_again_and_again_is_left_out_where_the_definition_say
     assert (beginning.begin, beginning.chain_end) == ({0: begin}, {0: 0})
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=40),
-    st.integers(1, 30),
-    st.integers(1, 7),
-)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=40), st.integers(1, 30), st.integers(1, 7))
 def test_cuts_one_after_the_other_cover_every_record_once(
     records: list[tuple[int, int]], max_examples: int, step: int
 ) -> None:

@@ -28,8 +28,7 @@ def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(
     del features["word_code"]
     features["tags_code"] = {"type": "crossed", "of": ["word", "x_bucket"], "bins": 10}
     changed = definition(features=features, training={"batch_size": 8, "optimizer": {"name": "sgd"}})
-    done = platform.train(platform.lease(changed, parent_version=1))
-    assert isinstance(done, Done)
+    platform.learn(changed, parent_version=1)
     first, second = platform.registry.versions
     report = second.environment["warm_start"]
     assert "model/wide/tags_code_weights" in report["new"]
@@ -61,10 +60,7 @@ def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> No
     }
     wider = {"hidden_units": [7], "dropout": 0.2}
     platform.append(events(80, seed=2))
-    done = platform.train(
-        platform.lease(definition(features=changed, training=still, parameters=wider), parent_version=1)
-    )
-    assert isinstance(done, Done)
+    platform.learn(definition(features=changed, training=still, parameters=wider), parent_version=1)
     version = platform.registry.versions[1]
     assert version.metrics["candidate"] == pytest.approx(version.metrics["parent"])
     report = version.environment["warm_start"]
@@ -84,14 +80,14 @@ def test_quantiles_are_fitted_once_and_rows_follow_their_intervals(platform: Pla
     values = [example_pb2.Example.FromString(one).features.feature["x"].float_list.value[0] for one in learned]
     quartiles = np.quantile(values, [0.25, 0.5, 0.75]).astype(np.float32)
     platform.append(events(60, seed=2))
-    assert isinstance(platform.train(platform.lease(four, parent_version=1)), Done)
+    platform.learn(four, parent_version=1)
     for version in ("1", "2"):
         stored = checkpoint.read(platform.directory / "cache" / "model" / version)
         assert np.array_equal(stored.arrays["statistics/x_bucket/boundaries"], quartiles), version
     platform.append(events(20, seed=3))
     boundaries = [*quartiles[:2].astype(float).tolist(), 99.0]
     given = definition(features={"x_bucket": {"type": "bucketized", "of": "x", "boundaries": boundaries}}, **shape)
-    assert isinstance(platform.train(platform.lease(given, parent_version=2)), Done)
+    platform.learn(given, parent_version=2)
     assert "wide/x_bucket_weights: 2 kept, 2 new" in str(platform.registry.versions[2].environment["warm_start"])
 
 
@@ -106,7 +102,7 @@ def test_texts_train_rebuild_and_move_by_word(platform: Platform) -> None:
     assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
     platform.append(events(20, seed=2))
     moved = definition(features=parts | {"letters": {**text, "ngrams": 2}}, **whole)
-    assert isinstance(platform.train(platform.lease(moved, parent_version=1)), Done)
+    platform.learn(moved, parent_version=1)
     report = str(platform.registry.versions[1].environment["warm_start"])
     assert "wide/letters_weights: 29 new, 14 dropped" in report, "pairs beside letters: words of another source"
 
@@ -122,11 +118,11 @@ def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
     with pytest.raises(InvalidInput, match="no layer 'hidden_7'; it has deep, hidden_0, logits"):
         platform.train(platform.lease(unknown, parent_version=1))
     told = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep]"}
-    assert isinstance(platform.train(platform.lease(told, parent_version=1)), Done)
+    platform.learn(told, parent_version=1)
     restarted = platform.registry.versions[1].environment["warm_start"]["restarted"]
     assert {"model/hidden_0/kernel", "optimizer/adam/deep_kernel_momentum"} <= set(restarted)
     platform.append(events(40, seed=3))
-    assert isinstance(platform.train(platform.lease(told, parent_version=2)), Done)
+    platform.learn(told, parent_version=2)
     assert platform.registry.versions[2].environment.get("warm_start") is None, "a restart happens once"
 
 

@@ -64,8 +64,7 @@ def files(**training: Any) -> dict[str, bytes]:
 
 @pytest.mark.covers("ex-vision")
 def test_served_vectors_of_one_person_lie_closer_than_those_of_two(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, FACES)
-    platform.append([serialized(face) for face in faces(300, seed=1)])
+    platform = Platform(tmp_path, FACES).append([serialized(face) for face in faces(300, seed=1)])
     lease = platform.lease(files(), block_examples=150)
     assert isinstance(platform.train(lease), Done)
     (version,) = platform.registry.versions

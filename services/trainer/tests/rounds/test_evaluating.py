@@ -39,9 +39,8 @@ class Inline:
 @pytest.fixture(scope="module")
 def by_chief(tmp_path_factory: pytest.TempPathFactory) -> Platform:
     """A round whose chief has scored its checkpoints itself."""
-    platform = Platform(tmp_path_factory.mktemp("chief"), exports=False)
-    platform.append(events(240))
-    assert isinstance(platform.train(platform.lease(definition(training=_TRAINING))), Done)
+    platform = Platform(tmp_path_factory.mktemp("chief"), exports=False).append(events(240))
+    platform.learn(definition(training=_TRAINING))
     return platform
 
 
@@ -50,8 +49,7 @@ def by_chief(tmp_path_factory: pytest.TempPathFactory) -> Platform:
 def test_an_evaluator_measures_what_the_chief_would_and_the_chief_goes_on_without_it(
     by_chief: Platform, tmp_path: Path, answers: int, told: str
 ) -> None:
-    by_other = Platform(tmp_path / "other", exports=False)
-    by_other.append(events(240))
+    by_other = Platform(tmp_path / "other", exports=False).append(events(240))
     lease = by_other.lease(definition(training=_TRAINING))
     scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)  # type: ignore[arg-type]
     evaluator = Evaluator(Inline(scorer, answers), tmp_path / "asked")

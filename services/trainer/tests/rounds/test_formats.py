@@ -13,7 +13,7 @@ from ai_edge_litert.interpreter import Interpreter
 from common.definition.export import FORMATS, Export
 from common.schema import Schema
 from services.trainer.export.formats import Asked, write_formats
-from services.trainer.protocol.messages import Done, Failed
+from services.trainer.protocol.messages import Failed
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
@@ -27,12 +27,8 @@ WIDE: dict[str, Any] = {
 @pytest.mark.covers("fmt-tflite", "fmt-frozen", "perf-ptq")
 @pytest.mark.timeout(300)
 def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(200))
-    outcome = platform.train(
-        platform.lease(definition(**WIDE, export={"formats": list(FORMATS), "max_difference_share": 1.0}))
-    )
-    assert isinstance(outcome, Done), outcome
+    platform = Platform(tmp_path).append(events(200))
+    platform.learn(definition(**WIDE, export={"formats": list(FORMATS), "max_difference_share": 1.0}))
     told = platform.registry.versions[0].environment["formats"]
     assert set(told) == set(FORMATS)
     for name in ("tflite", "frozen", "onnx"):
@@ -57,10 +53,9 @@ def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path
 @pytest.mark.covers("fmt-tflite")
 @pytest.mark.timeout(300)
 def test_formats_are_held_against_learned_events_where_none_is_held_out_and_that_is_said(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(40))
+    platform = Platform(tmp_path).append(events(40))
     files = definition(**WIDE, export={"formats": ["tflite"]}, evaluation={"holdout_fraction": 0})
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     told = platform.registry.versions[0].environment["formats"]["tflite"]
     assert (told["held_out"], told["rows"] > 0, "metric" in told) == (False, True, False)
 
@@ -139,15 +134,14 @@ def assert_one_answer(path: Path) -> None:
 @pytest.mark.covers("fmt-tflite")
 @pytest.mark.timeout(300)
 def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(60))
+    platform = Platform(tmp_path).append(events(60))
     hashed = {"estimator": "linear_classifier", "features": {"tags": FEATURES["tags"]}, "parameters": {}}
     outcome = platform.train(platform.lease(definition(**hashed, export={"formats": ["tflite"]})))
     assert isinstance(outcome, Failed), outcome
     assert "format tflite cannot be made of this model: LiteRT has no operation for" in outcome.reason
     assert "StringToHashBucket" in outcome.reason
     warned = definition(**hashed, export={"formats": ["tflite"], "on_unsupported": "warn"})
-    assert isinstance(platform.train(platform.lease(warned)), Done)
+    platform.learn(warned)
     problem = platform.registry.versions[0].environment["formats"]["tflite"]["problem"]
     assert "StringToHashBucket" in problem
     assert not [file.path for file in platform.registry.versions[0].files if file.path.startswith("exports/")]

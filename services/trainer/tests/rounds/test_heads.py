@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol.messages import Done, Failed
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import HEAD, trained_twice
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
 
@@ -52,8 +52,7 @@ def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path
 
 @pytest.mark.covers("mode-multi-head")
 def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     silent = {**TWO_HEADS, "amount": {"task": "regression", "weight": 0}}
     for heads in ({"late": TWO_HEADS["late"]}, silent, TWO_HEADS):
         lease = platform.lease(several(heads), parent_version=len(platform.registry.versions))
@@ -94,11 +93,8 @@ def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Pat
     ],
 )  # fmt: skip
 def test_a_module_that_does_not_fit_its_heads_is_refused(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(20))
-    outcome = platform.train(platform.lease(files))
-    assert isinstance(outcome, Failed), outcome
-    assert reason in outcome.reason
+    platform = Platform(tmp_path).append(events(20))
+    assert reason in platform.refused(files)
 
 
 EVERY_TASK: dict[str, Any] = {
@@ -151,9 +147,7 @@ def test_heads_of_every_task_share_a_tower(tmp_path: Path) -> None:
                            "flags": [0, 1], "topics": ["a"], "pair_next": [0.0, 0.0], "calls": 1})  # fmt: skip
     platform.append([*labelled(79), unusable])
     files = several(EVERY_TASK, training={"batch_size": 16, "passes": 2})
-    done = platform.train(platform.lease(files, block_examples=100))
-    assert isinstance(done, Done), done
-    version = platform.registry.versions[0]
+    version = platform.learn(files, block_examples=100)
     assert version.unusable["reasons"] == {"label shares is not one that a multiclass model can have": 1}
     measured = version.metrics["candidate"]
     assert {name.split("/")[0] for name in measured} == set(EVERY_TASK)
@@ -174,14 +168,12 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     late_only = [{key: value for key, value in one.items() if key != "amount"} for one in drawn[::2]]
     platform = Platform(tmp_path, {**SCHEMA, "labels": labels}, exports=False)
     platform.append([serialized(one) for one in [*late_only, *drawn[1::2]]])
-    done = platform.train(platform.lease(several(evaluation={"holdout_fraction": 0.5}), block_examples=100))
-    assert isinstance(done, Done), done
-    version = platform.registry.versions[0]
+    version = platform.learn(several(evaluation={"holdout_fraction": 0.5}), block_examples=100)
     assert (version.events_unusable, version.events_trained + version.events_held_out) == (0, 80)
     assert {"late/auc", "amount/rmse"} <= set(version.metrics["candidate"])
     alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels}, exports=False)
     alone.append([serialized(one) for one in late_only])
-    assert isinstance(alone.train(alone.lease(several())), Done)
+    alone.learn(several())
     assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])
     bias = np.load(alone.directory / "cache" / "model" / "1" / "checkpoint" / "weights.npz")["model/logits/bias"]
     assert bias[0] != 0 == bias[1]
@@ -201,8 +193,7 @@ def test_a_label_in_millions_is_learned_where_its_size_is_said(tmp_path: Path) -
         parameters={},
         training={"batch_size": 16, "passes": 8, "optimizer": {"name": "sgd", "learning_rate": 0.1}},
     )
-    outcome = platform.train(platform.lease(files))
-    assert isinstance(outcome, Done), outcome
+    platform.learn(files)
     assert platform.registry.versions[0].metrics["candidate"]["rmse"] < 2e4
     saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model"))
     asked = tf.constant([serialized(event(random) | {"x": 1.0})])

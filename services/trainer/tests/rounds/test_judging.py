@@ -20,8 +20,7 @@ Answer = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, Lease]:
-    platform = Platform(tmp_path_factory.mktemp("judging"))
-    platform.append(events(200))
+    platform = Platform(tmp_path_factory.mktemp("judging")).append(events(200))
     evaluation = {"holdout_fraction": 0.25, "metrics": ["auc", "log_loss"]}
     lease = platform.lease(definition(features=FEATURES, evaluation=evaluation))
     assert isinstance(platform.train(lease), Done)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer.families.heads import built_heads
-from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 
@@ -73,12 +72,9 @@ def test_weights_below_0_set_events_aside_and_no_distribution_fails_the_round(tm
     platform = Platform(tmp_path / "weights", schema, exports=False)
     platform.append([serialized(one | {"importance": -1.0} if row < 2 else one) for row, one in enumerate(drawn)])
     files = definition(label="shares", estimator="wide_deep", task="multiclass")
-    assert isinstance(platform.train(platform.lease(files)), Done)
-    (version,) = platform.registry.versions
+    version = platform.learn(files)
     assert version.unusable["reasons"] == {"weight importance is negative or no finite number": 2}
     assert "head shares has learned nothing" in version.environment["warnings"]["label shares"]
     other = Platform(tmp_path / "shares", schema, exports=False)
     other.append([serialized(one | {"shares": [0.5, 0.9]}) for one in drawn])
-    failed = other.train(other.lease(files))
-    assert isinstance(failed, Failed)
-    assert "a soft label is a share from 0 for each class, and they add up to 1" in failed.reason
+    assert "a soft label is a share from 0 for each class, and they add up to 1" in other.refused(files)

@@ -12,8 +12,7 @@ from services.trainer.tests.support.small_rounds import Platform, definition, ev
 
 @pytest.mark.covers("eco-tfma", "met-classification")
 def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_asks_for(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(240))
+    platform = Platform(tmp_path, exports=False).append(events(240))
     asked = definition(
         evaluation={
             "holdout_fraction": 0.4,
@@ -28,9 +27,9 @@ def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_
             "confidence": 0.9,
         },
     )
-    assert isinstance(platform.train(platform.lease(asked)), Done)
+    platform.learn(asked)
     platform.append(events(240, seed=2))
-    assert isinstance(platform.train(platform.lease(asked, parent_version=1)), Done)
+    platform.learn(asked, parent_version=1)
     first, second = platform.registry.versions
     assert set(second.metrics["candidate"]) == {"auc", "pr_auc", "precision@0.3", "true_positives", "accuracy"}
     assert set(second.metrics["progressive"]) == set(second.metrics["parent"]) == set(second.metrics["candidate"])
@@ -64,7 +63,7 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
     whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
     for platform in (whole, resumed):
         platform.append(events(120))
-    assert isinstance(whole.train(whole.lease(files)), Done)
+    whole.learn(files)
     lease = resumed.lease(files)
     stopped = resumed.train(lease, stop_requested=resumed.after_blocks(5), work_dir="first")
     assert isinstance(stopped, Stopped), "in the last pass"
@@ -83,10 +82,8 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
 
 
 def test_a_round_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     asked = definition(evaluation={"holdout_fraction": 1e-9})
-    assert isinstance(platform.train(platform.lease(asked)), Done)
-    (version,) = platform.registry.versions
+    version = platform.learn(asked)
     assert (version.events_held_out, version.metrics.get("candidate")) == (0, {})
     assert "none of 60 events is held out" in version.environment["warnings"]["held-out slice"]

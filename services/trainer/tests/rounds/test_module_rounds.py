@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.protocol.messages import Done, Failed, FailureKind
+from services.trainer.protocol.messages import Failed, FailureKind
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
 MODULE = """
@@ -78,16 +78,14 @@ def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(ex
     drawn = "GENERATOR = np.random.default_rng(7)\n" + MODULE.replace(
         "Dense(1)", "Dense(1, bias_initializer=lambda *_, **__: GENERATOR.normal(size=1))"
     )
-    done = platform.train(platform.lease(module_definition("import numpy as np\n" + drawn)))
-    assert isinstance(done, Done), done
+    platform.learn(module_definition("import numpy as np\n" + drawn))
 
 
 def test_an_export_with_a_coarse_layer_is_compared_as_one(exporting_platform: Platform) -> None:
     platform = exporting_platform
     platform.append(events(20))
     coarse = MODULE.replace("Dense(4,", "Dense(64, dtype='mixed_bfloat16',")
-    done = platform.train(platform.lease(module_definition(coarse)))
-    assert isinstance(done, Done), done
+    platform.learn(module_definition(coarse))
 
 
 @pytest.mark.parametrize(("of_batch", "warned"), [("hidden - tf.reduce_mean(hidden, 0)", True), ("hidden", False)])
@@ -97,8 +95,7 @@ def test_a_version_warns_of_answers_that_depend_on_who_else_asks(
     platform = exporting_platform
     platform.append(events(20))
     source = MODULE.replace("Dense(1)(hidden)", f"Dense(1)(keras.layers.Lambda(lambda hidden: {of_batch})(hidden))")
-    done = platform.train(platform.lease(module_definition(source)))
-    assert isinstance(done, Done), done
+    platform.learn(module_definition(source))
     warnings = platform.registry.versions[0].environment.get("warnings", {})
     assert ("beside 7 others" in warnings.get("answers in a batch", "")) == warned
 
@@ -126,6 +123,5 @@ def test_a_module_brings_its_own_loss_and_metrics(platform: Platform) -> None:
         "\ndef loss(labels, outputs):\n    return tf.square(outputs - tf.cast(labels, tf.float32))"
         "\ndef metrics(labels, outputs):\n    return {'positives': int((outputs > 0).sum())}"
     )
-    done = platform.train(platform.lease(module_definition(source)))
-    assert isinstance(done, Done)
+    platform.learn(module_definition(source))
     assert platform.registry.versions[0].metrics["candidate"]["positives"] >= 0

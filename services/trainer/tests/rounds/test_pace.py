@@ -64,11 +64,10 @@ def test_a_round_ends_after_max_steps_and_what_it_did_not_come_to_is_accounted_f
 
 def judged_by(directory: Path, judges: list[dict[str, Any]], **training: Any) -> Version:
     """A round over 120 events, judged by these."""
-    platform = Platform(directory, exports=False)
-    platform.append(events(120))
+    platform = Platform(directory, exports=False).append(events(120))
     sections = {"training": {"batch_size": 8, **training}, "evaluation": {"examples": "judges.ndjson"}}
     lines = "\n".join(map(json.dumps, judges)).encode()
-    assert isinstance(platform.train(platform.lease(definition(**sections) | {"judges.ndjson": lines})), Done)
+    platform.learn(definition(**sections) | {"judges.ndjson": lines})
     return platform.registry.versions[0]
 
 

@@ -64,8 +64,7 @@ class SlowLog:
 
 @pytest.mark.covers("perf-tfprof")
 def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(events(60))
+    platform = Platform(tmp_path, exports=False).append(events(60))
     platform.log = SlowLog(platform.log, seconds=0.5)
     assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)
     told = json.loads((folder_of(platform) / "profile.json").read_text())

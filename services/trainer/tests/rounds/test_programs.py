@@ -263,8 +263,7 @@ def test_a_further_state_of_a_program_is_compared_without_loading_the_program_ag
 
 
 def test_the_first_version_of_a_program_leaves_it_loaded_for_the_trial_of_the_second(tmp_path: Path) -> None:
-    platform = Platform(tmp_path / "platform")
-    platform.append(drifting_events(80, seed=0))
+    platform = Platform(tmp_path / "platform").append(drifting_events(80, seed=0))
     train(platform, LINEAR, parent_version=0)
     first, trial = saved_model_of(platform, 1), platform.directory / "work" / "trial"
     program = program_of(first)
@@ -290,7 +289,7 @@ def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path)
     manifests = []
     for parent in range(2):
         platform.append(events(40, seed=parent))
-        assert isinstance(platform.train(platform.lease(files, parent_version=parent)), Done)
+        platform.learn(files, parent_version=parent)
         manifests.append({file.path: file for file in platform.registry.drafts[-1].files})
     path = "checkpoint/weights.npz"
     old, new = (manifest[path] for manifest in manifests)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from common.schema import Schema
 from services.trainer.export import converting
 from services.trainer.features.parsing import parse
-from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module, trained_twice
 from services.trainer.tests.support.small_rounds import Platform, serialized
 
@@ -57,7 +56,7 @@ def test_int8_answers_as_the_network_that_has_learned_with_8_bits(tmp_path: Path
     rows, late = {"x": raw["x"].numpy()}, raw["late"].numpy().reshape(-1)
     differences, losses = [], []
     for number, is_aware in enumerate((False, True), 1):
-        assert isinstance(platform.train(platform.lease(files(is_aware=is_aware))), Done)
+        platform.learn(files(is_aware=is_aware))
         folder = tmp_path / "cache" / "model" / str(number) / "saved_model"
         model = tf.saved_model.load(str(folder)).signatures["serving_default"](**rows)
         int8 = converting.make("tflite_int8", folder, tmp_path / f"int8-{number}", rows)(rows)

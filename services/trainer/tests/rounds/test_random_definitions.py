@@ -138,8 +138,7 @@ def test_any_definition_trains_resumes_rebuilds_and_is_served_as_it_answers(
         whole, resumed = Platform(Path(directory) / "whole", exports=False), Platform(Path(directory) / "resumed")
         for platform in (whole, resumed):
             platform.append(events(_EVENTS))
-        done = whole.train(whole.lease(files, block_examples=30))
-        assert isinstance(done, Done), done
+        whole.learn(files, block_examples=30)
         first = lease = resumed.lease(files, block_examples=30)
         ended = resumed.train(lease, stop_requested=resumed.after_blocks(stop_after), work_dir="first")
         if isinstance(ended, Stopped):

@@ -21,8 +21,7 @@ def point(step: int) -> Checkpoint:
 
 @pytest.mark.covers("ckpt-resume", "fmt-ckpt-files")
 def test_shards_that_were_written_and_not_kept_are_not_read_with_the_point_in_force(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    platform.append(events(20))
+    platform = Platform(tmp_path).append(events(20))
     lease = platform.lease(definition())
     points = ResumePoints(platform.registry, lease, tmp_path / "work", interval_seconds=0.0)  # type: ignore[arg-type]  # a fake
     points.save(Place(block_index=1), point(1), LOSSES, ({}, {}), shard_bytes=1_000_000)

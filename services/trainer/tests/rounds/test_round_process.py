@@ -39,8 +39,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
         drawn = [event(random) for _ in range(60)]
         platform.append([serialized({**values, "kind": of(values["kind"])}) for values in drawn])
         sections = {"label": "kind", "parameters": {"classes": 3, "hidden_units": [4]}}
-        done = platform.train(platform.lease(definition(**sections)))
-        assert isinstance(done, Done)
+        platform.learn(definition(**sections))
         digests.append(platform.registry.versions[0].weights_digest)
         inputs = {entry.path: entry for entry in platform.registry.versions[0].files}[f"saved_model/{INPUTS_PATH}"]
         written = json.loads((platform.directory / "registry" / inputs.digest).read_bytes())
@@ -53,9 +52,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
 def test_a_first_round_registers_a_version_whose_counts_add_up(exporting_platform: Platform) -> None:
     platform = exporting_platform
     platform.append(events(100))
-    done = platform.train(platform.lease(definition()))
-    assert isinstance(done, Done)
-    version = platform.registry.versions[0]
+    version = platform.learn(definition())
     assert version.events_trained + version.events_held_out + version.events_unusable == 100
     assert 10 < version.events_held_out < 40
     assert set(version.metrics["candidate"]) == {"auc", "log_loss", "accuracy", "calibration"}
@@ -146,8 +143,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     kept = [example for example, held_out in zip(examples, is_held_out, strict=True) if not held_out]
     versions = []
     for name, given, fraction in (("all", examples, 0.25), ("kept", kept, 0)):
-        platform = Platform(tmp_path / name, exports=False)
-        platform.append(given)
+        platform = Platform(tmp_path / name, exports=False).append(given)
         asked = definition(evaluation={"holdout_fraction": fraction})
         platform.train(platform.lease(asked, block_examples=1000))
         versions.append(platform.registry.versions[0])

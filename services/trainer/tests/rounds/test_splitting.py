@@ -52,7 +52,7 @@ def asked(seed: int = 0, **evaluation: Any) -> dict[str, bytes]:
 
 
 def trained(platform: Platform, files: dict[str, bytes], **more: Any) -> Version:
-    assert isinstance(platform.train(platform.lease(files, block_examples=4000, **more)), Done)
+    platform.learn(files, block_examples=4000, **more)
     return platform.registry.versions[-1]
 
 
@@ -95,16 +95,14 @@ def few(count: int) -> list[dict[str, Any]]:
 
 
 def test_blocks_of_any_size_hold_out_the_same_events(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA, exports=False)
-    platform.append(words(400))
+    platform = Platform(tmp_path, SCHEMA, exports=False).append(words(400))
     small, large = (parsed(platform, asked(), block_examples=size) for size in (7, 1000))
     assert values(small, "at", held_out=True) == values(large, "at", held_out=True)
     assert len(large) == 1 < len(small)
 
 
 def test_events_of_one_group_are_on_one_side(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA, exports=False)
-    platform.append(words(400))
+    platform = Platform(tmp_path, SCHEMA, exports=False).append(words(400))
     blocks = parsed(platform, asked(holdout_fraction=0.4, split_by="word"))
     out, kept = (set(values(blocks, "word", held_out=one)) for one in (True, False))
     assert out
@@ -113,8 +111,7 @@ def test_events_of_one_group_are_on_one_side(tmp_path: Path) -> None:
 
 
 def test_equal_events_are_on_one_side_where_asked_whatever_their_label_and_time(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA, exports=False)
-    platform.append(words(400))
+    platform = Platform(tmp_path, SCHEMA, exports=False).append(words(400))
     files = asked(holdout_fraction=0.4, keep_equal_together=True)
     blocks = parsed(platform, files, block_examples=30)
     sides = [
@@ -139,8 +136,7 @@ def lists(blocks: list[ParsedBlock], held_out: bool) -> list[int]:
 @pytest.mark.parametrize("planned", [{}, {"holdout_fraction": 0.25, "holdout_by": "word"}])
 def test_a_version_of_the_rule_before_is_rebuilt_by_it(tmp_path: Path, planned: dict[str, Any]) -> None:
     """Its plan names no rule: by the event's bytes, or by the group of a ranking."""
-    platform = Platform(tmp_path, SCHEMA, exports=False)
-    platform.append(words(300))
+    platform = Platform(tmp_path, SCHEMA, exports=False).append(words(300))
     files = asked(seed=2, holdout_fraction=0.25)
     lease = platform.lease(files, block_examples=4000)
     lease = platform.registry.lease(

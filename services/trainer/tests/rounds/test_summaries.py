@@ -68,7 +68,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     ):
         platform.append(small_events(240))
         files = definition(features=WATCHED, training=asked | summaries)
-        assert isinstance(platform.train(platform.lease(files)), Done)
+        platform.learn(files)
     (without,), (version,) = plain.registry.versions, watched.registry.versions
     assert version.weights_digest == without.weights_digest
     assert not (tmp_path / "plain/cache/model/1/statistics").exists()
@@ -132,7 +132,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
     platform.append(small_events(240))
     training = {"batch_size": 8, "summaries": {"taps": wanted, "tap_blocks": 2}}
     with caplog.at_level("INFO", "services.trainer.summaries.taps"):
-        assert isinstance(platform.train(platform.lease(definition(training=training))), Done)
+        platform.learn(definition(training=training))
     folder = tmp_path / "cache/model/1"
     lines = [json.loads(line) for line in (folder / "taps.ndjson").read_text().splitlines()]
     assert [line["tensor"] for line in lines] == wanted * 3, "six blocks, every second one"
@@ -202,8 +202,7 @@ def test_a_confusion_matrix_and_a_calibration_plot_are_images_with_their_numbers
 
 @pytest.mark.covers("tb-events")
 def test_the_curve_can_be_seen_while_a_round_trains_and_its_steps_rise_across_a_resume(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
-    platform.append(small_events(240))
+    platform = Platform(tmp_path, exports=False).append(small_events(240))
     lease = platform.lease(definition())
     assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(2)), Stopped)
     half = events_in(tmp_path / "work" / Path(LIVE_EVENTS).parent)["scalars"]["loss"]
@@ -236,7 +235,7 @@ def build_model(schema, params):
         estimator=None, features=None, parameters=None, module="net.py", task="binary", net_py=module,
         training={"batch_size": 8, "summaries": {"worst": 2}},
     )  # fmt: skip
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     images = of_version(platform)["images"]
     assert {tag for tag in images if tag.startswith("worst/")} == {"worst/0/picture", "worst/1/picture"}
     ((_, (width, height, png)),) = images["worst/0/picture"]
@@ -254,7 +253,7 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
     summaries = {"worst": 2, "audio": {"pcm": 4000}}
     training = {"batch_size": 8, "summaries": summaries}
     files = definition(estimator="linear_classifier", parameters=None, features=specs, training=training)
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     found = of_version(platform)
     assert set(found["audio"]) == {"worst/0/pcm", "worst/1/pcm"}
     ((_, sounds),) = found["audio"]["worst/0/pcm"]

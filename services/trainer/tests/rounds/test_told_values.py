@@ -11,7 +11,6 @@ from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
-from services.trainer.protocol.messages import Done
 from services.trainer.summaries.transformed import document_of
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
@@ -28,7 +27,7 @@ from services.trainer.tests.support.small_rounds import (
 def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
     platform.append(given := events(100))
     files = definition(features=FEATURES)
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     directory = platform.directory / "cache" / "model" / "1"
     (directory / "schema.json").write_text(json.dumps(SCHEMA))
     (directory / "examples.tfrecord").write_bytes(frame(given))
@@ -51,7 +50,7 @@ def test_a_version_says_how_often_a_default_stood_in(platform: Platform) -> None
     rows = [event(random) | ({"extra": 0.5} if n % 4 == 0 else {}) for n in range(40)]
     platform.append([*map(serialized, rows), b"\xff"])
     files = definition(features={"extra": {"type": "numeric"}}, estimator="linear_classifier", parameters={})
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     metrics = platform.registry.versions[0].metrics
     assert (metrics["defaults_filled"], metrics["default_share"]) == ({"extra": 30}, {"extra": 0.75})
 
@@ -65,9 +64,8 @@ def test_an_absent_value_is_missing_to_the_end_and_teaches_what_its_default_teac
     files = definition(features={"extra": FEATURES["extra"]}, estimator="linear_classifier", parameters={})
     digests = set[str]()
     for name, default in (("absent", {}), ("sent", {"extra": 0.5})):
-        platform = Platform(tmp_path / name, exports=False)
-        platform.append([codec.encode(default | row) for row in rows])
-        assert isinstance(platform.train(platform.lease(files)), Done)
+        platform = Platform(tmp_path / name, exports=False).append([codec.encode(default | row) for row in rows])
+        platform.learn(files)
         told = json.loads((platform.directory / "cache/model/1/statistics/round.json").read_text())["fields"]["extra"]
         version = platform.registry.versions[0]
         found.append((version.metrics["defaults_filled"]["extra"], told["missing"], told["examples"]))
@@ -87,16 +85,16 @@ def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgott
     sample = event(np.random.default_rng(5))
     first = [{**sample, "x": x, "late": n % 2} for n, x in enumerate((1.0, 1.5, 2.0, 3.4e38))]
     platform.append([serialized(values) for values in first])
-    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.learn(files)
     platform.append(events(80))
-    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
+    platform.learn(files, parent_version=1)
     versions = platform.registry.versions
     assert "1 value is no finite number or more than 1000 times" in versions[0].environment["warnings"]["feature x"]
     assert "warnings" not in versions[1].environment
     assert versions[1].metrics["unknown_share"] == {"word": 0.0}, "all six words were learned"
     random = np.random.default_rng(6)
     platform.append([serialized({**one, "x": 1e6 * one["x"]}) for one in (event(random) for _ in range(80))])
-    assert isinstance(platform.train(platform.lease(files, parent_version=2)), Done)
+    platform.learn(files, parent_version=2)
     assert "values of x have jumped: normalized as the parent" in versions[2].environment["warnings"]["scale of x"]
     fitted = checkpoint.read(platform.directory / "cache" / "model" / "2").statistics["x"]
     assert isinstance(fitted, Moments)
@@ -114,8 +112,7 @@ def test_values_without_an_id_are_warned_of_above_a_share(platform: Platform) ->
         )
         if is_told:
             platform.append(events(60))
-        assert isinstance(platform.train(platform.lease(files)), Done)
-        version = platform.registry.versions[-1]
+        version = platform.learn(files)
         assert version.metrics["unknown_share"]["word"] > 0.5
         told = version.environment.get("warnings", {})
         assert ("values of word" in told) is is_told

@@ -47,9 +47,7 @@ def model(
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Platform:
-    made = Platform(tmp_path, exports=False)
-    made.append(events(60))
-    return made
+    return Platform(tmp_path, exports=False).append(events(60))
 
 
 def trained(

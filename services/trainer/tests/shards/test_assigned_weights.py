@@ -16,10 +16,7 @@ from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters
 from services.trainer.shards.team import Team
 
-_SCHEMA = {
-    "features": [{"name": "x", "dtype": "float32", "shape": [4]}],
-    "labels": [{"name": "y", "dtype": "int64"}],
-}
+_SCHEMA = {"features": [{"name": "x", "dtype": "float32", "shape": [4]}], "labels": [{"name": "y", "dtype": "int64"}]}
 _MODULE = """
 import keras
 

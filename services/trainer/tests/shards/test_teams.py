@@ -116,4 +116,4 @@ def test_a_worker_that_dies_is_named_and_holds_nobody_up(teams: Teams) -> None:
 def test_a_worker_that_stands_still_is_lost_after_its_time(teams: Teams, exchange: str) -> None:
     lost = teams.train(model="plain", workers=2, halt=1, exchange=exchange)["lost"]
     assert "a step of 2 workers failed" in lost
-    assert exchange == "collectives" or "worker 1 of 2 has not come within 15 s" in lost
+    assert exchange == "collectives" or "worker 1 of 2 has not come within 6 s" in lost

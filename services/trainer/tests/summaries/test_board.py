@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from services.trainer.protocol.messages import Done
 from services.trainer.summaries import board, events
 from services.trainer.summaries.events import Curves, LiveFile, Seen
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition
@@ -88,11 +87,10 @@ def write_version(folder: Path) -> None:
 @pytest.mark.covers("tb-serve", "tb-graph", "tb-projector")
 @pytest.mark.usefixtures("warm_python")
 def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Doors, tmp_path: Path) -> None:
-    platform = Platform(tmp_path / "platform")
-    platform.append(small_events(240))
+    platform = Platform(tmp_path / "platform").append(small_events(240))
     asked = {"batch_size": 8, "summaries": {"histograms": 2, "worst": 3, "projector": 4}}
     seen = {name: FEATURES[name] for name in ("x", "word", "word_vector", "tags", "tags_vector")}
-    assert isinstance(platform.train(platform.lease(definition(features=seen, training=asked))), Done)
+    platform.learn(definition(features=seen, training=asked))
     doors.has_version(tmp_path / "platform/cache/model/1/tensorboard")
     port = free_port()
     command = [sys.executable, "-m", "services.trainer.summaries.board", f"--registry={doors.url}"]

@@ -149,10 +149,7 @@ def copy_the_memory_of_the_process_above(ground: Ground) -> None:
         _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
     buffer = ctypes.create_string_buffer(8)
-    here, there = (
-        Part(ctypes.addressof(buffer), 8),
-        Part(id(None), 8),
-    )  # a fork: None is at the same place
+    here, there = (Part(ctypes.addressof(buffer), 8), Part(id(None), 8))  # a fork: None is at the same place
     _called(_libc.process_vm_readv(os.getppid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
 
 

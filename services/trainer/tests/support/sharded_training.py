@@ -143,7 +143,7 @@ def _set_up(question: dict[str, Any]) -> tuple[str, ...]:
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     """In a process of its own, which has one thread."""
-    count, patience = question["workers"], 15.0 if "halt" in question else 120.0
+    count, patience = question["workers"], 6.0 if "halt" in question else 120.0
     if log := question.get("log"):
         _log_exchanges(Path(log))
     if count == 1:

@@ -17,7 +17,7 @@ from common.definition.identity import MAX_PARAMETERS
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
 from common.eventlog.tfrecord import frame
-from common.registry.catalog import Lease, OffsetRange
+from common.registry.catalog import Lease, OffsetRange, Version
 from common.schema import Schema
 from protos import example_pb2
 from services.trainer import determinism
@@ -155,12 +155,13 @@ class Platform:
         self.log.create_topic("examples.stream", partition_count=1)
         self.messages: list[Message] = []
 
-    def append(self, examples: Sequence[bytes], *, per_record: int = 10) -> None:
+    def append(self, examples: Sequence[bytes], *, per_record: int = 10) -> "Platform":
         for start in range(0, len(examples), per_record):
             part = examples[start : start + per_record]
             end = self.log.end_position("examples.stream")[0]
             headers = RecordHeaders(1, len(part), 1000.0 + end, b"%016d" % end)
             self.log.append("examples.stream", 0, [NewRecord(frame(part), headers)])
+        return self
 
     def lease(
         self, files: Mapping[str, bytes], *, block_examples: int = 40, parent_version: int = 0, has_window: bool = False
@@ -216,12 +217,19 @@ class Platform:
             max_parameters=max_parameters,
         )
         determinism.be_exact()  # threads stay as they are: other tests have started TensorFlow
-        return conduct(
-            assignment,
-            self.messages.append,
-            stop_requested,
-            self.around(evaluator, kept),
-        )
+        return conduct(assignment, self.messages.append, stop_requested, self.around(evaluator, kept))
+
+    def learn(self, files: Mapping[str, bytes], **planned: Any) -> Version:
+        """The version of a round that `lease` plans."""
+        ended = self.train(self.lease(files, **planned))
+        assert isinstance(ended, Done), ended
+        return self.registry.versions[-1]
+
+    def refused(self, files: Mapping[str, bytes], **planned: Any) -> str:
+        """Why a round that `lease` plans has failed."""
+        ended = self.train(self.lease(files, **planned))
+        assert isinstance(ended, Failed), ended
+        return ended.reason
 
     def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
         registry: Any = self.registry  # which has the calls that a round makes
@@ -243,11 +251,6 @@ def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
         rebuild_of=version,
     )
     determinism.be_exact()
-    found = rebuild(
-        assignment,
-        platform.messages.append,
-        lambda: False,
-        platform.around(),
-    )
+    found = rebuild(assignment, platform.messages.append, lambda: False, platform.around())
     assert isinstance(found, Rebuilt)
     return found

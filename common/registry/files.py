@@ -116,10 +116,12 @@ class FileTransfer:
         farthest = 0
         known: int | None = None
         from_start = restarted = False
+        asks = file.size_bytes > _CHUNK_BYTES  # what goes in one message begins at its start
         while True:
             offset = 0
             try:
-                received, complete = self._received_bytes(file)
+                received, complete = self._received_bytes(file) if asks else (0, False)
+                asks = True
                 known = received if known is None else known
                 if complete:
                     return file.size_bytes - known
@@ -261,10 +263,11 @@ class FileTransfer:
 
 
 def _pieces(path: Path, file: FileEntry, offset: int) -> Iterator[pb.UploadFileRequest]:
-    """The first message names the file, the others carry its bytes."""
-    yield pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, offset=offset)
+    """The first message names the file; all carry its bytes."""
     with path.open("rb") as source:
         source.seek(offset)
+        data = source.read(_CHUNK_BYTES)
+        yield pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, offset=offset, data=data)
         while data := source.read(_CHUNK_BYTES):
             yield pb.UploadFileRequest(data=data)
 

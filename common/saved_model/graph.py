@@ -111,7 +111,7 @@ def _check_memory(content: bytes) -> None:
 
 def graphs_of(saved_model: Proto) -> tuple[Graph, ...]:
     """Its graphs, in their order."""
-    return tuple(_graph_of(graph) for graph in saved_model.meta_graphs)
+    return tuple(graph_of(graph) for graph in saved_model.meta_graphs)
 
 
 def tagged(saved_model: Proto, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
@@ -165,7 +165,8 @@ def shape_of(shape: tfserving_pb2.TensorShapeProto) -> tuple[int, ...] | None:
     return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
-def _graph_of(graph: GraphProto) -> Graph:
+def graph_of(graph: GraphProto) -> Graph:
+    """As plain values."""
     return Graph(
         tags=tuple(graph.meta_info_def.tags),
         signatures=signatures_of(graph),

@@ -1,10 +1,14 @@
 """Whether a folder is a SavedModel that can be served: its parts, its tags, its operations."""
 
+import hashlib
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.errors import InvalidInput
-from common.saved_model.graph import MODEL_FILE, SERVE, GraphProto, nodes_of, read, signatures_of, tagged
+from common.saved_model.graph import MODEL_FILE, SERVE, Graph, GraphProto, graph_of, nodes_of, read, tagged
 from common.saved_model.operations import faults_of
 from common.saved_model.variables import INDEX_FILE, check_sizes, read_index
 
@@ -16,10 +20,55 @@ _OTHER_FORMS = ("saved_model.pbtxt", "saved_model.cpb")
 """Loaders take these in the place of saved_model.pb, or beside it; nobody would have looked at them."""
 OWN_OPERATIONS_FILE = "assets.extra/custom_ops.txt"
 _VARIABLES = {"VarHandleOp", "VariableV2", "Variable"}
+_MOST_REMEMBERED = 64
 ReadFile = Callable[[str], bytes]
 
 
-def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
+@dataclass(frozen=True)
+class Found:
+    """In a saved_model.pb. fault: why it cannot be served, a sentence; "" where it can."""
+
+    graph: Graph
+    has_variables: bool
+    fault: str
+
+
+Look = Callable[[bytes, tuple[str, ...], bool], Found]
+"""The content, the tags of the graph that is meant, and whether operations of its author's travel with it; raises
+InvalidInput."""
+
+
+def look_at(content: bytes, tags: tuple[str, ...], has_own_operations: bool) -> Found:
+    graph = tagged(read(content), tags)
+    _check_node_count(graph)
+    fault = next(faults_of(graph, has_own_operations=has_own_operations), "")
+    return Found(graph_of(graph), any(node.op in _VARIABLES for node in nodes_of(graph)), fault)
+
+
+class KnownGraphs:
+    """Remembers what was found in the last files: the versions of a program have the same graph, and to look at its
+    nodes takes longer than everything else that is checked. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[bytes, tuple[str, ...], bool], Found] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look_at(self, content: bytes, tags: tuple[str, ...], has_own_operations: bool) -> Found:
+        key = hashlib.sha256(content).digest(), tags, has_own_operations
+        with self._lock:
+            known = self._found.get(key)
+        found = known or look_at(content, tags, has_own_operations)
+        with self._lock:
+            self._found[key] = found
+            self._found.move_to_end(key)
+            if len(self._found) > _MOST_REMEMBERED:
+                self._found.popitem(last=False)
+        return found
+
+
+def check_layout(
+    sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[str, ...] = (SERVE,), look: Look = look_at
+) -> Graph:
     """The graph of these tags, once everything that it needs is known to be there.
 
     Args:
@@ -37,26 +86,24 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     for name, most in _MOST_BYTES.items():
         if sizes.get(name, 0) > most:
             raise InvalidInput(f"{name} has {sizes[name]} bytes, at most {most} are read")
-    graph = tagged(read(read_file(MODEL_FILE)), tags)
-    _check_node_count(graph)
-    if not signatures_of(graph):
+    found = look(read_file(MODEL_FILE), tags, OWN_OPERATIONS_FILE in sizes)
+    if not found.graph.signatures:
         raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature; nobody could call it")
     if INDEX_FILE in sizes:
         check_sizes(read_index(read_file(INDEX_FILE)), sizes)
-    elif any(node.op in _VARIABLES for node in nodes_of(graph)):
+    elif found.has_variables:
         raise InvalidInput(f"{INDEX_FILE} is not there, and the graph has variables")
-    for asset in graph.asset_file_def:
-        if f"assets/{asset.filename}" not in sizes:
-            raise InvalidInput(f"assets/{asset.filename} is not there, and the graph reads it")
+    for asset in found.graph.assets:
+        if f"assets/{asset}" not in sizes:
+            raise InvalidInput(f"assets/{asset} is not there, and the graph reads it")
     if OWN_OPERATIONS_FILE in sizes:
         _check_libraries(read_file(OWN_OPERATIONS_FILE), sizes)
-    fault = next(faults_of(graph, has_own_operations=OWN_OPERATIONS_FILE in sizes), "")
-    if fault:
-        raise InvalidInput(f"the model cannot be served: {fault}")
-    return graph
+    if found.fault:
+        raise InvalidInput(f"the model cannot be served: {found.fault}")
+    return found.graph
 
 
-def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
+def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,), look: Look = look_at) -> Graph:
     """check_layout of a SavedModel on this machine.
 
     Raises:
@@ -65,7 +112,7 @@ def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,)) -> GraphP
     try:
         files = [path for path in directory.rglob("*") if path.is_file()]
         sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
-        return check_layout(sizes, lambda path: (directory / path).read_bytes(), tags=tags)
+        return check_layout(sizes, lambda path: (directory / path).read_bytes(), tags=tags, look=look)
     except OSError as error:
         raise InvalidInput(f"the SavedModel cannot be read: {error}") from error
 

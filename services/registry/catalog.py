@@ -32,6 +32,7 @@ from common.registry.catalog import (
 from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
+from common.saved_model.layout import KnownGraphs
 from services.registry.definitions import models, streams
 from services.registry.definitions.shares import PUSHED, within_share
 from services.registry.definitions.size import check_parameters
@@ -148,6 +149,7 @@ class Catalog:
         self.audit = AuditLog(self._database)
         self.ended_sessions = EndedSessions(self._database)
         self.jobs = Jobs(self._database, self.audit)
+        self._graphs = KnownGraphs()
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
         )
@@ -327,7 +329,7 @@ class Catalog:
         with self.audit.refusals(call):
             versions.check_draft(draft)
             self._check_present(draft.files)
-            contract = contract_of(draft.files, lambda digest: b"".join(self.blobs.read(digest)))
+            contract = self._contract_of(draft.files)
             with self.audit.change(call) as transaction:
                 self._check_present(draft.files)
                 call.by = rounds.get_round(transaction.connection, round_id).lease_holder or call.by
@@ -347,7 +349,7 @@ class Catalog:
         with self.audit.refusals(call):
             check_files(files)
             self._check_present(files)
-            contract = contract_of(files, lambda digest: b"".join(self.blobs.read(digest)))
+            contract = self._contract_of(files)
             with (
                 self.audit.change(call) as transaction,
                 within_share(transaction.connection, self._limits.shares, PUSHED),
@@ -615,6 +617,9 @@ class Catalog:
             return {("rounds", state): count for state, count in by_state} | {
                 ("versions", status): count for status, count in by_status
             }
+
+    def _contract_of(self, files: Sequence[FileEntry]) -> JsonMap:
+        return contract_of(files, lambda digest: b"".join(self.blobs.read(digest)), self._graphs.look_at)
 
     def _check_present(self, files: Sequence[FileEntry]) -> None:
         """Inside a writing transaction, which garbage collection waits for. Raises InvalidInput."""

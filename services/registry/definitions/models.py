@@ -2,15 +2,19 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from common.counted import counted
-from common.definition.model import Definition, parse_definition
+from common.definition.fields import Fields
+from common.definition.model import DEFINITION_FILE, Definition, parse_definition
 from common.definition.python_files import check_python
+from common.definition.rollout import Rollout, parse_rollout
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
+from common.strict_yaml import read_yaml
 from services.registry.definitions import streams
 from services.registry.definitions.shares import creator
 from services.registry.definitions.unknown import not_registered
@@ -120,6 +124,24 @@ def get_definition(connection: Connection, digest: str) -> dict[str, bytes]:
     if not files:
         raise NotFound(f"there is no definition {digest}")
     return files
+
+
+def names_of_files(connection: Connection, digest: str) -> set[str]:
+    """Of a definition."""
+    query = select(definition_files.c.path).where(definition_files.c.digest == digest)
+    return set(connection.execute(query).scalars())
+
+
+def rollout_of(connection: Connection, digest: str) -> Rollout | None:
+    """What a definition says of it. Each version that moves production asks."""
+    chosen = (definition_files.c.digest == digest) & (definition_files.c.path == DEFINITION_FILE)
+    content = connection.execute(select(definition_files.c.content).where(chosen)).scalar_one()
+    return _rollout_in(bytes(content))
+
+
+@lru_cache(maxsize=64)
+def _rollout_in(content: bytes) -> Rollout | None:
+    return parse_rollout(Fields(DEFINITION_FILE, read_yaml(content, DEFINITION_FILE)).take("rollout", None))
 
 
 def _find(connection: Connection, name: str) -> Row[tuple[object, ...]] | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded
 from common.process.pace import Pace
 from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
-from common.registry.files import write_gently
+from common.registry.files import FileTransfer, write_gently
 from common.registry.patches import patch_between, patched
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -73,6 +74,14 @@ def test_many_large_files_arrive_as_they_were(connect: Connect, tmp_path: Path) 
     assert client.upload(tmp_path / "from", files) == sum(map(len, contents.values()))
     client.download(files, tmp_path / "to")
     assert manifest_of(tmp_path / "to") == files
+
+
+def test_a_small_file_goes_in_one_call_of_one_message(tmp_path: Path) -> None:
+    sent: list[pb.UploadFileRequest] = []
+    (file,) = files = _folder(tmp_path, a=b"1" * 1000)
+    stub: Any = SimpleNamespace(UploadFile=lambda messages, timeout: sent.extend(messages))  # knows no other call
+    assert FileTransfer(stub, timeout_seconds=1.0).upload(tmp_path, files, [file.digest], {}) == 1000
+    assert sent == [pb.UploadFileRequest(digest=file.digest, size_bytes=1000, data=b"1" * 1000)]
 
 
 def test_a_download_keeps_to_its_pace(connect: Connect, tmp_path: Path) -> None:

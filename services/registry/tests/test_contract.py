@@ -12,6 +12,7 @@ from common.definition.inputs import INPUTS_PATH
 from common.errors import InvalidInput
 from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
 from common.saved_model import graph as graphs
+from common.saved_model.layout import KnownGraphs, look_at
 from common.saved_model.operations import faults_of
 from protos import saved_model_pb2
 from services.registry.catalog import Catalog
@@ -167,6 +168,19 @@ def test_a_changed_signature_keeps_a_version_from_production(
     )
     assert allowed.verdict.decision is Decision.PROMOTE
     assert words in allowed.verdict.reasons[-1]
+
+
+def test_a_graph_that_was_looked_at_is_known_by_its_bytes_tags_and_operations() -> None:
+    known, content = KnownGraphs(), saved_model()
+    found = known.look_at(content, ("serve",), False)
+    assert known.look_at(bytes(bytearray(content)), ("serve",), False) is found == look_at(content, ("serve",), False)
+    assert known.look_at(content, ("serve",), True) is not found
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="no graph of the SavedModel is tagged gpu"):
+            known.look_at(content, ("gpu",), False)
+    for number in range(64):
+        known.look_at(saved_model(mark=str(number)), ("serve",), False)
+    assert known.look_at(content, ("serve",), False) is not found, "the oldest are forgotten"
 
 
 @pytest.mark.covers("fmt-signatures")

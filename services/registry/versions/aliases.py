@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from common.definition.model import parse_definition
 from common.errors import Conflict, NotFound
 from common.registry.catalog import (
     CANARY,
@@ -212,7 +211,7 @@ def follow_predecessor(transaction: Transaction, model: str) -> None:
     connection = transaction.connection
     known = models.get_model(connection, model)
     current, wanted = known.aliases.get(PREDECESSOR, 0), 0
-    if parse_definition(models.get_definition(connection, known.definition_digest)).rollout:
+    if models.rollout_of(connection, known.definition_digest):
         with contextlib.suppress(Conflict):
             wanted = back_to(connection, known)
     if wanted == current:

@@ -5,7 +5,7 @@ served are refused before there is a version. A changed promise makes a version 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,7 +14,7 @@ from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import SIGNATURES_FILE
 from common.errors import InvalidInput
 from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, FileEntry, JsonMap, RoundPlan, Verdict
-from common.saved_model import contract, graph, layout
+from common.saved_model import contract, layout
 
 _FOLDER = PurePosixPath("saved_model")
 _SHOWN_CHANGES = 5
@@ -22,7 +22,7 @@ _MAX_INPUTS_BYTES = 16 * 1024 * 1024
 ReadBlob = Callable[[str], bytes]
 
 
-def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob) -> JsonMap:
+def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob, look: layout.Look = layout.look_at) -> JsonMap:
     """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/.
 
     Args:
@@ -37,14 +37,16 @@ def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob) -> JsonMap:
         if _FOLDER in PurePosixPath(file.path).parents
     }
     found = layout.check_layout(
-        {path: file.size_bytes for path, file in entries.items()}, lambda path: read_blob(entries[path].digest)
+        {path: file.size_bytes for path, file in entries.items()},
+        lambda path: read_blob(entries[path].digest),
+        look=look,
     )
     return {
-        "signatures": contract.to_mapping(graph.signatures_of(found)),
+        "signatures": contract.to_mapping(found.signatures),
         "may_be_left_out": _may_be_left_out(entries, read_blob),
-        "operations": dict(sorted(graph.operations_of(found).items())),
-        "tags": sorted(found.meta_info_def.tags),
-        "producer": found.meta_info_def.tensorflow_version,
+        "operations": dict(found.operations),
+        "tags": sorted(found.tags),
+        "producer": found.producer,
     }
 
 
@@ -75,8 +77,12 @@ def signature_changes(before: JsonMap, after: JsonMap) -> list[str]:
     )
 
 
-def is_change_allowed(plan: RoundPlan, definition: Mapping[str, bytes]) -> bool:
-    """Whether whoever asked for the round, or applied its definition, said so."""
+def is_change_allowed(plan: RoundPlan, definition: Collection[str]) -> bool:
+    """Whether whoever asked for the round, or applied its definition, said so.
+
+    Args:
+        definition: the names of its files.
+    """
     requested = plan.configuration.get("requested")
     asked = isinstance(requested, Mapping) and bool(requested.get(ALLOW_SIGNATURE_CHANGE))
     return asked or SIGNATURES_FILE in definition

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from common.definition.model import parse_definition
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import PRODUCTION, JsonMap, Model
 from common.registry.live import Evidence
@@ -86,7 +85,7 @@ def promote_passed(transaction: Transaction, name: str) -> None:
 
 
 def _nothing_compared(model: Model, connection: Connection) -> JsonMap:
-    rollout = parse_definition(models.get_definition(connection, model.definition_digest)).rollout
+    rollout = models.rollout_of(connection, model.definition_digest)
     assert rollout is not None
     assert rollout.canary is not None
     judge, canary = rollout.judge, rollout.canary

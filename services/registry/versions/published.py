@@ -103,7 +103,7 @@ def register_version(
         verdict,
         before=contract_of_version(connection, plan.model, _start_of(plan)),
         after=contract,
-        allowed=is_change_allowed(plan, models.get_definition(connection, plan.definition_digest)),
+        allowed=is_change_allowed(plan, models.names_of_files(connection, plan.definition_digest)),
     )
     verdict = _first_is_production(transaction, _hold_if_moved(verdict, model, plan), model)
     version = model.newest_version + 1
@@ -139,7 +139,7 @@ def insert_version(
             pushed_by=pushed_by,
         )
     )
-    add_to_line(connection, version, plan, asdict(replace(draft, files=())), parent_end)
+    add_to_line(connection, version, plan, vars(draft), parent_end)
     files = [{"model": plan.model, "version": version, **asdict(file)} for file in draft.files]
     connection.execute(insert(version_files), files)
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
@@ -303,9 +303,10 @@ def _stored_rule(stored: Mapping[str, Any]) -> Gate:
 
 
 def _draft_json(draft: VersionDraft) -> str:
-    values = asdict(replace(draft, files=()))
-    del values["files"], values["signature"]
-    return json_text(values)
+    apart = ("files", "signature")
+    return json_text(
+        {name: value for name, value in vars(draft).items() if name not in apart} | {"gate": asdict(draft.gate)}
+    )
 
 
 def add_signature(connection: Connection, model: str, version: int, draft: VersionDraft) -> str:

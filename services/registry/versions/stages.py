@@ -7,7 +7,6 @@ consequence of the aliases and the definition, so it is settled wherever either 
 import json
 from typing import Any
 
-from common.definition.model import parse_definition
 from common.registry.catalog import CANARY, PRODUCTION, ChangeKind, JsonMap, Model
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
@@ -34,8 +33,8 @@ def store(transaction: Transaction, model: Model, canary: JsonMap) -> None:
 
 def at_stage(transaction: Transaction, model: Model, canary: dict[str, Any], stage: int) -> dict[str, Any]:
     """{} where the definition has no stages."""
-    definition = parse_definition(models.get_definition(transaction.connection, model.definition_digest))
-    staged = definition.rollout.canary if definition.rollout else None
+    rollout = models.rollout_of(transaction.connection, model.definition_digest)
+    staged = rollout.canary if rollout else None
     if staged is None:
         return {}
     stage = min(stage, len(staged.shares) - 1)

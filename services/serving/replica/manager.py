@@ -27,7 +27,7 @@ from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
 from common.process.tls import Tls
 from common.registry.catalog import PRODUCTION
-from common.saved_model.layout import check_folder
+from common.saved_model.layout import KnownGraphs, check_folder
 from common.saved_model.program import program_of
 from services.serving.options import option_sources
 from services.serving.options.model_priorities import ModelPriority, priorities_of
@@ -65,6 +65,7 @@ class Manager:
         self._options = option_sources.replica_options(settings)
         self._name = settings.replica or f"{socket.gethostname()}-{os.getppid()}"
         self._priorities = priorities_of(settings.model_priorities)
+        self._graphs = KnownGraphs()
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
         self._recovery = RecoveryWorker(settings.redis_url)
         self._replica = Replica(
@@ -122,7 +123,7 @@ class Manager:
     def _turn(self) -> None:
         if self._zygote is None and time.monotonic() >= self._zygote_retry_at and not self._stop_until:
             self._start_zygote()
-        for key, _ in self._selector.select(_TICK_SECONDS):
+        for key, _ in self._selector.select(self._quiet_seconds() or _TICK_SECONDS):
             if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
                 key.data()
         while not self._events.empty():
@@ -133,6 +134,12 @@ class Manager:
         self._recovery.watch_over({queue_name(self._namespace, model): found for model, found in targets.items()})
         self._measure_memory()
         self._tell_front()
+
+    def _quiet_seconds(self) -> float:
+        """For how long only an event brings anything about, and nothing is to be told; 0 where the clock may."""
+        if self._zygote is None or self._source.reason() or self._stop_until or not self._replica.is_quiet():
+            return 0.0
+        return max(0.0, min(self._snapshot_at, self._memory_at) - time.monotonic())
 
     def _is_done(self) -> bool:
         if not self._stop_until:
@@ -254,7 +261,7 @@ class Manager:
                     is_per_model_batching=self._settings.enable_per_model_batching_parameters,
                 )
                 if self._settings.allow_operations == "listed" and options.platform == TENSORFLOW:
-                    check_folder(directory, tags=options.engine.saved_model_tags)
+                    check_folder(directory, tags=options.engine.saved_model_tags, look=self._graphs.look_at)
                 program = _program_of(directory)
             except HeadraceError as error:
                 failure = error

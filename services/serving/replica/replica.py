@@ -202,6 +202,10 @@ class Replica:
     def is_empty(self) -> bool:
         return all(slot.runner is None for slot in self._slots.values())
 
+    def is_quiet(self) -> bool:
+        """Whether `tick` has nothing to do until something else happens."""
+        return self._on_demand is None and all(slot.is_settled() for slot in self._slots.values())
+
     def unsettled(self) -> list[VersionKey]:
         """Versions that the replica waits for after its start: wanted, neither available nor given up, of models that
         nothing answers for yet. Once there were none there are none: later loads do not make a replica unready."""

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from common.saved_model.graph import GraphProto, signatures_of
+from common.saved_model.graph import Graph
 from common.saved_model.layout import check_layout
 from common.saved_model.variables import INDEX_FILE, read_index
 
@@ -36,13 +36,13 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def graph_of(folder: Path) -> GraphProto:
+def graph_of(folder: Path) -> Graph:
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     return check_layout(sizes, lambda path: (folder / path).read_bytes())
 
 
 def check(folder: Path) -> None:
-    (signature,) = signatures_of(graph_of(folder)).values()
+    (signature,) = graph_of(folder).signatures.values()
     assert {name: str(tensor) for name, tensor in signature.inputs.items()} == {
         "x": "float32 [n, 3]", "word": "string [n]"
     }  # fmt: skip

@@ -40,6 +40,9 @@ class Watch:
         """Oldest first."""
         self._revision = 0
         self._closed = False
+        self._reading = threading.Lock()
+        self._last_read: tuple[int, int, list[Change]] = 0, 0, []
+        """Behind which revision, how far, and what was found."""
         database.on_commit(self._wake)
 
     @property
@@ -123,8 +126,9 @@ class Watch:
         if revision > newest or 0 < revision < oldest - 1:
             revision = newest
             yield Change(newest, ChangeKind.RESET, "", 0, "", time.time())
+        self._wake(newest)
         while is_active():
-            found = self._after(revision)
+            found = self._after(revision) if revision < self._revision else []
             yield from found
             if found:
                 revision = found[-1].revision
@@ -151,6 +155,16 @@ class Watch:
         return oldest or 0, newest or 0
 
     def _after(self, revision: int) -> list[Change]:
+        """The next ones. A change wakes all watchers at once: one of them reads what all are given."""
+        with self._reading:
+            newest = self._revision
+            since, until, found = self._last_read
+            if since != revision or until < newest:
+                found = self._read(revision)
+                self._last_read = revision, newest, found
+        return found
+
+    def _read(self, revision: int) -> list[Change]:
         query = select(changes).where(changes.c.revision > revision).order_by(changes.c.revision).limit(_BATCH)
         with self._database.read() as connection:
             rows = connection.execute(query).all()

@@ -3,17 +3,22 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from common.access.principal import Principal, act_as
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.registry.catalog import Change, ChangeKind
 from services.registry.catalog import Catalog
+from services.registry.store.database import Database
 from services.registry.tests.building import LIMITS, SCHEMA, Clock, new_catalog, publish
+from services.registry.watch import Watch
 
 
 def _follow(catalog: Catalog, since_revision: int = 0) -> Iterator[Change]:
@@ -65,6 +70,33 @@ def test_a_watcher_is_woken_by_a_commit_and_not_by_its_heartbeat(tmp_path: Path,
     assert [(change.kind, change.name) for change in heard] == [("stream", "t")]
     assert heard[0].revision == first[-1].revision + 1
     catalog.close()
+
+
+class Counted:
+    """A database that counts its reads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.on_commit = database.on_commit
+        self.reads = 0
+
+    def read(self) -> AbstractContextManager[Connection]:
+        self.reads += 1
+        return self._database.read()
+
+
+def test_of_watchers_that_wake_together_one_reads_what_all_hear(tmp_path: Path) -> None:
+    database = Database.in_file(tmp_path / "catalog.sqlite")
+    counted: Any = Counted(database)
+    watch = Watch(counted, heartbeat_seconds=60.0, max_watchers=9)
+    watchers = [watch.follow(0, is_active=lambda: True) for _ in range(3)]
+    heard = []
+    for name in ("first", "second"):
+        with database.write() as transaction:
+            transaction.record(ChangeKind.MODEL, name)
+        heard += [next(one).name for one in watchers]
+    assert heard == ["first"] * 3 + ["second"] * 3
+    assert counted.reads == 3 + 2, "where each begins, and each change once"
 
 
 def test_a_failed_change_is_not_heard_and_leaves_no_gap(catalog: Catalog) -> None:

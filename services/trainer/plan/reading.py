@@ -9,7 +9,7 @@ from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavaila
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
-from common.registry.catalog import PUSHED, ChangeKind
+from common.registry.catalog import PUSHED, ChangeKind, Model, Round, RoundState
 from common.registry.client import RegistryClient
 from common.registry.forgotten import NOTHING
 from common.schema import Schema
@@ -45,6 +45,8 @@ class Reading:
         """Models that cannot be planned for, with the reason."""
         self._definitions: dict[str, Definition] = {}
         self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
+        self._ended: dict[tuple[str, float], tuple[Round, ...]] = {}
+        """By model, its name and when it was registered: the newest rounds behind which none is open, newest first."""
         self._damaged: dict[str, str] = {}
         """By stream, what of the log cannot be read."""
         self._refresh_at = 0.0
@@ -95,6 +97,7 @@ class Reading:
                 tracked.is_stale = True
 
     def _read_all(self) -> None:
+        self._ended.clear()
         names = [model.name for model in self._registry.list_models()]
         for name in {*self.tracked, *self.faults}.difference(names):  # deleted
             self.tracked.pop(name, None)
@@ -129,8 +132,7 @@ class Reading:
         schema, definition = Schema.from_json(stream.schema_json), self._definitions[model.definition_digest]
         if self._log.attach(model.stream, schema, stream.log_name):
             self._on_new_log()
-        listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
-        rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
+        rounds = tuple(found for found in self._newest_rounds(model) if found.plan.trigger != PUSHED)
         head = model.head_version
         if head and (name, head) not in self._ends:
             self._ends[name, head] = self._registry.get_version(name, head).end_position
@@ -144,6 +146,19 @@ class Reading:
             forgotten=self._registry.forgotten_by(name) if model.forgotten_examples else NOTHING,
             late_labels=schema.late_labels if definition.labels else None,
         )
+
+    def _newest_rounds(self, model: Model) -> tuple[Round, ...]:
+        """Newest first. What has ended stays as it is: only newer rounds than those known to have are asked for."""
+        known = self._ended.get((model.name, model.created_at), ())
+        last = known[0].plan.sequence if known else 0
+        newer = model.round_sequence - last
+        found = self._registry.list_rounds(model.name, limit=min(newer, _LISTED_ROUNDS)) if newer > 0 else []
+        if newer < 0 or (found and found[-1].plan.sequence > last + 1 and len(found) < _LISTED_ROUNDS):
+            found, known = self._registry.list_rounds(model.name, limit=_LISTED_ROUNDS), ()
+        listed = (*found, *known)[:_LISTED_ROUNDS]
+        opened = [place for place, one in enumerate(listed) if one.state in (RoundState.PLANNED, RoundState.RUNNING)]
+        self._ended[model.name, model.created_at] = listed[opened[-1] + 1 :] if opened else listed
+        return listed
 
     def look(self, stream: str) -> LogBounds | str:
         """The topic's start and end, or why there is none."""

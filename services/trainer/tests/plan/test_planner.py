@@ -29,7 +29,9 @@ from common.registry.catalog import (
     ChangeKind,
     Model,
     OffsetRange,
+    Round,
     RoundPlan,
+    RoundState,
     ranges_from_json,
 )
 from common.registry.client import RegistryClient
@@ -353,6 +355,40 @@ def test_of_many_planners_one_plans_each_round(plans: Plans) -> None:
             thread.join(timeout=60)
         assert [found.plan.sequence for found in plans.registry.list_rounds(MODEL)] == list(range(sequence, 0, -1))
         plans.finish()
+
+
+class Noting:
+    """A registry that notes how many rounds it is asked for."""
+
+    def __init__(self, registry: RegistryClient) -> None:
+        self._registry = registry
+        self.asked: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def list_rounds(self, model: str, *, limit: int) -> list[Round]:
+        self.asked.append(limit)
+        return self._registry.list_rounds(model, limit=limit)
+
+
+def test_rounds_that_are_known_to_have_ended_are_not_read_again(plans: Plans) -> None:
+    plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
+    registry: Any = Noting(plans.registry)
+    planner = plans.begin(registry=registry)
+    planner.turn()
+    for number in range(1, 5):
+        plans.events.add(10)
+        planner.turn()
+        (planned, *ended) = plans.registry.list_rounds(MODEL)
+        assert (planned.state, planned.plan.sequence, len(ended)) == (RoundState.PLANNED, number, number - 1)
+        plans.finish(auc=0.1 if number == 2 else 0.9)
+        planner.mark_stale(ChangeKind.VERSION, MODEL)
+        planner.turn()
+    assert set(registry.asked) == {1}, "the newest"
+    planner.mark_stale(ChangeKind.RESET, "")
+    planner.turn()
+    assert registry.asked[-1] == 4, "all, of a registry that may be another"
 
 
 def test_asking_twice_gives_one_round(plans: Plans) -> None:

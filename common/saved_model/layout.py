@@ -34,7 +34,7 @@ class Found:
 
 
 Look = Callable[[bytes, tuple[str, ...], bool], Found]
-"""The content, the tags of the graph that is meant, and whether operations of its author's travel with it; raises
+"""The content, the tags of the graph that is meant, and whether its author's operations travel with it; raises
 InvalidInput."""
 
 

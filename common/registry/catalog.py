@@ -125,6 +125,8 @@ from before the round, "unusable": held out there and not readable today, "range
 LABELS = "labels"
 """The key of a plan's configuration for which labels are joined to its events
 (services/trainer/plan/label_ranges.py)."""
+SKEW = "skew"
+"""The key of a plan's configuration that says that its round compares logged answers of its parent (gate: max_skew)."""
 FIRED = "fired"
 """The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
 UPSTREAM_VERSION = "upstream"

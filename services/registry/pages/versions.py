@@ -13,12 +13,14 @@ from common.errors import InvalidInput
 from common.registry.catalog import (
     FIRED,
     HEAD_BEFORE,
+    LABELS,
     LEFT_OUT,
     PRODUCTION,
     PUSHED,
     QUALITY_ALARM,
     SCORES_ALARM,
     SHIFT,
+    SKEW,
     SKIPPED,
     UPSTREAM_VERSION,
     Version,
@@ -31,7 +33,8 @@ from services.registry.versions.compare import flattened
 _SHOWN, _MOST_SORTED = 100, 2_000
 _MOST_METRICS, _MOST_PARAMETERS = 16, 24
 _OF_THE_ROUND = (
-    HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM, SHIFT, "requested",
+    HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM, SHIFT, LABELS, SKEW,
+    "requested",
 )  # fmt: skip
 """What a round's configuration says of the round and not of the model."""
 Kind = Literal["version", "moment", "verdict", "count", "number", "value"]

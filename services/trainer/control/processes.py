@@ -17,6 +17,7 @@ from typing import Any
 from common.counted import counted
 from common.errors import Unavailable
 from services.trainer import metrics
+from services.trainer.control.sandboxing import read_beside
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Message
@@ -160,7 +161,8 @@ def _key_of(assignment: RoundAssignment) -> Key:
     """What a process is of: rounds of equal keys are computed alike."""
     plan = assignment.plan
     threads = (assignment.intra_op_threads, assignment.inter_op_threads)
-    return plan.model, plan.definition_digest, plan.schema_version, plan.code_digest, threads, assignment.devices
+    made_of = (plan.model, plan.definition_digest, plan.schema_version, plan.code_digest)
+    return *made_of, threads, assignment.devices, read_beside(plan)
 
 
 def _own_bytes(pid: int) -> int:

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_security import kafka_of
 from common.eventlog.open import brokers_of, open_event_log
-from common.eventlog.topics import deadletter_topic, examples_topic
+from common.eventlog.topics import deadletter_topic, examples_topic, labels_topic, predictions_topic
+from common.registry.catalog import LABELS, SKEW, RoundPlan
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer.protocol.assignment import RoundAssignment
@@ -107,7 +108,9 @@ def _with_log(
     source = Schema.from_json(stream.schema_json).source
     if assignment.event_log.startswith(_SEGMENTS):
         folder = Path(assignment.event_log.removeprefix(_SEGMENTS).partition("?")[0])
-        read += [str(folder / examples_topic(stream.log_name))]
+        beside = {LABELS: labels_topic(stream.log_name), SKEW: predictions_topic(plan.model)}
+        topics = [examples_topic(stream.log_name), *(beside[one] for one in read_beside(plan))]
+        read += [str(folder / topic) for topic in topics]
         write += [_dead_letters(assignment.event_log, folder, stream.log_name)]
     else:
         known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))
@@ -123,6 +126,13 @@ def _with_log(
         base, write=tuple(write), read=tuple(read), ports=tuple(sorted(ports)) if alone else None,
         resolves_names=not all(map(_is_address, servers)),
     )  # fmt: skip
+
+
+def read_beside(plan: RoundPlan) -> tuple[str, ...]:
+    """Which topics a round reads beside its events, as keys of the plan. A process that stays has the rules of its
+    first round, so it takes none that reads others."""
+    joins = plan.configuration.get(LABELS, {}).get("labels")
+    return (*([LABELS] if joins else []), *([SKEW] if SKEW in plan.configuration else []))
 
 
 def _dead_letters(event_log: str, folder: Path, log_name: str) -> str:

@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from common.errors import NotFound
 from common.eventlog.base import Position
 from common.eventlog.sourced_log import SourcedLog
-from common.eventlog.topics import examples_topic
+from common.eventlog.topics import examples_topic, predictions_topic
 from common.registry.catalog import (
     EVENTS_FROM,
     FROM_SCRATCH,
     HEAD_BEFORE,
     LABELS,
     LEFT_OUT,
+    SKEW,
     SKIPPED,
     WINDOW,
     Decision,
@@ -90,6 +92,8 @@ class Drafts:
             state, self._registry, self._log, self._windows, parent=parent, ranges=stretch.ranges, window=window
         ):
             notes[LABELS] = labels
+        if state.definition.gate.max_skew is not None and self._has_topic(predictions_topic(state.model.name)):
+            notes[SKEW] = True
         read = stretch.ranges
         if events := state.definition.event_window:
             read = _with_events_before(read, events.lookback_records, log.start)
@@ -114,6 +118,12 @@ class Drafts:
             trigger=fired.trigger,
             last_event_at=stretch.last_event_at,
         )
+
+    def _has_topic(self, topic: str) -> bool:
+        try:
+            return self._log.partition_count(topic) > 0
+        except NotFound:
+            return False
 
     def left_out_of(
         self, state: ModelState, log: LogBounds, beginning: Beginning, *, reason: str = ""

@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
-from common.registry.catalog import WINDOW, ranges_from_json
+from common.registry.catalog import SKEW, WINDOW, ranges_from_json
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import Reading
 from services.trainer.data.divided_log import DividedLog
@@ -134,7 +134,7 @@ class RoundWork:
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
             assert self._program is not None, "it has trained"
-            if trained.definition.gate.max_skew is not None:
+            if SKEW in self._plan.configuration:
                 told |= {"skew": found} if (found := skew_of(self._plan, self._program.parent, self._log)) else {}
             if isinstance(trained.data.log, Labelling):
                 told["labels"] = trained.data.log.told()

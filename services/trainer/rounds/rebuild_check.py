@@ -24,6 +24,7 @@ from common.registry.catalog import (
     QUALITY_ALARM,
     SCORES_ALARM,
     SHIFT,
+    SKEW,
     SKIPPED,
     UPSTREAM_VERSION,
     WINDOW,
@@ -46,7 +47,7 @@ from services.trainer.rounds.parameter_servers import asked_of
 _TOLD_DIFFERENCES = 20
 _NOTES = (
     SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, LABELS, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
-    SHIFT, "requested", "drift",
+    SHIFT, SKEW, "requested", "drift",
 )  # fmt: skip
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from common.errors import InvalidInput, NotFound, PermissionDenied, Unavailable
 from common.process.tls import TlsFiles
-from common.registry.catalog import Stream
+from common.registry.catalog import LABELS, SKEW, Stream
 from services.trainer.control.round_credentials import credentialing
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.protocol.assignment import RoundAssignment
@@ -71,6 +71,21 @@ def test_a_round_reads_its_streams_events_and_writes_its_models_folders(
     assert found.write == (f"{tmp_path}/work", f"{tmp_path}/cache/late", f"{tmp_path}/log/deadletter.2.flights")
     assert (tmp_path / "log/deadletter.2.flights/topic.json").is_file()
     assert (found.ports, found.resolves_names) == ((1,), False)
+
+
+def test_a_round_that_joins_labels_or_looks_for_skew_reads_these_topics_and_no_other_round_does(
+    of_segments: RoundAssignment, tmp_path: Path
+) -> None:
+    plan = of_segments.plan
+    for more, topics in (
+        ({LABELS: {"labels": []}}, []),
+        ({LABELS: {"labels": [{"partition": 0, "from_offset": 0, "to_offset": 1}]}}, ["labels.2.flights"]),
+        ({SKEW: True}, ["predictions.late"]),
+    ):
+        own = replace(plan, configuration={**plan.configuration, **more})
+        lease = replace(of_segments.lease, round=replace(of_segments.round, plan=own))
+        found = rules(settings_of(tmp_path), replace(of_segments, lease=lease))
+        assert found.read == tuple(f"{tmp_path}/log/{topic}" for topic in ("examples.2.flights", *topics))
 
 
 def test_a_process_that_may_stay_writes_to_the_folder_of_all_its_models_rounds(

@@ -1,6 +1,7 @@
 """What replicas answered is compared with the parent as trained: TensorFlow runs the export in their place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.tfrecord import frame
+from common.registry.catalog import SKEW
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events
@@ -65,7 +67,9 @@ def test_skew_is_found_where_a_replica_made_other_inputs_of_the_same_request(pla
             headers = RecordHeaders(1, len(answers), 1.0, b"%016d" % number)
             platform.log.append("predictions.model", 0, [NewRecord(frame(answers), headers)])
         platform.append(events(80, seed=2 + number))
-        assert isinstance(platform.train(platform.lease(_files(), parent_version=1)), Done)
+        lease = platform.lease(_files(), parent_version=1)
+        plan = replace(lease.round.plan, configuration={**lease.round.plan.configuration, SKEW: True})
+        assert isinstance(platform.train(replace(lease, round=replace(lease.round, plan=plan))), Done)
         figures.append(platform.registry.drafts[-1].environment["skew"])
     nothing, alike, other = figures
     assert (nothing["requests"], alike["requests"], other["requests"]) == (0, 1, 2), "and none of another version"

@@ -1,7 +1,9 @@
-"""Waiting for a condition, with a deadline. Nothing else in the tests waits for time to pass."""
+"""Waiting for a condition, with a deadline; nothing else in the tests waits. Calls that begin together."""
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,3 +27,15 @@ def wait_until(
         time.sleep(pause)
         pause = min(pause * 1.2, _LONGEST_POLL_SECONDS)
     return value
+
+
+def at_once(count: int, work: Callable[[int], T]) -> list[T]:
+    """What work(0) to work(count - 1) return, each in a thread; all begin together."""
+    together = threading.Barrier(count)
+
+    def begin(number: int) -> T:
+        together.wait(DEADLINE_SECONDS)
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(begin, range(count), timeout=DEADLINE_SECONDS))

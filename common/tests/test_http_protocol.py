@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -157,7 +158,7 @@ def test_a_published_door_answers_to_its_own_names_only() -> None:
     Origin, and the browser takes it for one site."""
     with bind("0.0.0.0", 0) as sock:
         bounds = bounds_of(sock, service="ingest", allowed_hosts="ours.example, b.example", max_bodies_bytes=1 << 20)
-    with door(bounds) as port:
+    with door(replace(bounds, times=_QUICK)) as port:
 
         def asked(host: str, headers: str = "", method: str = "POST") -> int:
             head = f"{method} / HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n"
@@ -171,7 +172,7 @@ def test_a_published_door_answers_to_its_own_names_only() -> None:
 
 def test_any_host_may_be_allowed_by_name_only() -> None:
     assert host_names("a.example,  B.example c") == {"a.example", "b.example", "c"}
-    with door(HttpBounds(allowed_hosts=host_names("*"))) as port:
+    with door(HttpBounds(allowed_hosts=host_names("*"), times=_QUICK)) as port:
         head = b"Host: evil.example\r\nConnection: close\r\n"
         assert status(ask(port, b"POST / HTTP/1.1\r\n" + head + b"\r\n")) == 200
         assert status(ask(port, b"POST / HTTP/1.1\r\nOrigin: http://other.example\r\n" + head + b"\r\n")) == 403

@@ -74,6 +74,12 @@ class Run:
         self.server.will_answer_all(*answers)
         return CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments], input=stdin)
 
+    def json(self, *arguments: str, answers: Sequence[Any] = ()) -> Any:
+        """What a command that succeeds prints with --json."""
+        result = self("--json", *arguments, answers=answers)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
     @property
     def last(self) -> tuple[str, str, Any]:
         """Method, path and document of the newest request."""

@@ -114,9 +114,9 @@ def test_json_may_be_asked_for_before_or_after_the_command(run: Run, server: Ser
 
 
 def test_models_and_versions_as_json_hold_what_the_registry_says(run: Run, server: Server) -> None:
-    (model,) = json.loads(run("--json", "models", answers=({"models": [MODEL]},)).stdout)
+    (model,) = run.json("models", answers=({"models": [MODEL]},))
     assert model["aliases"] == {"production": 2, "canary": 1}
-    document = json.loads(run("--json", "versions", "m", answers=(MODEL, {"versions": [VERSION]})).stdout)
+    document = run.json("versions", "m", answers=(MODEL, {"versions": [VERSION]}))
     assert document["aliases"] == {"production": 2, "canary": 1}
     assert document["versions"][0]["verdict"]["decision"] == "promote"
     assert document["versions"][0]["ranges"] == [{"partition": 0, "from_offset": 3, "to_offset": 9}]
@@ -148,7 +148,7 @@ def test_versions_that_events_went_into(run: Run, server: Server, offsets: str, 
     versions = [version(1, 0, 0, 3), version(2, 1, 3, 9), version(3, 2, 30, 40), aside, pushed]
     for _ in range(2):
         server.will_answer_all(MODEL | {"aliases": {"production": 3}}, {"versions": versions})
-    document = json.loads(run("--json", "versions", "m", "--learned", offsets).stdout)
+    document = run.json("versions", "m", "--learned", offsets)
     numbers = [one["version"] for one in document["versions"]]
     assert ([one for one in numbers if one != 4], document["production_without"]) == (listed, clean)
     assert (4 in numbers) == (1 in listed)  # it goes on from 1
@@ -273,7 +273,7 @@ def test_labels_sends_the_key_and_the_labels_to_their_door(run: Run, server: Ser
     stream = STREAM | {"schema_json": json.dumps(schema)}
     server.will_answer_all(stream, {"accepted": 2})
     state = ("--state", str(tmp_path / "state.json"))
-    assert json.loads(run("--json", "labels", "s", str(path), *state).stdout)["accepted"] == 2
+    assert run.json("labels", "s", str(path), *state)["accepted"] == 2
     assert "state.json is about stream s:labels, not s" in run("ingest", str(path), "-s", "s", *state).stderr
     assert "--resume takes the key of an upload" in run("labels", "s", str(path), "--resume", "").stderr
     assert server.requests[1].path == "/v1/streams/s/labels"
@@ -310,7 +310,7 @@ def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server
     assert "5,000 events were taken" in first.stderr
     key = first.stderr.partition("--resume ")[2].split()[0]
     server.will_answer_all(STREAM, {"accepted": 5000, "duplicate": True}, {"accepted": 5000}, {"accepted": 2000})
-    second = json.loads(run("--json", "ingest", str(path), "--stream", "s", "--resume", key).stdout)
+    second = run.json("ingest", str(path), "--stream", "s", "--resume", key)
     assert (second["accepted"], second["already_there"]) == (7000, 5000)
     keys = [request.headers["idempotency-key"] for request in server.requests if "events" in request.path]
     assert keys[:2] == keys[2:4]
@@ -389,7 +389,7 @@ def test_the_help_loads_nothing_heavy() -> None:
 
 def test_the_dashboards_address_is_printed(run: Run, server: Server) -> None:
     assert run("ui", "--no-open").stdout == f"{server.url}/\n"
-    assert json.loads(run("--json", "ui").stdout) == {"url": f"{server.url}/", "opened": False}
+    assert run.json("ui") == {"url": f"{server.url}/", "opened": False}
 
 
 def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:

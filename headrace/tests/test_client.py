@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -19,6 +18,7 @@ from headrace import Addresses, Client
 from headrace.client.connection import Door
 from headrace.tests.answering_server import ROUND, VERSION, Server
 from testing.rows import each_row
+from testing.waiting import at_once
 
 
 @pytest.fixture
@@ -149,17 +149,8 @@ def test_a_connection_is_kept_for_the_next_call(server: Server, client: Client) 
 
 def test_threads_do_not_share_a_connection(server: Server, client: Client) -> None:
     server.will_answer(200, {"predictions": [0.5]})
-    answers: list[Any] = []
-
-    def ask() -> None:
-        answers.extend(client.predict("m", instances=[1]) for _ in range(50))
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert answers == [[0.5]] * 200
+    answers = at_once(4, lambda _: [client.predict("m", instances=[1]) for _ in range(50)])
+    assert answers == [[[0.5]] * 50] * 4
 
 
 def test_a_service_that_cannot_be_reached_is_unavailable_and_named(free_port: int) -> None:

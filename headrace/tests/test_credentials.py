@@ -1,6 +1,5 @@
 """Whose token the doors are shown: from the environment, a file, or what `headrace login` has kept."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -106,7 +105,7 @@ def test_login_keeps_a_token_that_the_platform_knows_and_logout_forgets_it(serve
 def test_a_new_token_comes_with_the_lines_that_name_its_principal(home: Path, run: Run) -> None:
     from common.access.access import Access
 
-    made = json.loads(run("--json", "token", "new", "ada", "--roles", "viewer", "--roles", "predict:a*").stdout)
+    made = run.json("token", "new", "ada", "--roles", "viewer", "--roles", "predict:a*")
     printed = run("token", "new", "bob", "--roles", "operator").stdout
     token, _, lines = printed.partition("\n\n")
     (home / "access.yaml").write_text("principals:\n" + lines)

@@ -53,7 +53,7 @@ def test_each_decision_about_a_model_is_one_call_with_its_reason(
     assert result.stdout == sentence + "\n"
     method, asked, body = run.last
     assert (method, asked, body["reason"], "@" in body["by"]) == ("POST", path, "lunch", True)
-    assert json.loads(run("--json", *arguments, answers=(MODEL,)).stdout)["name"] == "m"
+    assert run.json(*arguments, answers=(MODEL,))["name"] == "m"
 
 
 def test_streams_are_archived_and_deleted_by_name(run: Run) -> None:
@@ -170,7 +170,7 @@ def test_the_account_shows_every_part_and_its_reasons(run: Run) -> None:
     assert "unusable: 10, label 7 is not one of 3 classes" in told
     assert "left out: 40 at 0:3 to 5, rollback" in told
     assert "waiting for: 60 of 100 new examples\nit adds up\n" in told
-    assert json.loads(run("account", "m", "--json", answers=(account,)).stdout) == account
+    assert run.json("account", "m", answers=(account,)) == account
 
 
 @each_row(
@@ -209,7 +209,7 @@ def test_show_tells_the_slices_of_a_version_and_what_became_of_each_rule(run: Ru
     told = run("show", "m@2", answers=(MODEL, answer)).stdout
     for words in ("carrier", "AA", "0.61", "0.6", "3 others", "passed", "not enough evidence", "AA is small"):
         assert words in told, words
-    shown = json.loads(run("show", "m@2", "--json", answers=(MODEL, answer)).stdout)
+    shown = run.json("show", "m@2", answers=(MODEL, answer))
     assert shown["evaluation"]["slices"] == slices
     assert shown["verdict"]["outcomes"] == outcomes
 

@@ -41,9 +41,7 @@ def answer(server: Server, *fetched: str) -> None:
 def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server, run: Run, tmp_path: Path) -> None:
     def rows(*options: str) -> list[tuple[str, int, float]]:
         answer(server)
-        result = run("--json", "profile", "m@2", *options)
-        assert result.exit_code == 0, result.output
-        return [(row["name"], row["count"], row["micros"]) for row in json.loads(result.output)["rows"]]
+        return [(row["name"], row["count"], row["micros"]) for row in run.json("profile", "m@2", *options)["rows"]]
 
     assert rows("--view", "op") == [("MatMul", 6, 50.0), ("BiasAdd", 2, 8.0)]
     assert rows("--view", "scope", "--order-by", "name") == [("net/hidden", 4, 38.0), ("net/logits", 4, 20.0)]
@@ -120,9 +118,7 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(server: Ser
     trained = statistics.of_arrays({"x": np.arange(2000.0) % 10, "late": np.zeros(2000)})
     content = json.dumps(statistics.to_document(trained)).encode()
     server.will_answer_all(version({"statistics/round.json": content}), content)
-    result = run("--json", "stats", "m@2", "--against", f"requests:tfrecord:{tmp_path}")
-    assert result.exit_code == 0, result.output
-    fields = json.loads(result.output)["fields"]
+    fields = run.json("stats", "m@2", "--against", f"requests:tfrecord:{tmp_path}")["fields"]
     assert list(fields) == ["x"], "requests have no label"
     assert fields["x"]["drift"] == "large"
 
@@ -147,9 +143,7 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(server: Ser
     for path in [path for path in files if path.startswith("checkpoint/")]:
         server.will_answer(200, files[path])
     server.will_answer(200, {"files": {"model.yaml": base64.b64encode(model_yaml).decode()}})
-    result = run("--json", "stats", "m@2", "--transformed", "--against", f"requests:tfrecord:{tmp_path}")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.output)["fields"]["part"]
+    told = run.json("stats", "m@2", "--transformed", "--against", f"requests:tfrecord:{tmp_path}")["fields"]["part"]
     assert told["drift"] == "large", "80 % of the requests lie above 7, and 30 % of the events did"
     server.will_answer_all(version({"statistics/round.json": content}), content)
     assert "no statistics of transformed values" in run("stats", "m@2", "--transformed").output

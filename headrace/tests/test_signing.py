@@ -1,7 +1,6 @@
 """Keys are made, versions verified with and without a platform, and whatever was altered is told by exit status."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,8 @@ def signed_version(key: Path, *, number: int = 2) -> dict[str, object]:
 
 
 def test_keys_are_made_and_named(run: Run, tmp_path: Path) -> None:
-    made = json.loads(run("keys", "new", str(tmp_path / "k.pem"), "--json").output)
-    assert json.loads(run("keys", "show", f"{tmp_path}/k.pem.pub", "--json").output) == {"key_ids": [made["key_id"]]}
+    made = run.json("keys", "new", str(tmp_path / "k.pem"))
+    assert run.json("keys", "show", f"{tmp_path}/k.pem.pub") == {"key_ids": [made["key_id"]]}
     assert run("keys", "new", str(tmp_path / "k.pem")).exit_code == 5
 
 

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
@@ -22,6 +21,7 @@ from common.eventlog.open import open_event_log
 from common.eventlog.tests.conftest import LogUnderTest
 from common.eventlog.tests.records import examples_of, read_all, record
 from testing.rows import each_row
+from testing.waiting import at_once
 
 _DEADLINE_SECONDS = 240.0
 
@@ -234,11 +234,7 @@ def test_threads_share_a_log(log: EventLog, topic: str) -> None:
             example = b"%d %d" % (name, number)
             acknowledged[log.append(topic, 0, [record(example)])[0]] = example
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_DEADLINE_SECONDS)
+    at_once(8, write)
     records = read_all(log, topic)
     assert {each.offset: examples_of([each])[0] for each in records} == acknowledged
     assert len(records) == 160

@@ -1,5 +1,6 @@
 """What only the segment files promise: group commit, retention, a full disk survived, fair locks, an inspector."""
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -23,6 +24,7 @@ from common.eventlog.segment_log import SegmentLog
 from common.eventlog.segment_writer import SegmentSettings
 from common.eventlog.tests.records import examples_of, read_all, record
 from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files
+from testing.waiting import at_once
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -75,20 +77,14 @@ def test_a_lone_append_is_flushed_before_its_answer(log: SegmentLog) -> None:
 def test_an_append_that_fails_does_not_take_others_with_it(log: SegmentLog) -> None:
     wrong = record()
     object.__setattr__(wrong.headers, "chunk_id", b"short")
-    errors: list[HeadraceError] = []
+    new = (record(), wrong, record())
 
-    def append(new: NewRecord) -> None:
-        try:
-            log.append(TOPIC, 0, [new])
-        except HeadraceError as error:
-            errors.append(error)
+    def append(number: int) -> bool:
+        with contextlib.suppress(HeadraceError):
+            return bool(log.append(TOPIC, 0, [new[number]]))
+        return False
 
-    threads = [threading.Thread(target=append, args=(new,)) for new in (record(), wrong, record())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_TIMEOUT_SECONDS)
-    assert len(errors) == 1
+    assert at_once(3, append) == [True, False, True]
     assert log.end_position(TOPIC) == {0: 2}
 
 

@@ -1,7 +1,7 @@
 """An intake over a real SegmentLog, with streams from memory, and a log that can be told to fail."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,22 @@ class LogThatFails:
             raise Unavailable("the log is away")
 
 
+def ids_in(records: Iterable[Record]) -> list[int]:
+    """The ids of all their events."""
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+    found: list[Any] = []
+    for record in records:
+        examples, _ = tfrecord.cut(record.value)
+        assert record.headers.example_count == len(examples)
+        found += [codec.decode(item)["id"][0] for item in examples]
+    return found
+
+
+def records_of(log: EventLog, topic: str = "examples.flights") -> list[Record]:
+    """All, in order of partition and offset."""
+    return [record for part, end in log.end_position(topic).items() for record in log.read(topic, part, 0, end)]
+
+
 class World:
     """A registry, a log folder, and as many intakes over them as a test starts."""
 
@@ -145,20 +161,12 @@ class World:
 
     def records(self, topic: str = "examples.flights") -> list[Record]:
         try:
-            ends = self.log.end_position(topic)
+            return records_of(self.log, topic)
         except NotFound:
             return []
-        return [record for partition, end in ends.items() for record in self.log.read(topic, partition, 0, end)]
 
     def ids(self) -> list[int]:
-        """The ids of all events in the log, in order of partition and offset."""
-        codec = ExampleCodec(Schema.from_mapping(SCHEMA))
-        found: list[Any] = []
-        for record in self.records():
-            examples, _ = tfrecord.cut(record.value)
-            assert record.headers.example_count == len(examples)
-            found += [codec.decode(item)["id"][0] for item in examples]
-        return found
+        return ids_in(self.records())
 
     def close(self) -> None:
         for intake in self._intakes:

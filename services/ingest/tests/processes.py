@@ -1,4 +1,4 @@
-"""Ingest and a registry as real processes, for tests of what only processes do."""
+"""Ingest as a real process, for tests of what only processes do."""
 
 import json
 import os
@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from common.registry.client import RegistryClient
+from services.ingest.tests.conftest import SCHEMA
 from testing.forked import ForkedProcess
+from testing.processes import free_ports
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
 
@@ -21,53 +25,59 @@ class Process:
     """
 
     def __init__(
-        self, main: str, directory: Path, prefix: str, *, slow_log_dir: Path | None = None, **settings: object
-    ) -> None:
+        self, directory: Path, main: str = "services.ingest.__main__:main", *, slow_log_dir: Path | None = None,
+        **settings: object,
+    ) -> None:  # fmt: skip
+        self.port, self.grpc_port = free_ports(2)
+        given = {"http_port": self.port, "grpc_port": self.grpc_port, **settings}
         self._main = main
-        self._environment = {key: value for key, value in os.environ.items() if not key.startswith(prefix)}
-        self._environment |= {f"{prefix}{key.upper()}": str(value) for key, value in settings.items()}
+        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("INGEST_")}
+        self._environment |= {f"INGEST_{key.upper()}": str(value) for key, value in given.items()}
         if slow_log_dir is not None:
             self._environment["SLOW_LOG_DIR"] = str(slow_log_dir)
-        self._log_path = directory / f"{prefix.lower()}process.log"
-        self.popen: ForkedProcess | None = None
+        self._log_path = directory / "ingest.log"
+        self.forked: ForkedProcess | None = None
 
     def start(self) -> None:
-        self.popen = ForkedProcess(self._main, environment=self._environment, log_path=self._log_path)
+        self.forked = ForkedProcess(self._main, environment=self._environment, log_path=self._log_path)
+
+    def wait_ready(self) -> None:
+        wait_until(lambda: self.get("/readyz")[0] == 200, "ingest is ready")
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        assert self.popen is not None
-        self.popen.send_signal(signal.SIGKILL)
-        self.popen.wait(_WAIT_SECONDS)
+        """SIGKILL, as a crash would; nothing where it has ended or not begun."""
+        self._end(signal.SIGKILL)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
-        assert self.popen is not None
-        if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(_WAIT_SECONDS)
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self.forked is None:
+            return 0
+        self.forked.send_signal(number)
+        return self.forked.wait(_WAIT_SECONDS)
 
     def exit_status(self) -> int:
-        assert self.popen is not None
-        return self.popen.wait(_WAIT_SECONDS)
+        assert self.forked is not None
+        return self.forked.wait(_WAIT_SECONDS)
 
     def log_text(self) -> str:
         return self._log_path.read_text()
 
+    def get(self, path: str) -> tuple[int, Any]:
+        """(status, JSON body); (0, None) while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError:
+            return 0, None
 
-def get(port: int, path: str) -> tuple[int, Any]:
-    """(status, JSON body); (0, None) while nobody answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
-    except OSError:
-        return 0, None
 
-
-def register(registry_port: int, name: str, schema: dict[str, Any]) -> None:
-    client = RegistryClient(f"127.0.0.1:{registry_port}", timeout_seconds=_WAIT_SECONDS)
+def register(registry: RegistryServer, name: str = "flights", schema: dict[str, Any] = SCHEMA) -> None:
+    client = RegistryClient(registry.address, timeout_seconds=_WAIT_SECONDS)
     try:
         client.register_stream(name, json.dumps(schema))
     finally:

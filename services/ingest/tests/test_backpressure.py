@@ -14,16 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
-from common.examples.codec import ExampleCodec
-from common.schema import Schema
-from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, get, register
+from services.ingest.tests.conftest import event, ids_in, records_of
+from services.ingest.tests.processes import Process, register
 from testing.kafka.kafka_server import KafkaServer
-from testing.processes import free_ports
+from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
+_MAIN = "services.ingest.__main__:main"
 _EVENTS = 20
 _AT_ONCE_SECONDS = 9.0
 """A request that takes longer has waited for one of Kafka's time-outs (10 s and more) and not for the watch."""
@@ -32,32 +30,24 @@ _IN_FLIGHT_BYTES = 24 * _MEBIBYTE
 
 
 class _Ingest:
-    def __init__(self, directory: Path, module: str, event_log: str, **settings: Any) -> None:
-        self.port, grpc_port, registry_http, registry_grpc = free_ports(4)
-        self.registry = Process(
-            "services.registry.__main__:main", directory, "REGISTRY_", http_port=registry_http, grpc_port=registry_grpc,
-            data_dir=directory / "registry",
-        )  # fmt: skip
-        self.process = Process(
-            module, directory, "INGEST_", http_port=self.port, grpc_port=grpc_port,
-            registry_address=f"127.0.0.1:{registry_grpc}", event_log=event_log, **settings,
-        )  # fmt: skip
-        self._registry_grpc = registry_grpc
+    def __init__(self, directory: Path, event_log: str, main: str = _MAIN, **settings: Any) -> None:
+        self.registry = RegistryServer(directory / "registry")
+        address = self.registry.address
+        self.process = Process(directory, main, registry_address=address, event_log=event_log, **settings)
 
     def start(self) -> None:
         self.registry.start()
-        register(self._registry_grpc, "flights", SCHEMA)
+        register(self.registry)
         self.process.start()
-        wait_until(lambda: get(self.port, "/readyz")[0] == 200, "ingest is ready")
+        self.process.wait_ready()
 
     def stop(self) -> None:
-        for process in (self.process, self.registry):
-            if process.popen is not None and process.popen.poll() is None:
-                process.kill()
+        self.process.kill()
+        self.registry.kill()
 
     def send(self, body: bytes, *, key: str = "", timeout_seconds: float = 60.0) -> tuple[int, dict[str, str]]:
         """(status, headers)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
+        connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=timeout_seconds)
         try:
             headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
             connection.request("POST", "/v1/streams/flights/events", body, headers)
@@ -74,7 +64,7 @@ def _body(first_id: int, count: int = _EVENTS) -> bytes:
 
 @pytest.fixture(scope="module")
 def over_kafka(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaServer) -> Iterator[_Ingest]:
-    ingest = _Ingest(tmp_path_factory.mktemp("ingest"), "services.ingest.__main__:main", f"kafka:{kafka.address}")
+    ingest = _Ingest(tmp_path_factory.mktemp("ingest"), f"kafka:{kafka.address}")
     ingest.start()
     yield ingest
     ingest.stop()
@@ -140,7 +130,8 @@ def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_do
         sender.join(60)
         assert (sender.failures, sender.without_retry_after) == ([], 0)
         assert set(sender.statuses) == {200, 503}
-    counts = Counter(number for number in _ids_in(kafka) if number >= first_id)
+    with contextlib.closing(KafkaLog([kafka.address])) as log:
+        counts = Counter(number for number in ids_in(records_of(log)) if number >= first_id)
     assert set(counts.values()) == {1}
     assert {n for sender in senders for first in sender.acknowledged for n in range(first, first + _EVENTS)} <= set(
         counts
@@ -153,21 +144,11 @@ def _told(ingest: _Ingest) -> list[str]:
     return [line for line in ingest.process.log_text().splitlines() if " warning: " in line or " error: " in line]
 
 
-def _ids_in(kafka: KafkaServer) -> Iterator[Any]:
-    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
-    log = KafkaLog([kafka.address])
-    end = log.end_position("examples.flights")[0]
-    for record in log.read("examples.flights", 0, 0, end):
-        for example in tfrecord.cut(record.value)[0]:
-            yield codec.decode(example)["id"][0]
-    log.close()
-
-
 def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_are_told(tmp_path: Path) -> None:
     (steer := tmp_path / "steer").mkdir()
     (steer / "bytes_per_second").write_text("1000000")
     ingest = _Ingest(
-        tmp_path, "services.ingest.tests.slow_log:main", f"segments:{tmp_path}/log", slow_log_dir=steer,
+        tmp_path, f"segments:{tmp_path}/log", "services.ingest.tests.slow_log:main", slow_log_dir=steer,
         max_in_flight_bytes=_IN_FLIGHT_BYTES, max_body_bytes=3 * _MEBIBYTE,
     )  # fmt: skip
     ingest.start()
@@ -183,8 +164,8 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
                 statuses[status] += 1
                 ending.wait(0.0 if status == 200 else 0.02)  # a caller who asks again at once only warms the machine
 
-    assert ingest.process.popen is not None
-    process = psutil.Process(ingest.process.popen.pid)
+    assert ingest.process.forked is not None
+    process = psutil.Process(ingest.process.forked.pid)
     threads = [threading.Thread(target=send, daemon=True) for _ in range(64)]
     before = process.memory_info().rss
     for thread in threads:
@@ -206,11 +187,10 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
         thread.join(60)
 
 
-def test_a_stop_does_not_wait_for_a_log_that_is_away(tmp_path: Path) -> None:
-    ingest = _Ingest(tmp_path, "services.ingest.__main__:main", f"kafka:127.0.0.1:{free_ports(1)[0]}")
+def test_a_stop_does_not_wait_for_a_log_that_is_away(tmp_path: Path, free_port: int) -> None:
+    ingest = _Ingest(tmp_path, f"kafka:127.0.0.1:{free_port}")
     ingest.registry.start()
     ingest.process.start()
-    wait_until(lambda: get(ingest.port, "/readyz")[1] is not None, "the doors answer")
-    wait_until(lambda: "cannot be reached" in str(get(ingest.port, "/readyz")[1]), "the probe says why it is not ready")
+    wait_until(lambda: "cannot be reached" in str(ingest.process.get("/readyz")[1]), "the probe says why")
     assert ingest.process.stop() == 0
     ingest.stop()

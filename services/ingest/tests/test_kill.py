@@ -7,20 +7,17 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
-from common.examples.codec import ExampleCodec
-from common.schema import Schema
-from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, get, register
-from services.ingest.tests.test_process import ports
+from services.ingest.tests.conftest import event, ids_in, records_of
+from services.ingest.tests.processes import Process, register
+from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
-__all__ = ["ports"]
 _KILLS = 6
 _EVENTS_PER_REQUEST = 20
 _CLIENTS = 4
@@ -77,31 +74,24 @@ class _Client(threading.Thread):
 
 
 @pytest.fixture
-def processes(tmp_path: Path, ports: list[int]) -> Iterator[tuple[Process, Process]]:
-    registry = Process(
-        "services.registry.__main__:main", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
-        data_dir=tmp_path / "registry",
-    )  # fmt: skip
-    ingest = Process(
-        "services.ingest.__main__:main", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1], partition_count=2,
-        registry_address=f"127.0.0.1:{ports[3]}", event_log=f"segments:{tmp_path}/log", chunk_events=7,
-    )  # fmt: skip
+def ingest(tmp_path: Path) -> Iterator[Process]:
+    registry = RegistryServer(tmp_path / "registry")
     registry.start()
-    register(ports[3], "flights", SCHEMA)
+    register(registry)
+    ingest = Process(
+        tmp_path, registry_address=registry.address, event_log=f"segments:{tmp_path}/log", chunk_events=7,
+        partition_count=2,
+    )  # fmt: skip
     ingest.start()
-    yield ingest, registry
-    for process in (ingest, registry):
-        if process.popen is not None and process.popen.poll() is None:
-            process.kill()
+    yield ingest
+    ingest.kill()
+    registry.kill()
 
 
-def test_every_acknowledged_event_is_in_the_log_once(
-    tmp_path: Path, ports: list[int], processes: tuple[Process, Process]
-) -> None:
-    ingest, _ = processes
-    wait_until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
+def test_every_acknowledged_event_is_in_the_log_once(tmp_path: Path, ingest: Process) -> None:
+    ingest.wait_ready()
     stop = threading.Event()
-    clients = [_Client(ports[0], n, with_keys=n % 2 == 0, stop=stop) for n in range(_CLIENTS)]
+    clients = [_Client(ingest.port, n, with_keys=n % 2 == 0, stop=stop) for n in range(_CLIENTS)]
     for client in clients:
         client.start()
     pace = random.Random(7)
@@ -125,22 +115,11 @@ def test_every_acknowledged_event_is_in_the_log_once(
         assert not client.is_alive()
         assert client.wrong_answers == []
 
-    counts = Counter(_ids_in(tmp_path / "log"))
+    with closing(SegmentLog(tmp_path / "log")) as log:
+        counts = Counter(ids_in(records_of(log)))
     assert {number for number, count in counts.items() if count > 1} == set()
     for client in clients:
         assert client.acknowledged <= counts.keys()
     keyed = [client for client in clients if client._with_keys]
     assert all(client.sent == client.acknowledged for client in keyed)
     assert ingest.stop() == 0
-
-
-def _ids_in(directory: Path) -> Iterator[int]:
-    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
-    log = SegmentLog(directory)
-    for partition, end in log.end_position("examples.flights").items():
-        for record in log.read("examples.flights", partition, 0, end):
-            for example in tfrecord.cut(record.value)[0]:
-                number = codec.decode(example)["id"][0]
-                assert isinstance(number, int)
-                yield number
-    log.close()

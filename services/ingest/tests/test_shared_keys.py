@@ -5,7 +5,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,28 @@ import pytest
 import redis as redis_py
 
 from common.errors import Conflict, Unavailable
-from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
-from common.examples.codec import ExampleCodec
-from common.schema import Schema
 from services.ingest.once.keys import Answer, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
-from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, get, register
-from testing.processes import free_ports
+from services.ingest.tests.conftest import event, ids_in, records_of
+from services.ingest.tests.processes import Process, register
+from testing.processes import free_port
 from testing.redis_cluster import RedisCluster
 from testing.redis_sentinel import watched_redis
 from testing.redis_server import RedisServer
+from testing.registry_server import RegistryServer
 from testing.secure_redis import secure_redis
 from testing.waiting import wait_until
 
 EVENTS_PATH = "/v1/streams/flights/events"
 
 
-@dataclass
-class Replica:
-    process: Process
-    port: int
-    steer: Path
-    """The folder that steers its log, see slow_log.py."""
+class Replica(Process):
+    def __init__(self, directory: Path, **settings: object) -> None:
+        """steer: the folder that steers its log, see slow_log.py."""
+        self.steer = directory / "steer"
+        self.steer.mkdir(parents=True)
+        super().__init__(directory, "services.ingest.tests.slow_log:main", slow_log_dir=self.steer, **settings)
 
     def send(self, key: str, *ids: int) -> tuple[int, Any]:
         """(status, answer)."""
@@ -73,56 +71,39 @@ class Replica:
         wait_until((self.steer / "appending").exists, "the append waits")
 
     def start(self) -> None:
-        self.process.start()
-        wait_until(lambda: get(self.port, "/readyz")[0] == 200, "the replica is ready")
+        super().start()
+        self.wait_ready()
 
 
 class Platform:
     """A registry, Redis, and two replicas over one segment log; started once for the module."""
 
     def __init__(self, directory: Path) -> None:
-        ports = free_ports(7)
         self.directory = directory
-        self.registry = Process(
-            "services.registry.__main__:main", directory, "REGISTRY_", http_port=ports[0], grpc_port=ports[1],
-            data_dir=directory / "registry",
-        )  # fmt: skip
-        self.redis = RedisServer(directory, port=ports[2], appendfsync="always")
-        self.replicas = [self._replica(name, ports) for name in range(2)]
-
-    def _replica(self, number: int, ports: list[int]) -> Replica:
-        steer = self.directory / f"steer-{number}"
-        steer.mkdir()
-        (directory := self.directory / f"replica-{number}").mkdir()
-        process = Process(
-            "services.ingest.tests.slow_log:main", directory, "INGEST_", slow_log_dir=steer,
-            http_port=ports[3 + number], grpc_port=ports[5 + number], registry_address=f"127.0.0.1:{ports[1]}",
-            event_log=f"segments:{self.directory}/log", redis_url=self.redis.url,
-            key_claim_seconds=6, append_timeout_seconds=5, key_wait_seconds=15,
-        )  # fmt: skip
-        return Replica(process, ports[3 + number], steer)
+        self.registry = RegistryServer(directory / "registry")
+        self.redis = RedisServer(directory, port=free_port(), appendfsync="always")
+        settings: dict[str, object] = {
+            "registry_address": self.registry.address, "event_log": f"segments:{directory}/log",
+            "redis_url": self.redis.url, "key_claim_seconds": 6, "append_timeout_seconds": 5, "key_wait_seconds": 15,
+        }  # fmt: skip
+        self.replicas = [Replica(directory / f"replica-{number}", **settings) for number in range(2)]
 
     def start(self) -> None:
         self.redis.start()
         self.registry.start()
-        register(int(self.registry._environment["REGISTRY_GRPC_PORT"]), "flights", SCHEMA)
+        register(self.registry)
         for replica in self.replicas:
             replica.start()
 
     def stop(self) -> None:
-        for process in (*(replica.process for replica in self.replicas), self.registry):
-            if process.popen is not None and process.popen.poll() is None:
-                process.kill()
+        for replica in self.replicas:
+            replica.kill()
+        self.registry.kill()
         self.redis.kill()
 
     def times_in_log(self, number: int) -> int:
-        codec = ExampleCodec(Schema.from_mapping(SCHEMA))
-        log = SegmentLog(self.directory / "log")
-        end = log.end_position("examples.flights")[0]
-        records = log.read("examples.flights", 0, 0, end)
-        found = [codec.decode(e)["id"][0] for record in records for e in tfrecord.cut(record.value)[0]]
-        log.close()
-        return found.count(number)
+        with closing(SegmentLog(self.directory / "log")) as log:
+            return ids_in(records_of(log)).count(number)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +137,7 @@ def test_two_replicas_given_the_same_request_at_once_append_it_once(
     assert lost == [(200, won[0][1] | {"duplicate": True})], "the loser gives the winner's answer"
     assert platform.times_in_log(1) == 1
     assert second.send("at once", 1, 3)[0] == 409, "the key is of another body"
-    assert get(second.port, "/v1/streams/flights")[1]["keys"]["shared"] is True
+    assert second.get("/v1/streams/flights")[1]["keys"]["shared"] is True
 
 
 def test_a_replica_killed_between_claim_and_append_leaves_the_key_to_the_other(
@@ -166,7 +147,7 @@ def test_a_replica_killed_between_claim_and_append_leaves_the_key_to_the_other(
     first.hold("before")
     thread, _ = first.send_beside("before", 11)
     first.wait_until_held()
-    first.process.kill()
+    first.kill()
     thread.join(60)
     first.go_on()
     status, answer = second.send("before", 11)
@@ -183,7 +164,7 @@ def test_a_replica_killed_between_append_and_note_is_answered_for_by_the_log(
     first.hold("after")
     thread, _ = first.send_beside("after", 21)
     first.wait_until_held()
-    first.process.kill()
+    first.kill()
     thread.join(60)
     first.go_on()
     first.start()  # its claim ends when it has announced itself; the other replica need not wait for the time

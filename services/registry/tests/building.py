@@ -131,6 +131,12 @@ def lease(catalog: Catalog, holder: str = "trainer", *, models: Sequence[str] = 
     return found
 
 
+def leased(catalog: Catalog) -> Lease:
+    """The round that is due, planned and leased."""
+    catalog.plan_round(next_plan(catalog))
+    return lease(catalog)
+
+
 def publish(
     catalog: Catalog,
     *,

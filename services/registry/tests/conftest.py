@@ -8,14 +8,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine, event
 
-from common.process.health import Health
-from common.process.web import WebServer, bind
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
-from services.registry.doors.http_api import create_registry_app
 from services.registry.pages.neighbours import Neighbours
 from services.registry.tests.building import Clock, leadership_of, new_catalog
-from testing import plain_http
+from services.registry.tests.seeing import browsing
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
 
@@ -54,14 +51,8 @@ def catalog(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def browser(catalog: Catalog) -> Iterator[httpx.Client]:
-    """Keeps its cookies, as a browser does."""
-    app = create_registry_app(catalog, Health(), neighbours=Neighbours(), secret=b"s" * 32)
-    server = WebServer(app, bind("127.0.0.1", 0))
-    server.start()
-    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with browsing(catalog, neighbours=Neighbours(), secret=b"s" * 32) as client:
         yield client
-    catalog.end_watches()
-    server.stop()
 
 
 @pytest.fixture

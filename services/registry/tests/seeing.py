@@ -1,8 +1,10 @@
 """What tests of the pages look at: the words and tags of one, a site of them, and reports that fill it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx
 
@@ -12,6 +14,7 @@ from common.registry.catalog import JsonMap
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
+from testing import plain_http
 from testing.processes import free_port
 
 
@@ -35,6 +38,10 @@ class Seen(HTMLParser):
     def text(self) -> str:
         return f" {' '.join(self.words)} "
 
+    def lacks(self, words: str) -> list[str]:
+        """Those, parted by " | ", that it does not say."""
+        return [each for each in words.split(" | ") if each not in self.text]
+
     def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
         return [found for name, found in self.tags if name == tag and wanted.items() <= found.items()]
 
@@ -43,6 +50,17 @@ def seen(answer: httpx.Response) -> Seen:
     found = Seen()
     found.feed(answer.text)
     return found
+
+
+@contextmanager
+def browsing(catalog: Catalog, **doors: Any) -> Iterator[httpx.Client]:
+    """A client of the registry's HTTP door over a catalog; it keeps its cookies, as a browser does."""
+    server = WebServer(create_registry_app(catalog, Health(), **doors), bind("127.0.0.1", 0))
+    server.start()
+    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        yield client
+    catalog.end_watches()
+    server.stop()
 
 
 class Site:

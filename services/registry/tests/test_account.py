@@ -14,7 +14,7 @@ from common.errors import Conflict
 from common.registry.catalog import LEFT_OUT, PRODUCTION, SKIPPED, OffsetRange, RoundPlan
 from common.registry.reporting import Report
 from services.registry.catalog import Catalog
-from services.registry.tests.building import GATE, Clock, draft, lease, new_catalog, next_plan, publish
+from services.registry.tests.building import GATE, Clock, draft, lease, leased, new_catalog, next_plan, publish
 
 PER_RECORD = 100
 
@@ -97,8 +97,7 @@ def test_a_rollback_from_a_version_of_what_came_after_the_last_count_takes_nothi
 
 
 def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     made = replace(draft(catalog), events_trained=899, unusable={"reasons": {"x is NaN": 0}})
     catalog.register_version(held.round.round_id, held.token, made)
     report(catalog, head_version=1)
@@ -106,8 +105,7 @@ def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Cata
 
 
 def test_what_a_round_ended_before_is_left_out_within_its_version(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     untouched = {"examples": 300, "reason": "early_stopping"}
     made = draft(catalog)
     made = replace(made, events_trained=made.events_trained - 300, environment={"training": {"left_out": untouched}})
@@ -120,8 +118,7 @@ def test_what_a_round_ended_before_is_left_out_within_its_version(catalog: Catal
 
 
 def test_unusable_ones_are_shown_with_reasons_and_samples(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     sample = {"partition": 0, "offset": 3, "index": 7, "reason": "x is NaN"}
     unusable = {"reasons": {"x is NaN": 4}, "samples": [sample]}
     made = replace(draft(catalog), events_trained=896, events_unusable=4, unusable=unusable)
@@ -134,8 +131,7 @@ def test_unusable_ones_are_shown_with_reasons_and_samples(catalog: Catalog) -> N
 
 def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> None:
     assert catalog.why("m")["state"] == "ok"
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     failure = {
         "stage": "train",
         "place": "model.py, line 7",

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from common.access.access import Access
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unauthenticated
 from common.process.health import Health
-from common.process.web import WebServer, bind
 from common.registry import wire
 from common.registry.audit import verify_chain
 from common.registry.reporting import Report, Served
@@ -41,7 +40,7 @@ from services.registry.tests.building import (
     publish,
     report_log,
 )
-from testing import plain_http
+from services.registry.tests.seeing import browsing
 from testing.walking import access_in, bearer
 
 Entry = dict[str, Any]
@@ -454,12 +453,8 @@ def test_an_entry_that_was_changed_in_the_database_shows(platform: Platform) -> 
 def guarded(catalog: Catalog, tmp_path: Path) -> Iterator[httpx.Client]:
     """A door that asks for credentials, of the principals of testing/walking.py."""
     guard = AuditedGuard(access_in(tmp_path), RULES, catalog.audit)
-    server = WebServer(create_registry_app(catalog, Health(), guard=guard), bind("127.0.0.1", 0))
-    server.start()
-    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with browsing(catalog, guard=guard) as client:
         yield client
-    catalog.end_watches()
-    server.stop()
 
 
 def test_who_did_it_is_the_principal_whatever_the_request_says(guarded: httpx.Client, catalog: Catalog) -> None:

@@ -1,8 +1,8 @@
 """A file is complete and verified or not there, however its upload went."""
 
 import hashlib
-import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from services.registry.store.blobs import CHUNK_BYTES, Blobs
 from testing.rows import each_row
+from testing.waiting import at_once
 
 CONTENT = b"0123456789" * 100
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -148,23 +149,13 @@ def test_a_silent_upload_loses_its_turn_to_the_next(tmp_path: Path) -> None:
 
 def test_many_uploads_of_one_file_at_once_make_one_whole_file(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path, max_file_bytes=10_000, takeover_seconds=0.0)
-    outcomes: list[object] = []
-    together = threading.Barrier(6)
 
-    def upload() -> None:
-        together.wait(timeout=60)
-        try:
-            outcomes.append(blobs.receive(DIGEST, len(CONTENT), 0, (CONTENT[i : i + 10] for i in range(0, 1000, 10))))
-        except Unavailable as error:
-            outcomes.append(error)
+    def upload(number: int) -> int:
+        with suppress(Unavailable):
+            return blobs.receive(DIGEST, len(CONTENT), 0, (CONTENT[i : i + 10] for i in range(0, 1000, 10)))
+        return 0
 
-    threads = [threading.Thread(target=upload) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(outcomes) == 6
-    assert len(CONTENT) in outcomes, "whoever comes last finishes"
+    assert len(CONTENT) in at_once(6, upload), "whoever comes last finishes"
     assert b"".join(blobs.read(DIGEST)) == CONTENT
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,25 @@ from testing.waiting import wait_until
 Connect = Callable[[], RegistryClient]
 
 
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    server = RegistryServer(tmp_path_factory.mktemp("registry"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(keeper: RegistryServer) -> Iterator[RegistryClient]:
+    """Of a registry without files: tests that look at files alone share it, and its folder is emptied before each. It
+    remembers the patches that it made."""
+    for path in (path for kept in ("blobs", "uploads") for path in (keeper.data_dir / kept).rglob("*")):
+        if path.is_file():
+            path.unlink()
+    with closing(RegistryClient(keeper.address)) as opened:
+        yield opened
+
+
 def _folder(directory: Path, **contents: bytes) -> tuple[FileEntry, ...]:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -54,8 +74,7 @@ def test_a_manifest_names_every_file_with_its_size_and_digest(tmp_path: Path) ->
     assert [entry.path for entry in manifest_of(tmp_path, "saved_model")] == ["saved_model/a", "saved_model/b/c/two"]
 
 
-def test_only_what_is_missing_travels_either_way(connect: Connect, tmp_path: Path) -> None:
-    client = connect()
+def test_only_what_is_missing_travels_either_way(client: RegistryClient, tmp_path: Path) -> None:
     files = _folder(tmp_path / "from", a=b"1" * 1000, b=b"2" * 10, same=b"2" * 10, empty=b"")
     assert client.upload(tmp_path / "from", files) == 1010
     assert client.upload(tmp_path / "from", files) == 0
@@ -67,10 +86,9 @@ def test_only_what_is_missing_travels_either_way(connect: Connect, tmp_path: Pat
     assert client.download(files, tmp_path / "to") == 0
 
 
-def test_many_large_files_arrive_as_they_were(connect: Connect, tmp_path: Path) -> None:
+def test_many_large_files_arrive_as_they_were(client: RegistryClient, tmp_path: Path) -> None:
     contents = {f"file{number}": os.urandom(number * 300_000) for number in range(9)}
     files = _folder(tmp_path / "from", **contents)
-    client = connect()
     assert client.upload(tmp_path / "from", files) == sum(map(len, contents.values()))
     client.download(files, tmp_path / "to")
     assert manifest_of(tmp_path / "to") == files
@@ -84,9 +102,8 @@ def test_a_small_file_goes_in_one_call_of_one_message(tmp_path: Path) -> None:
     assert sent == [pb.UploadFileRequest(digest=file.digest, size_bytes=1000, data=b"1" * 1000)]
 
 
-def test_a_download_keeps_to_its_pace(connect: Connect, tmp_path: Path) -> None:
+def test_a_download_keeps_to_its_pace(client: RegistryClient, tmp_path: Path) -> None:
     files = _folder(tmp_path / "from", a=b"1" * 1_000_000, b=b"2" * 1_000_000)
-    client = connect()
     client.upload(tmp_path / "from", files)
     waited: list[float] = []
     client.download(files, tmp_path / "to", pace=Pace(lambda: 1e9, now=lambda: 0.0, sleep=waited.append))
@@ -109,43 +126,40 @@ def test_a_file_is_written_in_pieces_and_whole(size: int) -> None:
 
 
 def test_a_damaged_file_is_reported_and_never_appears(
-    registry: RegistryServer, connect: Connect, tmp_path: Path
+    keeper: RegistryServer, client: RegistryClient, tmp_path: Path
 ) -> None:
     files = _folder(tmp_path / "from", good=b"good", bad=b"x" * 3_000_000)
-    client = connect()
     client.upload(tmp_path / "from", files)
     damaged = next(file for file in files if file.path == "bad")
-    _blob(registry, damaged.digest).write_bytes(b"y" + b"x" * 2_999_999)
+    _blob(keeper, damaged.digest).write_bytes(b"y" + b"x" * 2_999_999)
     with pytest.raises(DataLoss, match=f"file {damaged.digest} is damaged"):
         client.download([damaged], tmp_path / "to")
     assert list((tmp_path / "to").iterdir()) == []
 
 
-def test_a_file_that_changed_after_its_manifest_is_refused(connect: Connect, tmp_path: Path) -> None:
+def test_a_file_that_changed_after_its_manifest_is_refused(client: RegistryClient, tmp_path: Path) -> None:
     files = _folder(tmp_path, a=b"before")
     (tmp_path / "a").write_bytes(b"after!")
     with pytest.raises(InvalidInput, match="hash to"):
-        connect().upload(tmp_path, files)
+        client.upload(tmp_path, files)
     (tmp_path / "a").unlink()
     with pytest.raises(InvalidInput, match="there is no file a"):
-        connect().upload(tmp_path, files)
+        client.upload(tmp_path, files)
 
 
 def test_an_upload_begins_anew_when_what_was_left_of_the_last_one_is_not_of_the_file(
-    registry: RegistryServer, connect: Connect, tmp_path: Path
+    keeper: RegistryServer, client: RegistryClient, tmp_path: Path
 ) -> None:
     (file,) = _folder(tmp_path / "from", a=os.urandom(2_000_000))
-    part = registry.data_dir / "uploads" / f"{file.digest}.part"
+    part = keeper.data_dir / "uploads" / f"{file.digest}.part"
     part.write_bytes(b"not of this file")
-    client = connect()
     client.upload(tmp_path / "from", [file])
-    assert _blob(registry, file.digest).read_bytes() == (tmp_path / "from" / "a").read_bytes()
+    assert _blob(keeper, file.digest).read_bytes() == (tmp_path / "from" / "a").read_bytes()
 
 
 @each_row("path", ["../escaped", "/tmp/escaped", "a/../../escaped", ""])
-def test_nothing_is_written_outside_the_folder(connect: Connect, tmp_path: Path, path: str) -> None:
+def test_nothing_is_written_outside_the_folder(client: RegistryClient, tmp_path: Path, path: str) -> None:
     (file,) = _folder(tmp_path / "from", a=b"1")
-    client = connect()
     client.upload(tmp_path / "from", [file])
     with pytest.raises(InvalidInput, match="not a relative path"):
         client.download([replace(file, path=path)], tmp_path / "to")
@@ -294,8 +308,7 @@ def _two_tables(client: RegistryClient, tmp_path: Path, *, touched: int) -> tupl
     return old, new
 
 
-def test_a_table_with_few_touched_rows_comes_as_a_patch(connect: Connect, tmp_path: Path) -> None:
-    client = connect()
+def test_a_table_with_few_touched_rows_comes_as_a_patch(client: RegistryClient, tmp_path: Path) -> None:
     old, new = _two_tables(client, tmp_path, touched=400)
     whole_bytes = client.received()["whole_bytes"]
     received = client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path})
@@ -304,8 +317,7 @@ def test_a_table_with_few_touched_rows_comes_as_a_patch(connect: Connect, tmp_pa
     assert manifest_of(tmp_path / "to") == (old, new)
 
 
-def test_a_table_that_a_round_touched_all_over_comes_whole(connect: Connect, tmp_path: Path) -> None:
-    client = connect()
+def test_a_table_that_a_round_touched_all_over_comes_whole(client: RegistryClient, tmp_path: Path) -> None:
     old, new = _two_tables(client, tmp_path, touched=20_000)
     assert client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path}) == new.size_bytes
     assert client.received()["patch_bytes"] == 0
@@ -313,38 +325,35 @@ def test_a_table_that_a_round_touched_all_over_comes_whole(connect: Connect, tmp
 
 
 def test_a_table_with_few_touched_rows_goes_as_a_patch_of_what_the_registry_has(
-    connect: Connect, registry: RegistryServer, tmp_path: Path
+    client: RegistryClient, keeper: RegistryServer, tmp_path: Path
 ) -> None:
-    client = connect()
     before, after = _tables(rows=40_000, touched=400)
     old, new = _folder(tmp_path / "from", a_before=before, b_after=after)
     client.upload(tmp_path / "from", [old])
     sent = client.upload(tmp_path / "from", [old, new], bases={old.digest: tmp_path / "from" / old.path})
     assert sent < 400 * 3 * 64
-    assert _blob(registry, new.digest).read_bytes() == after
+    assert _blob(keeper, new.digest).read_bytes() == after
 
 
 @pytest.mark.parametrize("fault", ["unknown", "damaged"])
 def test_a_file_goes_whole_when_its_base_is_not_what_the_registry_has(
-    connect: Connect, registry: RegistryServer, tmp_path: Path, fault: str
+    client: RegistryClient, keeper: RegistryServer, tmp_path: Path, fault: str
 ) -> None:
-    client = connect()
     before, after = _tables(rows=40_000, touched=400)
     old, new = _folder(tmp_path / "from", a_before=before, b_after=after)
     if fault == "damaged":
         client.upload(tmp_path / "from", [old])
-        with _blob(registry, old.digest).open("r+b") as file:
+        with _blob(keeper, old.digest).open("r+b") as file:
             file.write(b"damaged")
     sent = client.upload(tmp_path / "from", [new], bases={old.digest: tmp_path / "from" / old.path})
     assert sent == new.size_bytes
-    assert _blob(registry, new.digest).read_bytes() == after
+    assert _blob(keeper, new.digest).read_bytes() == after
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_file_comes_whole_when_its_base_is_damaged_or_unknown(
-    connect: Connect, tmp_path: Path, is_gone: bool
+    client: RegistryClient, tmp_path: Path, is_gone: bool
 ) -> None:
-    client = connect()
     old, new = _two_tables(client, tmp_path, touched=400)
     base = tmp_path / "to" / old.path
     with base.open("r+b") as file:
@@ -356,11 +365,10 @@ def test_a_file_comes_whole_when_its_base_is_damaged_or_unknown(
 
 
 def test_a_damaged_file_in_the_registry_is_refused_as_a_patch_too(
-    connect: Connect, registry: RegistryServer, tmp_path: Path
+    client: RegistryClient, keeper: RegistryServer, tmp_path: Path
 ) -> None:
-    client = connect()
-    old, new = _two_tables(client, tmp_path, touched=400)
-    with _blob(registry, new.digest).open("r+b") as file:
+    old, new = _two_tables(client, tmp_path, touched=401)
+    with _blob(keeper, new.digest).open("r+b") as file:
         file.write(b"damaged")
     with pytest.raises(DataLoss, match="damaged"):
         client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path})

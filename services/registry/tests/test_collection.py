@@ -24,6 +24,7 @@ from services.registry.tests.building import (
     definition,
     draft,
     lease,
+    leased,
     new_catalog,
     next_plan,
     report_log,
@@ -112,8 +113,7 @@ def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clo
 
 def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_clock: Clock) -> None:
     catalog = new_catalog(tmp_path, real_clock)
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     entry = store(catalog, b"half the weights")
     catalog.put_resume_point(held.round.round_id, held.token, state={}, files=[entry])
     catalog.release_round(held.round.round_id, held.token, reason="stopping")

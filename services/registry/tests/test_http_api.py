@@ -9,13 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.process.health import Health
-from common.process.web import WebServer, bind
 from common.registry.catalog import FileEntry
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
-from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
+from services.registry.doors.http_api import MAX_BODY_BYTES
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
+from services.registry.tests.seeing import browsing
 from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.rows import each_row
@@ -23,11 +22,8 @@ from testing.rows import each_row
 
 @pytest.fixture
 def http(catalog: Catalog) -> Iterator[httpx.Client]:
-    server = WebServer(create_registry_app(catalog, Health()), bind("127.0.0.1", 0))
-    server.start()
-    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+    with browsing(catalog) as client:
         yield client
-    server.stop()
 
 
 def _put_model(http: httpx.Client, name: str, files: dict[str, bytes], **more: object) -> httpx.Response:

@@ -109,6 +109,10 @@ def test_what_a_stranger_tells_of_a_job_is_refused_or_forgotten(catalog: Catalog
     kept = catalog.jobs.listed()
     assert sum(len(one.told["sentence"]) for one in kept) <= MAX_ENDED_BYTES
     assert job.job_id in {one.job_id for one in kept}
+    traced = catalog.jobs.ask("profile", model="m", options=PROFILE, by="ada", reason="")
+    catalog.jobs.take("a", "profile", ttl_seconds=5.0)
+    catalog.jobs.tell(traced.job_id, "a", 1, state="done", told={"version": 2**63}, ttl_seconds=5.0)
+    assert catalog.history(model="m", limit=1)[0].version == 0, "a number that no version has"
 
 
 def test_jobs_outlive_the_registry(registry: RegistryServer, connect: Callable[[], RegistryClient]) -> None:

@@ -1,7 +1,6 @@
 """One holder per round; whoever lost a round is refused, whatever they try."""
 
 import hashlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from services.registry.catalog import Catalog
 from services.registry.rounds.leases import lease_number
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, secret_of, store
 from testing.rows import each_row
+from testing.waiting import at_once
 
 TTL_SECONDS = 10.0
 
@@ -231,17 +231,6 @@ def test_of_many_trainers_each_round_goes_to_one(catalog: Catalog) -> None:
     for name in names:
         catalog.register_model(name, stream="s", files=definition(name), by="test")
         catalog.plan_round(next_plan(catalog, model=name))
-    leased: list[Lease | None] = []
-    together = threading.Barrier(10)
-
-    def ask(number: int) -> None:
-        together.wait(timeout=60)
-        leased.append(catalog.lease_round(f"trainer-{number}", ttl_seconds=TTL_SECONDS))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    leased = at_once(10, lambda number: catalog.lease_round(f"trainer-{number}", ttl_seconds=TTL_SECONDS))
     assert sorted(held.round.plan.model for held in leased if held) == names
     assert leased.count(None) == 5

@@ -21,6 +21,7 @@ from services.registry.tests.building import (
     definition,
     draft,
     lease,
+    leased,
     new_catalog,
     next_plan,
     publish,
@@ -42,8 +43,7 @@ def test_a_paused_model_plans_nothing_until_it_is_resumed(catalog: Catalog) -> N
 
 
 def test_resuming_forgives_failures_at_once(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     catalog.fail_round(held.round.round_id, held.token, reason="bad")
     assert catalog.get_model("m").retry_at > 0
     resumed = catalog.change_model("m", "resume", by="ada", reason="mended")
@@ -191,8 +191,7 @@ def test_a_person_ends_a_round_whoever_holds_it(catalog: Catalog) -> None:
 
 
 def test_a_failure_keeps_its_place_and_survives_the_next_success(catalog: Catalog, clock: Clock) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     events = [{"partition": 0, "offset": 3, "reason": "x is 3.4e38"}]
     catalog.fail_round(
         held.round.round_id, held.token, reason="loss is NaN", failure={"stage": "train", "events": events}

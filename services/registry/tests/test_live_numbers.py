@@ -13,7 +13,7 @@ from services.registry.pages.door import PAGES, Page
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import make_environment
-from services.registry.tests.building import Clock, lease, next_plan, publish
+from services.registry.tests.building import Clock, leased, publish
 from testing.rows import each_row
 
 _VOID = {"br", "img", "input", "link", "meta", "path", "line"}
@@ -103,8 +103,7 @@ def busy(catalog: Catalog, clock: Clock) -> Catalog:
     assert catalog.jobs.take("t1", "rebuild", ttl_seconds=10.0) is not None
     told = {"equal": True, "sentence": "the same", "events_trained": 7, "seconds": 3.5, "metrics": {"auc": [0.5, 0.5]}}
     catalog.jobs.tell(asked.job_id, "t1", 1, state="done", told=told, ttl_seconds=10.0)
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     progress = {"stage": "train", "examples_done": 5, "examples_per_second": 20.0}
     catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress=progress)
     clock.pass_seconds(2.0)

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,11 @@ import pytest
 
 from common.access.access import Access
 from common.access.guard import Guard
-from common.process.health import Health
-from common.process.web import WebServer, bind
 from services.registry.catalog import Catalog
-from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.pages.login import BEGUN_COOKIE, LOGIN_COOKIE
 from services.registry.tests.building import Clock, new_catalog, publish
-from services.registry.tests.seeing import Seen, seen
-from testing import plain_http
+from services.registry.tests.seeing import Seen, browsing, seen
 from testing.issuer import AUDIENCE, CLIENT, CLIENT_SECRET, Issuer, issuer
 from testing.rows import each_row
 from testing.walking import TOKENS, bearer, write_access
@@ -32,14 +29,8 @@ _ROLES = {
 _PAGE = {"accept": "text/html"}
 
 
-def _served(catalog: Catalog, access: Access) -> Iterator[httpx.Client]:
-    app = create_registry_app(catalog, Health(), secret=b"s" * 32, guard=Guard(access, RULES))
-    server = WebServer(app, bind("127.0.0.1", 0))
-    server.start()
-    with plain_http.client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
-        yield client
-    catalog.end_watches()
-    server.stop()
+def _served(catalog: Catalog, access: Access) -> AbstractContextManager[httpx.Client]:
+    return browsing(catalog, secret=b"s" * 32, guard=Guard(access, RULES))
 
 
 @pytest.fixture
@@ -52,7 +43,8 @@ def access(tmp_path: Path) -> Access:
 def browser(catalog: Catalog, access: Access) -> Iterator[httpx.Client]:
     """Keeps its cookies, as a browser does."""
     publish(catalog)
-    yield from _served(catalog, access)
+    with _served(catalog, access) as client:
+        yield client
 
 
 def _token_of(page: Seen) -> str:
@@ -207,7 +199,7 @@ def test_a_cookie_changes_nothing_through_the_api(browser: httpx.Client, catalog
 
 
 def test_where_everybody_may_do_everything_every_page_says_so(catalog: Catalog) -> None:
-    for client in _served(catalog, Access(remark="everybody may do everything")):
+    with _served(catalog, Access(remark="everybody may do everything")) as client:
         for path in ("/", "/models/m", "/streams", "/history", "/serving"):
             assert "Warning: everybody may do everything" in seen(client.get(path)).text
 
@@ -227,7 +219,8 @@ def at_issuer(catalog: Catalog, made: Issuer, tmp_path: Path) -> Iterator[httpx.
     path = write_access(tmp_path / "access.yaml", _ROLES)
     with path.open("a") as file:
         file.write(f"oidc: {{issuer: {made.url}, audience: {AUDIENCE}, roles_claim: roles, {client}}}\n")
-    yield from _served(catalog, Access(path))
+    with _served(catalog, Access(path)) as opened:
+        yield opened
 
 
 def _begun(browser: httpx.Client, after: str = "/models/m") -> str:

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from common.process.health import Health
-from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
-from services.registry.doors.http_api import create_registry_app
 from services.registry.tests.building import publish
+from services.registry.tests.seeing import browsing
 from testing.browser import chromium
 from testing.rows import each_row
 
@@ -56,11 +54,8 @@ def url(catalog: Catalog) -> Iterator[str]:
     catalog.report(Report("i", "ingest", "h:2", 999_000.0, numbers={"accepted_events_per_second": 1234.0}))
     counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": []}
     catalog.report(Report("t", "trainer", "h:3", 999_000.0, models={"m": counted}))
-    server = WebServer(create_registry_app(catalog, Health(), secret=b"s" * 32), bind("127.0.0.1", 0))
-    server.start()
-    yield f"http://127.0.0.1:{server.port}"
-    catalog.end_watches()
-    server.stop()
+    with browsing(catalog, secret=b"s" * 32) as client:
+        yield str(client.base_url).rstrip("/")
 
 
 def picture_of(page: Page) -> Picture:

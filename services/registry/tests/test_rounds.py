@@ -1,6 +1,5 @@
 """One successor at a time, from the version in production, over exactly the records that follow it."""
 
-import threading
 from dataclasses import replace
 from random import Random
 
@@ -16,6 +15,7 @@ from services.registry.catalog import Catalog
 from services.registry.rounds.ranges import check_contiguous, end_position
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, publish
 from testing.rows import each_row
+from testing.waiting import at_once
 
 SKIP = Gate(metric="auc", min_value=0.9, on_reject="skip")
 
@@ -129,22 +129,14 @@ def test_skipped_records_of_a_partition_without_new_ones_move_its_position(catal
 
 def test_of_many_planners_one_wins_and_the_others_are_told(catalog: Catalog) -> None:
     plan = next_plan(catalog)
-    outcomes: list[str] = []
-    together = threading.Barrier(8)
 
-    def race(number: int) -> None:
-        together.wait(timeout=60)
+    def race(number: int) -> str:
         try:
-            outcomes.append(catalog.plan_round(replace(plan, seed=number)).round_id)
+            return catalog.plan_round(replace(plan, seed=number)).round_id
         except HeadraceError as error:
-            outcomes.append(type(error).__name__)
+            return type(error).__name__
 
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert sorted(outcomes) == ["Conflict"] * 7 + ["m-000001"]
+    assert sorted(at_once(8, race)) == ["Conflict"] * 7 + ["m-000001"]
     assert len(catalog.list_rounds("m", 10)) == 1
 
 

@@ -19,7 +19,7 @@ from services.registry.tests.building import (
     definition,
     draft,
     lease,
-    next_plan,
+    leased,
     publish,
     report_log,
 )
@@ -35,8 +35,7 @@ def signer(tmp_path: Path) -> Signer:
 
 def publish_signed(catalog: Catalog, signer: Signer, *, model: str = "m", version: int = 0) -> Version:
     """`version`: that the statement names; 0: the right one."""
-    catalog.plan_round(next_plan(catalog))
-    held, made = lease(catalog), draft(catalog)
+    held, made = leased(catalog), draft(catalog)
     number = version or catalog.get_model("m").newest_version + 1
     signature = signer.sign(Statement(model, number, digests_of(made.files), {}))
     return catalog.register_version(held.round.round_id, held.token, replace(made, signature=signature))
@@ -61,8 +60,7 @@ def test_an_unsigned_version_says_so(catalog: Catalog, browser: httpx.Client) ->
 
 
 def test_the_same_draft_again_gives_the_same_signed_version(catalog: Catalog, signer: Signer) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held, made = lease(catalog), draft(catalog)
+    held, made = leased(catalog), draft(catalog)
     signed = replace(made, signature=signer.sign(Statement("m", 1, digests_of(made.files), {})))
     first = catalog.register_version(held.round.round_id, held.token, signed)
     assert catalog.register_version(held.round.round_id, held.token, signed) == first

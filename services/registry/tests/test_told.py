@@ -8,7 +8,7 @@ import pytest
 from common.errors import InvalidInput
 from services.registry.catalog import Catalog
 from services.registry.pages import statistics
-from services.registry.tests.building import lease, next_plan, publish
+from services.registry.tests.building import leased, publish
 from testing.rows import each_row
 
 STATISTICS = b'{"fields": {"x": {"kind": "number", "examples": 2, "missing": 0, "values": 2, "quantiles": [0, 1]}}}'
@@ -42,8 +42,7 @@ def test_warnings_progress_and_failures_of_another_form_are_refused(catalog: Cat
     with pytest.raises(InvalidInput, match=r"environment\.warnings"):
         publish(catalog, environment={"warnings": ["x"]})
     catalog.fail_round_by_hand("m", catalog.list_rounds("m", 1)[0].round_id, by="ada", reason="")
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     for progress in ({"stage": 1}, {"began_at": "now"}, {"deaths": [1]}, {"examples_done": None}):
         with pytest.raises(InvalidInput, match="progress"):
             catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=5.0, progress=progress)

@@ -9,7 +9,7 @@ import pytest
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.registry.catalog import Decision, FileEntry, RoundState, Version, VersionDraft, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.tests.building import GATE, Clock, draft, lease, next_plan, publish
+from services.registry.tests.building import GATE, Clock, draft, lease, leased, next_plan, publish
 
 
 def test_a_version_carries_its_whole_lineage(catalog: Catalog, clock: Clock) -> None:
@@ -66,8 +66,7 @@ def test_where_the_rule_says_so_a_version_becomes_canary_first(catalog: Catalog)
 def test_a_version_is_held_back_when_production_was_moved_meanwhile(catalog: Catalog) -> None:
     publish(catalog)
     publish(catalog)
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     catalog.rollback("m", by="ada", reason="wrong fares")
     version = catalog.register_version(held.round.round_id, held.token, draft(catalog))
     assert (version.verdict.decision, version.status) == (Decision.HOLD, "accepted")
@@ -95,8 +94,7 @@ def test_a_version_of_what_was_left_over_is_rejected(catalog: Catalog, unusable:
 
 
 def test_the_answer_to_a_lost_reply_is_the_same_version(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held, made = lease(catalog), draft(catalog)
+    held, made = leased(catalog), draft(catalog)
     first = catalog.register_version(held.round.round_id, held.token, made)
     again = catalog.register_version(held.round.round_id, held.token, replace(made, files=made.files[::-1]))
     assert again == first
@@ -116,8 +114,7 @@ def _with_file(made: VersionDraft, file: FileEntry) -> VersionDraft:
 
 
 def test_an_incomplete_draft_leaves_the_round_as_it_was(catalog: Catalog) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held, made = lease(catalog), draft(catalog)
+    held, made = leased(catalog), draft(catalog)
     digest = made.files[0].digest
     for bad, match in (
         (_without(made, "checkpoint/"), "needs files in checkpoint/"),
@@ -137,8 +134,7 @@ def test_an_incomplete_draft_leaves_the_round_as_it_was(catalog: Catalog) -> Non
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a/../b", "a//b", "a\\b", "./a", "a\0b"])
 def test_a_path_that_could_lead_elsewhere_is_refused(catalog: Catalog, path: str) -> None:
-    catalog.plan_round(next_plan(catalog))
-    held, made = lease(catalog), draft(catalog)
+    held, made = leased(catalog), draft(catalog)
     with pytest.raises(InvalidInput, match="not a relative path"):
         catalog.register_version("m-000001", held.token, _with_file(made, replace(made.files[0], path=path)))
 

@@ -15,7 +15,7 @@ from common.errors import InvalidInput
 from common.process.lifecycle import Stop
 from common.process.retry import Backoff
 from services.registry.catalog import Catalog
-from services.registry.tests.building import Clock, lease, new_catalog, next_plan, publish
+from services.registry.tests.building import Clock, leased, new_catalog, publish
 from services.registry.webhooks.hooks import EVENTS, Webhook, read_webhooks
 from services.registry.webhooks.sender import SIGNATURE, PlacesInFiles, Webhooks
 from testing.rows import each_row
@@ -107,8 +107,7 @@ def test_what_happens_is_told_in_order_signed_and_once(receiver: Receiver, catal
     )
     stopped(stop, catalog)
     _, stop = started(hook, catalog, tmp_path)
-    catalog.plan_round(next_plan(catalog))
-    held = lease(catalog)
+    held = leased(catalog)
     catalog.fail_round(held.round.round_id, held.token, reason="the loss is not a number", failure={})
     wait_until(lambda: len(receiver.told) == 5, "the failure is told, and nothing twice")
     assert receiver.told[4]["data"]["reason"] == "the loss is not a number"

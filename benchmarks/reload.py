@@ -36,7 +36,7 @@ from benchmarks.serving_load.canary import MACHINE, SCHEDULER
 from benchmarks.serving_load.processes import redis_server
 from benchmarks.serving_load.reload_models import INPUTS, SIZES
 from common.process.memory import anonymous_mb
-from services.serving.tests.support.registry_process import RegistryProcess
+from testing.registry_process import RegistryProcess
 
 _MODEL = "bench"
 _DISTINCT = {"small": 12, "large": 5}

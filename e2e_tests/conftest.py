@@ -15,7 +15,7 @@ from e2e_tests.teaching import Pupil
 from headrace import Client, HeadraceError
 
 MakePlatform = Callable[..., Platform]
-MakePupil = Callable[[Client], Pupil]
+MakePupil = Callable[..., Pupil]
 _AT_ONCE = {"TRAINER_SCHEDULING": "normal", "SERVING_IDLE_LOAD_SECONDS": "0"}
 """A test waits for rounds and loads beside whatever else runs."""
 
@@ -98,11 +98,17 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def make_pupil(numbers: Iterator[int]) -> MakePupil:
-    """make_pupil(client) names a stream and a model that nobody else has."""
+    """make_pupil(client) names a stream and a model that nobody else has; with a folder it applies their definition,
+    and teaches as many versions as are asked for."""
 
-    def make(client: Client) -> Pupil:
+    def make(client: Client, folder: Path | None = None, *, versions: int = 0) -> Pupil:
         number = next(numbers)
-        return Pupil(client, f"points-{number}", f"above-{number}")
+        pupil = Pupil(client, f"points-{number}", f"above-{number}")
+        if folder is not None:
+            pupil.apply(folder)
+        for version in range(1, versions + 1):
+            pupil.learn_version(version)
+        return pupil
 
     return make
 

@@ -39,8 +39,7 @@ def _nearly(answers: list[float]) -> object:
 def test_production_goes_back_and_forward_by_clicks_and_predictions_go_with_it(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
-    pupil = make_pupil(platform.client())
-    pupil.apply(tmp_path / "definition")
+    pupil = make_pupil(platform.client(), tmp_path / "definition")
     answers = {}
     for version in (1, 2):
         pupil.learn_version(version)

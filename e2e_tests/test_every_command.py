@@ -97,9 +97,7 @@ def test_every_command_works_or_says_why_not(
     assert isinstance(platform, LocalPlatform)
     monkeypatch.setattr(sys, "executable", str(warm_python_path))  # of commands; the platform runs as it does
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "dir")
-        pupil.learn_version(1)
+        pupil = make_pupil(client, tmp_path / "dir", versions=1)
     (made,) = platform.data_dir.glob(f"**/versions/{pupil.model}/1")
     with (tmp_path / "points.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["a", "b", "above"])

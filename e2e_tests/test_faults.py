@@ -144,9 +144,7 @@ def test_runners_killed_under_load_lose_no_prediction(
 ) -> None:
     killed: list[int] = []
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
+        pupil = make_pupil(client, tmp_path / "points", versions=1)
         with pupil.asking() as outcomes:
             for _ in range(RUNNER_KILLS):
                 await_more(outcomes)
@@ -163,8 +161,7 @@ def test_ingest_killed_under_load_keeps_every_acknowledged_event_once(
     """The client retries under one key until it is told; so every request is acknowledged in the end, and once."""
     requests = 60
     with platform.client(timeout_seconds=60.0) as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
+        pupil = make_pupil(client, tmp_path / "points")
         sent = [points(50, seed=number) for number in range(requests)]
         restarts, accepted = platform.restart_count("ingest"), 0
         for number, events_of_request in enumerate(sent):

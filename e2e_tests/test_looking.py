@@ -49,9 +49,7 @@ def test_a_models_history_its_data_and_its_time_can_be_seen(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = platform.client()
-    pupil = make_pupil(client)
-    pupil.apply(tmp_path / "definition")
-    pupil.learn_version(1)
+    pupil = make_pupil(client, tmp_path / "definition", versions=1)
     client.profile_next_round(pupil.model, first_step=0, steps=2)
     posted = {"events": points(ROUND_EVENTS, seed=2)}
     ask(f"{platform.addresses.ingest}/v1/streams/{pupil.stream}/events", posted, request_id="posted")

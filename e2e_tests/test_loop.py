@@ -17,8 +17,7 @@ def test_it_learns_from_the_stream_and_every_event_counts_once(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
+        pupil = make_pupil(client, tmp_path / "points")
         for number in (1, 2, 3):
             pupil.learn_version(number)
         above, below = pupil.probabilities()
@@ -39,10 +38,8 @@ def test_only_better_versions_go_live_and_a_bad_stretch_is_judged_again_with_wha
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
+        pupil = make_pupil(client, tmp_path / "points", versions=1)
         model = pupil.model
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
         pupil.teach(seed=50, noise=True)
         pupil.await_judged(2)
         rejected = client.version(model, 2)
@@ -65,9 +62,7 @@ def test_everything_is_still_there_after_a_restart_of_everything(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path, how: str
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
+        pupil = make_pupil(client, tmp_path / "points", versions=1)
         pupil.teach(seed=9, count=300)
         before = _kept(pupil)
         position = client.stream_state(pupil.stream)["end"]

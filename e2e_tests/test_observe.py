@@ -94,9 +94,7 @@ def is_there(url: str) -> bool:
 def test_every_query_of_dashboards_rules_and_autoscaling_answers(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
-    pupil = make_pupil(platform.client())
-    pupil.apply(tmp_path / "definition")
-    pupil.learn_version(1)
+    pupil = make_pupil(platform.client(), tmp_path / "definition", versions=1)
     pupil.probabilities()
     addresses = platform.addresses
     doors = (addresses.registry, addresses.ingest, addresses.trainer, *addresses.serving)

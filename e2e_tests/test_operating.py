@@ -25,10 +25,7 @@ def test_no_prediction_fails_while_versions_change_under_two_replicas_of_which_o
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
-        pupil.learn_version(2)
+        pupil = make_pupil(client, tmp_path / "points", versions=2)
     try:
         platform.scale("serving", 2)
         with platform.client() as client:
@@ -57,9 +54,7 @@ def test_serving_is_scaled_up_and_down_under_load_without_a_failed_prediction(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
+        pupil = make_pupil(client, tmp_path / "points", versions=1)
         with pupil.asking() as outcomes:
             for replicas in (3, 2, 1):
                 platform.scale("serving", replicas)
@@ -151,10 +146,8 @@ def test_a_bad_model_definition_hurts_nobody_else(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path, body: str
 ) -> None:
     with platform.client() as client:
-        good = make_pupil(client)
+        good = make_pupil(client, tmp_path / "good", versions=1)
         bad = good.beside("bad")
-        good.apply(tmp_path / "good")
-        good.learn_version(1)
         write_broken_definition(tmp_path / "bad", stream=bad.stream, model=bad.model, body=body)
         with good.asking() as outcomes:
             read_folder(tmp_path / "bad").apply(client)
@@ -198,10 +191,7 @@ def test_a_version_that_no_replica_can_load_leaves_production_by_itself(
     try:
         platform.scale("serving", 2)
         with platform.client() as client:
-            pupil = make_pupil(client)
-            pupil.apply(tmp_path / "points")
-            pupil.learn_version(1)
-            pupil.learn_version(2)
+            pupil = make_pupil(client, tmp_path / "points", versions=2)
             until(lambda: not any(_holds(state, pupil.model, 1) for state in client.replica_states()), "1 is unloaded")
             damaged = _damaged(platform.data_dir, pupil.model, client.version(pupil.model, 1))
             with damaged, pupil.asking() as outcomes:
@@ -248,9 +238,7 @@ def test_each_service_is_upgraded_alone_and_the_others_go_on(
     mode: str, platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        pupil = make_pupil(client)
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
+        pupil = make_pupil(client, tmp_path / "points", versions=1)
         for number, service in enumerate(("registry", "trainer", "ingest"), start=2):
             with pupil.asking() as outcomes:
                 platform.upgrade(service)

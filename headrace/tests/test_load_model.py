@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
-from contextlib import closing, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,7 @@ import numpy as np
 import pandas
 import pytest
 
-from common.definition.gate import Gate
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
-from common.registry.client import RegistryClient
-from common.registry.files import manifest_of
 from headrace import Addresses, Client
 from headrace.client.loading import load_as_keras
 from headrace.commands.predict import predict
@@ -24,54 +20,20 @@ from headrace.commands.push import checked, exported_by, saved_model_of
 from headrace.commands.session import Session
 from headrace.local import inspect
 from headrace.notebook import ModelView
-from testing.registry_server import RegistryServer
+from testing.registry_process import RegistryProcess
 from testing.warm_python import called
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-_DEFINITION = b"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {x: {type: numeric}}\n"
-_SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[RegistryServer]:
+def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
     """With stream s and model m."""
-    server = RegistryServer(tmp_path / "registry")
+    server = RegistryProcess(tmp_path / "registry")
     server.start()
-    with closing(RegistryClient(server.address, timeout_seconds=30.0)) as client:
-        client.register_stream("s", json.dumps(_SCHEMA))
-        client.register_model("m", stream="s", files={"model.yaml": _DEFINITION}, by="test")
+    server.add_model("m")
     yield server
-    server.stop()
-
-
-def register_version(registry: RegistryServer, folder: Path) -> int:
-    """The folder's files as the next version of m, which goes into production."""
-    with closing(RegistryClient(registry.address, timeout_seconds=30.0)) as client:
-        known = client.get_model("m")
-        start = 10 * known.newest_version
-        client.plan_round(
-            RoundPlan(
-                model="m",
-                sequence=known.round_sequence + 1,
-                parent_version=known.newest_version,
-                stream="s",
-                schema_version=1,
-                ranges=(OffsetRange(0, start, start + 10),),
-                definition_digest=known.definition_digest,
-                configuration={"requested": {"allow_signature_change": True}},
-                configuration_digest="c",
-                code_digest="c",
-                seed=7,
-                example_count=10,
-                trigger="manual",
-                last_event_at=1.0,
-            )
-        )
-        lease = client.lease_round("test", ttl_seconds=60.0)
-        assert lease is not None
-        draft = VersionDraft("weights", {"candidate": {}}, Gate(), 10, 0, 0, manifest_of(folder), 1, {}, {})
-        client.upload(folder, draft.files)
-        return client.register_version(lease, draft).version
+    server.kill()
 
 
 def save(folder: Path) -> None:
@@ -97,9 +59,6 @@ def save(folder: Path) -> None:
     (extra / "headrace_inputs.json").write_text(
         json.dumps({"serving_default": {"features": CALLED, "padding": {"tags": "\uffff"}}})
     )
-    for name in ("double", "triple"):  # No version is without a checkpoint.
-        (folder / name / "checkpoint").mkdir()
-        (folder / name / "checkpoint/state").write_text("weights")
 
 
 CALLED = [
@@ -171,13 +130,13 @@ def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 @pytest.mark.covers("est-predict", "fmt-savedmodel")
 def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
-    registry: RegistryServer, tmp_path: Path
+    registry: RegistryProcess, tmp_path: Path
 ) -> None:
     answer = tmp_path / "answer"
     called(save, answer, tmp_path)
     found, refusal = called(answers_to_frames, answer, tmp_path / "called")
     assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
-    assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
+    assert [registry.add_version("m", tmp_path / name / "saved_model") for name in ("double", "triple")] == [1, 2]
     told = called(answers, answer, registry.url, tmp_path / "into")
     here, refused = called(predicted_here, answer, registry.url, tmp_path)
     assert here == {"predictions": [3.0, -4.0], "version": 1}, "no replica has it, and version 2 is in production"
@@ -186,7 +145,7 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
     assert (tmp_path / "into/saved_model/saved_model.pb").is_file()
 
 
-def test_what_cannot_be_loaded_is_said(registry: RegistryServer, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_said(registry: RegistryProcess, tmp_path: Path) -> None:
     url = registry.url
     with Client(Addresses(url, url, url, (url,)), timeout_seconds=30.0) as client:
         with pytest.raises(NotFound, match="has no version in production yet"):
@@ -206,7 +165,7 @@ def save_keras(path: Path, code: Path) -> None:
 @pytest.mark.covers("fmt-savedmodel")
 @pytest.mark.timeout(300)
 def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
-    registry: RegistryServer, tmp_path: Path
+    registry: RegistryProcess, tmp_path: Path
 ) -> None:
     called(save_keras, tmp_path / "answer", tmp_path / "theirs.keras", tmp_path / "code.keras")
     with pytest.raises(InvalidInput, match="Lambda"), saved_model_of(tmp_path / "code.keras"):
@@ -247,7 +206,7 @@ with tf.Session() as session:
 @pytest.mark.covers("api-tf1-compat")
 @pytest.mark.timeout(300)
 def test_an_unmodified_script_of_tensorflow_1_trains_exports_and_is_registered_and_served(
-    registry: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    registry: RegistryProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "script.py").write_text(_SESSION_SCRIPT)
     directory = exported_by(tmp_path / "script.py", tmp_path / "out")
@@ -290,7 +249,7 @@ with tf.Graph().as_default(), tf.Session() as session:
 @pytest.mark.covers("eco-slim", "api-tf1-compat")
 @pytest.mark.timeout(300)
 def test_a_script_of_slim_trains_with_log_lines_and_its_export_is_registered(
-    registry: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    registry: RegistryProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "script.py").write_text(_SLIM_SCRIPT)
     directory = exported_by(tmp_path / "script.py", tmp_path / "out")

@@ -1,6 +1,5 @@
 """`headrace model engines`: ways of computing a version, measured, compared and one of them recommended."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -89,9 +88,7 @@ def test_variants_stand_in_a_table_and_one_that_cannot_run_says_why(run: Run, mo
 @pytest.mark.timeout(300)
 def test_a_variant_whose_answers_differ_is_told_and_not_recommended(run: Run, model: str) -> None:
     options = ["--signature", "noise", "--rows", "3", "--seconds", "0.05", "--only", "*, 1 thread"]
-    result = run("--json", "model", "engines", model, *options)
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.output)
+    found = run.json("model", "engines", model, *options)
     first, second = found["variants"]
     assert (first["name"], first["problem"], first["largest_difference"]) == (found["reference"], "", 0.0)
     assert {first["name"], second["name"]} == {"tensorflow, 1 thread", "oneDNN, 1 thread"}

@@ -49,9 +49,7 @@ def version(contents: Mapping[str, bytes], number: int = 2) -> dict[str, Any]:
 @pytest.mark.covers("fmt-savedmodel", "fmt-metagraph")
 def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run: Run) -> None:
     server.will_answer_all(version({"saved_model/saved_model.pb": GRAPH, "checkpoint/state.json": b"{}"}), GRAPH)
-    result = run("model", "show", "m@2", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.output)
+    found = run.json("model", "show", "m@2")
     assert (found["tags"], found["producer"], found["operations"]) == ([["serve"]], "2.21.0", 2)
     assert found["signatures"]["serving_default"]["inputs"] == {"x": {"dtype": "float32", "shape": [-1]}}
     assert found["files"] == {"saved_model.pb": len(GRAPH)}
@@ -81,10 +79,10 @@ def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Serv
 def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "saved_model.pb").write_bytes(saved_model(operations=("MatMul", "MatMul", "PyFunc")))
-    found = json.loads(run("--json", "model", "ops", str(tmp_path / "own")).output)
+    found = run.json("model", "ops", str(tmp_path / "own"))
     assert found["operations"] == {"MatMul": 2, "PyFunc": 1}
     assert "calls Python" in found["cannot_be_served"][0]
-    nodes = json.loads(run("--json", "model", "graph", str(tmp_path / "own"), "--op", "PyFunc").output)
+    nodes = run.json("model", "graph", str(tmp_path / "own"), "--op", "PyFunc")
     assert [node["name"] for node in nodes] == ["node_2"]
     (tmp_path / "own" / "saved_model.pb").write_bytes(b"cut short")
     result = run("model", "signatures", str(tmp_path / "own"))
@@ -97,7 +95,7 @@ def test_a_checkpoint_lists_its_tensors(server: Server, run: Run) -> None:
     one = weights(model__a=np.array([3.0, 4.0], np.float32), model__gone=np.zeros(1), optimizer__a=np.zeros(2))
     state = b'{"frozen": ["model/gone"]}'
     server.will_answer_all(version({"checkpoint/weights.npz": one, "checkpoint/state.json": state}, 1), one, state)
-    shown = json.loads(run("--json", "checkpoint", "show", "m@1").output)
+    shown = run.json("checkpoint", "show", "m@1")
     assert shown["tensors"]["model/a"] == {"dtype": "float32", "shape": [2], "norm": 5.0, "trainable": True}
     assert not shown["tensors"]["model/gone"]["trainable"]
     assert "trainable" not in shown["tensors"]["optimizer/a"]
@@ -109,7 +107,7 @@ def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run
     content = weights(**{f"statistics__item__{part}": np.array(values) for part, values in parts.items()})
     for _ in range(2):
         server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
-    assert json.loads(run("--json", "checkpoint", "show", "m@2").output)["vocabularies"] == {
+    assert run.json("checkpoint", "show", "m@2")["vocabularies"] == {
         "item": {"rows": 2, "candidates": 1, "admitted": 1, "expired": 2, "evicted": 3, "rounds": 4, "examples": 90}
     }
     assert "item: 2 rows, 1 candidates, 1 admitted, 2 expired, 3 evicted" in run("checkpoint", "show", "m@2").output
@@ -122,7 +120,7 @@ def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: S
     server.will_answer(200, version(files))
     for shard in shards:
         server.will_answer(200, shard)
-    shown = json.loads(run("--json", "checkpoint", "show", "m@2").output)["tensors"]
+    shown = run.json("checkpoint", "show", "m@2")["tensors"]
     assert {path: one["shard"] for path, one in shown.items()} == {
         "model/a": "weights-00001-of-00002.npz",
         "model/b": "weights-00002-of-00002.npz",
@@ -144,7 +142,7 @@ def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> 
 def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:
     model = tmp_path / "model"
     subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, str(model)], check=True, capture_output=True, timeout=200)
-    cost = json.loads(run("--json", "model", "cost", str(model)).output)
+    cost = run.json("model", "cost", str(model))
     assert cost["flops"] == {"serving_default": 16}
     assert sum(cost["parameters"].values()) == 8
     assert cost["latency"]["milliseconds"].keys() == {"1", "16", "256"}
@@ -182,9 +180,7 @@ def test_a_table_is_exported_for_the_projector_with_its_words_in_order(
     server.will_answer(200, version(files))
     for content in files.values():
         server.will_answer(200, content)
-    result = run("--json", "checkpoint", "export", "m@2", "--projector", "route", "--to", str(tmp_path / "out"))
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["rows"] == 3
+    assert run.json("checkpoint", "export", "m@2", "--projector", "route", "--to", str(tmp_path / "out"))["rows"] == 3
     rows = [line.split("\t") for line in (tmp_path / "out" / "vectors.tsv").read_text().splitlines()]
     assert np.array_equal(np.array(rows, np.float64).astype(np.float32), table), "every bit"
     assert (tmp_path / "out" / "labels.tsv").read_text().splitlines() == ["LYS", "NCE EST", "bucket 0"]
@@ -211,9 +207,7 @@ model.export(sys.argv[1], verbose=False)
 @pytest.mark.covers("tb-graph")
 def test_the_graph_is_written_for_tensorboard_with_nodes_grouped_by_layer(run: Run, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _WRITE_A_KERAS_MODEL, str(tmp_path / "m")], check=True, capture_output=True)
-    result = run("--json", "model", "graph", str(tmp_path / "m"), "--events", str(tmp_path / "events"))
-    assert result.exit_code == 0, result.output
-    (path,) = json.loads(result.output)["files"]
+    (path,) = run.json("model", "graph", str(tmp_path / "m"), "--events", str(tmp_path / "events"))["files"]
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.compat.proto.graph_pb2 import GraphDef
 

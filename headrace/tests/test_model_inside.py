@@ -62,9 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, warm_python: None) -> Path:
 
 
 def _json(run: Run, *arguments: str) -> dict[str, Any]:
-    result = run("--json", "model", *arguments)
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.output))
+    return dict(run.json("model", *arguments))
 
 
 @pytest.mark.covers("fmt-surgery")

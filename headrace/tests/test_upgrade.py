@@ -12,7 +12,7 @@ from common.errors import Conflict, InvalidInput
 from headrace import Addresses, Client
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.tests.test_load_model import registry  # noqa: F401  # a fixture
-from testing.registry_server import RegistryServer
+from testing.registry_process import RegistryProcess
 from testing.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("warm_python")
@@ -39,7 +39,7 @@ _CONTRIB = "import tensorflow as tf\nlayer = tf.contrib.layers.fully_connected(1
 @pytest.mark.covers("api-tf1-compat")
 @pytest.mark.timeout(300)
 def test_an_upgraded_script_runs_and_its_export_is_registered(
-    registry: RegistryServer,  # noqa: F811
+    registry: RegistryProcess,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     script, new, exported = tmp_path / "old.py", tmp_path / "new", tmp_path / "exported"

@@ -6,6 +6,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,16 @@ from services.serving.tests.support.contract_server import (
 )
 from services.serving.tests.support.manager_process import ManagerProcess
 from services.serving.tests.support.queue_asker import Asker
-from services.serving.tests.support.registry_process import RegistryProcess
-from services.serving.tests.support.runner_process import Zygote
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from testing.processes import is_running
 from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
 from testing.shared_folder import filled_once
 
 _LOOKUP = Path(__file__).parents[3] / "examples/lookup"
 StartManager = Callable[..., ManagerProcess]
+StartRunner = Callable[..., RunnerProcess]
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +80,20 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     started.stop()
 
 
+@pytest.fixture
+def start_runner(zygote: Zygote, redis_server: RedisServer) -> Iterator[StartRunner]:
+    """start_runner(DIRECTORY, ...) as Zygote.start_runner has it; those that still run at the end leave in order."""
+    started: list[RunnerProcess] = []
+
+    def start(directory: Path, **given: Any) -> RunnerProcess:
+        started.append(zygote.start_runner(redis_server.url, directory, **given))
+        return started[-1]
+
+    yield start
+    statuses = [runner.leave() for runner in started if is_running(runner.pid)]
+    assert statuses == [0] * len(statuses)
+
+
 def _as_if_installed(project: Path, site: Path) -> str:
     """What has to come before sys.path so that a project and its entry points are found."""
     described = tomllib.loads((project / "pyproject.toml").read_text())["project"]
@@ -119,18 +136,25 @@ def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
 
 @pytest.fixture
 def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryProcess) -> Iterator[StartManager]:
-    """Starts managers with the settings given; none of them outlives the test."""
+    """start_manager(SAVED_MODEL, load_attempts="2") starts a manager with the settings given; with a SavedModel, it
+    serves that as version 1 of m when the call returns. Those that still run at the end are stopped in order."""
     started: list[ManagerProcess] = []
 
-    def start(*, front_room_bytes: int = 0, **settings: str) -> ManagerProcess:
+    def start(saved_model: Path | None = None, *, front_room_bytes: int = 0, **settings: str) -> ManagerProcess:
         manager = ManagerProcess(
             tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address,
             front_room_bytes=front_room_bytes, **settings,
         )  # fmt: skip
+        if saved_model is not None:
+            registry.add_version("m", saved_model)
         manager.start()
         started.append(manager)
+        if saved_model is not None:
+            manager.wait_available("m", 1, "production")
         return manager
 
     yield start
+    statuses = [manager.stop() for manager in started if manager.process.poll() is None]
     for manager in started:
         manager.kill()
+    assert statuses == [0] * len(statuses)

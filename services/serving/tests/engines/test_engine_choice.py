@@ -16,10 +16,10 @@ from services.serving.front.model_info import version_json
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
 
 FASTER = ("litert", "onnxruntime")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_python")]
@@ -180,4 +180,3 @@ def test_a_replica_is_set_to_an_engine_shows_the_reasons_and_keeps_conversions_b
     assert shown["engine"].startswith("litert; ")
     assert shown["engine_reasons"]["serving_default"].startswith("runs on litert (")
     assert len(list((tmp_path / "serving/engines/m").glob("*/litert/result.json"))) == 1
-    assert manager.stop() == 0

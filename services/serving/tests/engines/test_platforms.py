@@ -6,24 +6,24 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xgboost
 
+from services.serving.engines.platforms.loading import LoadRequest
 from services.serving.options.model_options import EngineOptions, ModelOptions
+from services.serving.tests.conftest import StartRunner
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.tests.support.runner_process import RunnerProcess
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import read_tensor
+from services.serving.wire.prediction import RequestFailed, read_tensor
 from testing.redis_server import RedisServer
+from testing.warm_python import called
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-
-
-def start(zygote: Zygote, redis: RedisServer, directory: Path, platform: str) -> RunnerProcess:
-    return zygote.start_runner(redis.url, directory, options=ModelOptions(platform=platform))
 
 
 def failure(runner: RunnerProcess) -> tuple[int, str]:
@@ -40,31 +40,25 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.covers("srv-custom-servable")
 def test_a_lookup_table_is_served_with_batches_and_warm_up(
-    zygote: Zygote, redis_server: RedisServer, table: Path
+    start_runner: StartRunner, asker: Asker, table: Path
 ) -> None:
-    runner = start(zygote, redis_server, table, "lookup").serve()
+    runner = start_runner(table, options=ModelOptions(platform="lookup")).serve()
     assert runner.ready["engine"] == "lookup table"
     assert runner.ready["notes"] == ["warmed up with made-up inputs: serving_default"]
-    asker = Asker(redis_server.url, "m")
     airports = [[b"JFK", b"EWR"], [b"LGA"]]
     asker.enqueue(*(request(b"%d" % i, {"keys": np.array(keys, object)}) for i, keys in enumerate(airports)))
     replies = asker.wait_for(b"0", b"1")
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[12.5, -1.0], [9.0]]
-    assert runner.leave() == 0
 
 
-def test_what_goes_wrong_in_a_platform_fails_the_load_with_its_words(
-    zygote: Zygote, redis_server: RedisServer, table: Path
-) -> None:
+def test_what_goes_wrong_in_a_platform_fails_the_load_with_its_words(start_runner: StartRunner, table: Path) -> None:
     (table / "table.json").write_text("{}")
-    code, message = failure(start(zygote, redis_server, table, "lookup"))
+    code, message = failure(start_runner(table, options=ModelOptions(platform="lookup")))
     assert (code, message) == (2, "platform \"lookup\" cannot load version 1: KeyError: 'table'")
 
 
-def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
-    zygote: Zygote, redis_server: RedisServer, table: Path
-) -> None:
-    code, message = failure(start(zygote, redis_server, table, "spreadsheet"))
+def test_a_platform_that_is_not_there_is_refused_with_those_that_are(start_runner: StartRunner, table: Path) -> None:
+    code, message = failure(start_runner(table, options=ModelOptions(platform="spreadsheet")))
     assert code == Code.INVALID_ARGUMENT
     assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, tflite, xgboost'
 
@@ -72,7 +66,7 @@ def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
 @pytest.mark.covers("srv-xgboost")
 @pytest.mark.parametrize("name", ["model.json", "model.ubj"])
 def test_an_xgboost_model_answers_what_xgboost_answers(
-    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, name: str
+    start_runner: StartRunner, asker: Asker, tmp_path: Path, name: str
 ) -> None:
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((200, 4)).astype(np.float32)
@@ -82,16 +76,14 @@ def test_an_xgboost_model_answers_what_xgboost_answers(
         {"objective": "multi:softprob", "num_class": 3, "nthread": 1}, xgboost.DMatrix(rows, labels), 5
     )
     booster.save_model(tmp_path / name)
-    runner = start(zygote, redis_server, tmp_path, "xgboost").serve()
+    runner = start_runner(tmp_path, options=ModelOptions(platform="xgboost")).serve()
     assert runner.ready["engine"].startswith("xgboost ")
-    asker = Asker(redis_server.url, "m")
     reply = asker.ask(request(b"a", {"features": rows[:9]}))
     np.testing.assert_allclose(read_tensor(reply.outputs[0]), booster.predict(xgboost.DMatrix(rows[:9])))
     wrong = asker.ask(request(b"b", {"features": rows[:9, :3]}))
     assert (wrong.error_code, wrong.error_message) == (
         Code.INVALID_ARGUMENT, "features has shape [9, 3], expected [n, 4]",
     )  # fmt: skip
-    assert runner.leave() == 0
 
 
 def _damaged(booster: xgboost.Booster, key: str, value: int) -> bytes:
@@ -100,10 +92,20 @@ def _damaged(booster: xgboost.Booster, key: str, value: int) -> bytes:
     return json.dumps(model).encode()
 
 
+def _refusals_of_xgboost(folders: Sequence[Path]) -> list[tuple[int, str]]:
+    """Code and message of each load, all in the process that calls this."""
+    from services.serving.engines.platforms.xgboost_platform import load
+
+    found: list[tuple[int, str]] = []
+    for folder in folders:
+        with pytest.raises(RequestFailed) as refused:
+            load(LoadRequest("m", 1, folder, ModelOptions(platform="xgboost")))
+        found.append((refused.value.code, refused.value.message))
+    return found
+
+
 @pytest.mark.covers("srv-xgboost")
-def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(
-    zygote: Zygote, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(start_runner: StartRunner, tmp_path: Path) -> None:
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, rows[:, 0]), 1)
     whole = bytes(booster.save_raw("ubj"))
@@ -115,17 +117,20 @@ def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(
         "the file is damaged: ": ("model.json", _damaged(booster, "left_children", 0)),
         "damaged": ("model.json", _damaged(booster, "split_indices", 10**6)),
     }
-    for number, (words, (name, content)) in enumerate(cases.items()):
-        folder = tmp_path / str(number)
+    folders = [tmp_path / str(number) for number in range(len(cases))]
+    for folder, (name, content) in zip(folders, cases.values(), strict=True):
         folder.mkdir()
         (folder / name).write_bytes(content)
-        code, message = failure(start(zygote, redis_server, folder, "xgboost"))
-        assert code == Code.FAILED_PRECONDITION
-        assert words in message
+    code, message = failure(start_runner(folders[0], options=ModelOptions(platform="xgboost")))
+    found = called(_refusals_of_xgboost, tmp_path / "answer", folders)
+    assert found[0] == (code, message)
+    for words, refusal in zip(cases, found, strict=True):
+        assert refusal[0] == Code.FAILED_PRECONDITION
+        assert words in refusal[1]
 
 
-def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: RedisServer, tmp_path: Path) -> None:
-    code, message = failure(start(zygote, redis_server, tmp_path, "xgboost"))
+def test_an_xgboost_version_without_a_model_fails(start_runner: StartRunner, tmp_path: Path) -> None:
+    code, message = failure(start_runner(tmp_path, options=ModelOptions(platform="xgboost")))
     assert code == Code.FAILED_PRECONDITION
     assert message.endswith("has neither model.json nor model.ubj")
 
@@ -133,33 +138,33 @@ def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: 
 @pytest.mark.covers("srv-flags", "fmt-savedmodel")
 @pytest.mark.parametrize(("tags", "outputs"), [(("serve",), [2.0, 4.0]), (("gpu", "serve"), [3.0, 6.0])])
 def test_tags_choose_a_graph_of_a_saved_model_that_has_several(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tags: tuple[str, ...], outputs: list[float]
+    start_runner: StartRunner,
+    redis_server: RedisServer,
+    saved_models: Path,
+    tags: tuple[str, ...],
+    outputs: list[float],
 ) -> None:
     options = ModelOptions(engine=EngineOptions(saved_model_tags=tags))
-    runner = zygote.start_runner(redis_server.url, saved_models / "several_tags", options=options).serve()
+    start_runner(saved_models / "several_tags", options=options).serve()
     reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([1, 2], "<f4")}))
     assert read_tensor(reply.outputs[0]).tolist() == outputs
-    assert runner.leave() == 0
 
 
 @pytest.mark.covers("srv-flags")
-def test_tags_that_no_graph_has_fail_the_load_by_name(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
-) -> None:
+def test_tags_that_no_graph_has_fail_the_load_by_name(start_runner: StartRunner, saved_models: Path) -> None:
     options = ModelOptions(engine=EngineOptions(saved_model_tags=("tpu",)))
-    _, message = failure(zygote.start_runner(redis_server.url, saved_models / "several_tags", options=options))
+    _, message = failure(start_runner(saved_models / "several_tags", options=options))
     assert "tpu" in message
 
 
 @pytest.mark.covers("srv-custom-servable", "fmt-tflite")
 def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path
+    start_runner: StartRunner, asker: Asker, saved_models: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "1").mkdir()
     shutil.copy(saved_models / "lite.tflite", tmp_path / "1" / "any name.tflite")
-    runner = start(zygote, redis_server, tmp_path / "1", "tflite").serve()
+    runner = start_runner(tmp_path / "1", options=ModelOptions(platform="tflite")).serve()
     assert runner.ready["engine"] == "litert, any name.tflite"
-    asker = Asker(redis_server.url, "m")
     rows = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]]
     asker.enqueue(*(request(b"%d" % i, {"x": np.array(value, "<f4")}) for i, value in enumerate(rows)))
     replies = asker.wait_for(b"0", b"1")
@@ -167,7 +172,6 @@ def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
     refused = asker.ask(request(b"2", {"x": np.ones((1, 3), "<f4")}))
     assert refused.error_code == Code.INVALID_ARGUMENT
     assert "shape" in refused.error_message
-    assert runner.leave() == 0
 
 
 @pytest.mark.covers("srv-custom-servable")
@@ -176,11 +180,11 @@ def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
     [({"a.tflite": b"", "b.tflite": b""}, "a.tflite, b.tflite"), ({"model.tflite": b"no"}, "litert")],
 )
 def test_a_tflite_folder_that_cannot_be_served_says_why(
-    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, files: dict[str, bytes], words: str
+    start_runner: StartRunner, tmp_path: Path, files: dict[str, bytes], words: str
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    code, message = failure(start(zygote, redis_server, tmp_path, "tflite"))
+    code, message = failure(start_runner(tmp_path, options=ModelOptions(platform="tflite")))
     assert code == Code.FAILED_PRECONDITION
     assert words in message
 
@@ -189,7 +193,7 @@ def test_a_tflite_folder_that_cannot_be_served_says_why(
 @pytest.mark.timeout(300)  # a compiler on a busy machine
 @pytest.mark.needs("g++")
 def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
-    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, triple_library: Path
+    start_runner: StartRunner, redis_server: RedisServer, tmp_path: Path, triple_library: Path
 ) -> None:
     module = "services.serving.tests.support.custom_op_model"
     done = subprocess.run(
@@ -199,13 +203,13 @@ def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     options = ModelOptions(engine=EngineOptions(engine="auto"))
-    runner = zygote.start_runner(redis_server.url, tmp_path / "1", options=options).serve()
+    runner = start_runner(tmp_path / "1", options=options).serve()
     reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([1, 2], "<f4")}))
     assert read_tensor(reply.outputs[0]).tolist() == [3.0, 6.0]
     assert runner.ready["engine"] == "session, single-threaded executor"
     assert runner.leave() == 0
     (tmp_path / "1/assets.extra/custom_ops.txt").unlink()
-    _, message = failure(zygote.start_runner(redis_server.url, tmp_path / "1"))
+    _, message = failure(start_runner(tmp_path / "1"))
     assert "HeadraceTriple" in message
 
 
@@ -222,13 +226,13 @@ def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
     ],
 )
 def test_a_library_that_cannot_be_loaded_fails_the_load(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path, line: str, words: str
+    start_runner: StartRunner, saved_models: Path, tmp_path: Path, line: str, words: str
 ) -> None:
     directory = shutil.copytree(saved_models / "affine/1", tmp_path / "1")
     (directory / "assets.extra").mkdir()
     (directory / "assets.extra/custom_ops.txt").write_text(f"{line}\n")
     (directory / "assets.extra/broken.so").write_bytes(b"no library")
-    code, message = failure(zygote.start_runner(redis_server.url, directory))
+    code, message = failure(start_runner(directory))
     assert code == Code.FAILED_PRECONDITION
     assert words in message
 
@@ -242,13 +246,9 @@ def test_a_library_that_cannot_be_loaded_fails_the_load(
     ],
 )
 def test_tensorflow_is_compiled_or_given_threads_when_asked(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, options: EngineOptions, kind: str
+    start_runner: StartRunner, asker: Asker, saved_models: Path, options: EngineOptions, kind: str
 ) -> None:
-    runner = zygote.start_runner(
-        redis_server.url, saved_models / "network", options=ModelOptions(engine=options)
-    ).serve()
+    runner = start_runner(saved_models / "network", options=ModelOptions(engine=options)).serve()
     assert runner.ready["engine"] == kind
-    asker = Asker(redis_server.url, "m")
     reply = asker.ask(request(b"a", {"x": np.ones((2, 64), "<f4")}))
     assert np.allclose(read_tensor(reply.outputs[0]).sum(axis=1), 1.0)
-    assert runner.leave() == 0

@@ -280,15 +280,16 @@ def test_while_requests_are_refused_the_next_ones_are_not_even_parsed(
         assert post(b"no JSON") == 400, "the pressure is over as far as the front knows"
 
 
-def test_the_bound_holds_for_what_other_fronts_enqueued_too(front: FrontThread, redis_server: RedisServer) -> None:
-    asker = Asker(redis_server.url, "m")
+def test_the_bound_holds_for_what_other_fronts_enqueued_too(
+    front: FrontThread, redis_server: RedisServer, asker: Asker
+) -> None:
     with held_back(redis_server):
         asker.enqueue(*(request(name, {"x": np.ones((1, 2), "<f4")}) for name in (b"a", b"b")))
         answer = predict(front, [[1, 2]])
         assert (answer.status_code, answer.json()) == (503, {"error": BATCHES_FULL})
 
 
-def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> None:
+def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer, asker: Asker) -> None:
     runs: list[object] = []
 
     def note(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
@@ -299,7 +300,6 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
         runner.answers.clear()
         codes: list[tuple[int, str]] = []
         submit(front, codes)
-        asker = Asker(redis_server.url, "m")
         wait_until(lambda: asker.pending_at("replica/m/3/1") == 1)  # the runner holds this one
         for seconds in (0.2, 0.3):
             with pytest.raises(httpx.ReadTimeout):
@@ -312,10 +312,9 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
     assert runs == [[[1.0, 2.0]]]
 
 
-def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server: RedisServer) -> None:
+def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server: RedisServer, asker: Asker) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
         FakeRunner(redis_server.url, row_sums).renew()
-        asker = Asker(redis_server.url, "m")
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
             call = predict_stub(channel).future(predict_request([1, 2]), timeout=60)
             wait_until(lambda: asker.queue_length() == 1)

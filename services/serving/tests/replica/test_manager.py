@@ -12,11 +12,11 @@ import pytest
 
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
 from testing.processes import is_running
+from testing.registry_process import RegistryProcess
 from testing.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("warm_python")
@@ -41,9 +41,8 @@ def has_new_runner(old_pid: int, state: ReplicaState) -> bool:
 def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_process_ends(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    first = manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1")
+    first = manager.version("m", 1)
     assert first.signatures["serving_default"].inputs["x"].shape == (-1, 3)
     assert asker.ask(request(b"a", x(5))).version == 1
     assert asker.ask(request(b"b", x(5)), target="version/1").version == 1
@@ -60,7 +59,6 @@ def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_proces
     manager.wait_available("m", 1, "production")
     manager.wait_state("m", 2, ServingState.END)
     assert asker.ask(request(b"d", x(5))).version == 1
-    assert manager.stop() == 0
 
 
 def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
@@ -76,9 +74,7 @@ def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
 def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager(load_attempts="2")
-    manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1", load_attempts="2")
     registry.add_version("m", break_model(saved_models / "affine/2", tmp_path / "broken"))
     broken = manager.wait_state("m", 2, ServingState.END)
     assert broken.error_code
@@ -92,7 +88,6 @@ def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
     registry.add_version("m", saved_models / "affine/3")
     manager.wait_available("m", 3, "production")
     assert asker.ask(request(b"b", x(1))).version == 3
-    assert manager.stop() == 0
 
 
 def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
@@ -111,7 +106,6 @@ def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
         replies = asker.wait_for(*turn_names)
         assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(100)]
     assert asker.queue_length() == 0
-    assert manager.stop() == 0
 
 
 def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_being_served(
@@ -132,15 +126,12 @@ def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_bei
     registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
     manager.wait_until(lambda state: manager.version("m", 2).aliases == ("production",), "the label being let go")
     assert asker.servers("alias/stable") == []
-    assert manager.stop() == 0
 
 
 def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_it_is_back(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1")
     registry.kill()
     assert asker.ask(request(b"a", x(1))).version == 1
     manager.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
@@ -148,7 +139,6 @@ def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_i
     manager.wait_until(lambda state: state.notice == "", "the notice going")
     registry.add_version("m", saved_models / "affine/2")
     manager.wait_available("m", 2, "production")
-    assert manager.stop() == 0
 
 
 def test_a_manager_that_starts_while_the_registry_is_away_serves_what_it_has_and_mends_what_is_damaged_later(
@@ -187,15 +177,12 @@ def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself
     registry.start()
     manager.wait_available("m", 1, "production")
     state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
-    assert manager.stop() == 0
 
 
 def test_a_version_that_never_finishes_loading_holds_up_nobody(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager(parallel_loads="1")
-    manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1", parallel_loads="1")
     registry.add_version("m", saved_models / "endless")
     manager.wait_state("m", 2, ServingState.LOADING)
     registry.add_model("other")
@@ -206,7 +193,6 @@ def test_a_version_that_never_finishes_loading_holds_up_nobody(
     registry.client.rollback("m", by="test", reason="it never comes")
     manager.wait_state("m", 2, ServingState.END)
     assert manager.wait_available("m", 1, "production").runner_pid
-    assert manager.stop() == 0
 
 
 def test_a_crash_while_loading_is_answered_by_the_default_executor_and_a_load_that_takes_too_long_is_given_up(
@@ -218,22 +204,18 @@ def test_a_crash_while_loading_is_answered_by_the_default_executor_and_a_load_th
     # The first attempt crashed; the second one went as far as the model lets it.
     assert ended.error_message == "it was not ready after 5 s"
     assert not ended.runner_pid
-    assert manager.stop() == 0
 
 
 def test_a_runner_that_is_stuck_in_its_model_is_ended_and_the_request_answered_with_an_error(
-    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+    start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "checked")
-    manager = start_manager(run_timeout_seconds="1")
-    manager.wait_available("m", 1, "production")
+    start_manager(saved_models / "checked", run_timeout_seconds="1")
     stuck = request(b"stuck", {"x": np.ones(1, "<f4"), "steps": np.array([10**12], "<i8")})
     good = request(b"good", {"x": np.ones(1, "<f4"), "steps": np.zeros(1, "<i8")})
     asker.enqueue(stuck, good)
     answer, other = asker.wait_for(b"stuck", b"good")
     assert (answer.error_code, other.error_code) == (Code.INTERNAL, 0)
     assert asker.queue_length() == 0
-    assert manager.stop() == 0
 
 
 def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_was_killed(
@@ -255,11 +237,10 @@ def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_
 
 
 def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
-    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+    start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    before = manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1")
+    before = manager.version("m", 1)
     zygote = psutil.Process(before.runner_pid).parent()
     assert zygote is not None
     asker.enqueue(*(request(b"%d" % i, x(i)) for i in range(50)))
@@ -267,18 +248,14 @@ def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
     manager.wait_until(functools.partial(has_new_runner, before.runner_pid), "a new runner")
     replies = asker.wait_for(*(b"%d" % i for i in range(50)))
     assert [reply.error_code for reply in replies] == [0] * 50
-    assert manager.stop() == 0
 
 
 def test_a_manager_goes_on_while_its_front_is_too_busy_to_read_and_tells_it_the_newest_afterwards(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager(front_room_bytes=1)
-    manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1", front_room_bytes=1)
     for version in (2, 3):  # Each of them changes what the front is told, which it does not read.
         registry.add_version("m", saved_models / f"affine/{version}")
         assert asker.ask(request(b"%d" % version, x(5)), target=f"version/{version}").version == version
     manager.wait_available("m", 3, "production")
     manager.wait_state("m", 2, ServingState.END)
-    assert manager.stop() == 0

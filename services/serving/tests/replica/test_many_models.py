@@ -15,10 +15,10 @@ import pytest
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.standalone_server import StandaloneServer
 from services.serving.wire.replica_state import ReplicaState
 from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _MODELS = 8

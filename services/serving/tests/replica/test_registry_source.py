@@ -7,8 +7,8 @@ import pytest
 from common.process.pace import UNLIMITED
 from services.serving.replica.sources.registry_source import RegistrySource
 from services.serving.replica.versions_wanted import Wanted
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.replica_state import Split
+from testing.registry_process import RegistryProcess
 from testing.saved_models import saved_model
 from testing.waiting import wait_until
 

@@ -13,11 +13,11 @@ from services.serving.tests.conftest import StartManager
 from services.serving.tests.replica.test_swap import Load, serves_only
 from services.serving.tests.support.manager_process import ManagerProcess
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.same_program import expected
 from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
 from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
 from testing.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("warm_python")
@@ -35,9 +35,8 @@ def has_another_runner(manager: ManagerProcess, version: int, old_pid: int, stat
 def test_no_prediction_fails_while_states_are_swapped_and_rolled_back_in_one_process(
     redis_server: RedisServer, registry: RegistryProcess, start_manager: StartManager, same_program: Path
 ) -> None:
-    registry.add_version("m", same_program / "1")
-    manager = start_manager()
-    first = manager.wait_available("m", 1, "production")
+    manager = start_manager(same_program / "1")
+    first = manager.version("m", 1)
     assert first.loaded == "program"
     load = Load(redis_server.url, thousands=1.1)
     load.start()
@@ -53,7 +52,6 @@ def test_no_prediction_fails_while_states_are_swapped_and_rolled_back_in_one_pro
     assert load.finished
     assert load.wrong == []
     assert {1, 2, 3, 4} <= set(load.versions)
-    assert manager.stop() == 0
 
 
 def test_labels_share_a_runner_and_another_program_has_its_own(
@@ -79,15 +77,13 @@ def test_labels_share_a_runner_and_another_program_has_its_own(
     manager.wait_state("m", 3, ServingState.END)
     assert manager.version("m", 2).state is ServingState.AVAILABLE
     assert asker.ask(request(b"still", x(0)), target="alias/second").version == 2
-    assert manager.stop() == 0
 
 
 def test_a_damaged_state_is_given_up_with_its_reason_and_the_next_one_is_taken(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, same_program: Path
 ) -> None:
-    registry.add_version("m", same_program / "1")
-    manager = start_manager(load_attempts="2")
-    first = manager.wait_available("m", 1, "production")
+    manager = start_manager(same_program / "1", load_attempts="2")
+    first = manager.version("m", 1)
     registry.add_version("m", same_program / "flipped")
     broken = manager.wait_state("m", 2, ServingState.END)
     assert "Checksum does not match" in broken.error_message
@@ -95,7 +91,6 @@ def test_a_damaged_state_is_given_up_with_its_reason_and_the_next_one_is_taken(
     registry.add_version("m", same_program / "3")
     third = manager.wait_available("m", 3, "production")
     assert (third.loaded, third.runner_pid) == ("state", first.runner_pid)
-    assert manager.stop() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -123,7 +118,6 @@ def test_a_runner_that_dies_comes_back_with_all_its_states_and_what_it_held_is_a
         ]
     assert manager.version("m", 1).runner_pid == manager.version("m", 2).runner_pid
     wait_until(lambda: asker.queue_length() == 0, "everything being answered")
-    assert manager.stop() == 0
 
 
 def test_a_replica_that_starts_while_versions_come_arrives_at_the_newest(
@@ -137,7 +131,6 @@ def test_a_replica_that_starts_while_versions_come_arrives_at_the_newest(
     manager.wait_available("m", 9, "production")
     assert asker.ask(request(b"a", x(1))).version == 9
     manager.wait_until(functools.partial(serves_only, 9), "the others being gone")
-    assert manager.stop() == 0
 
 
 def test_a_runner_goes_on_reading_what_its_heir_does_not_read_yet() -> None:

@@ -18,9 +18,9 @@ from services.serving.options.settings import ServingSettings
 from services.serving.replica.sources.signed_versions import verifier, verify_folder
 from services.serving.replica.sources.version_files import VersionFiles
 from services.serving.tests.conftest import StartManager
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.codes import Code
 from services.serving.wire.replica_state import ServingState
+from testing.registry_process import RegistryProcess
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 CONTENTS = {"saved_model/saved_model.pb": b"graph", "saved_model/variables/data": b"weights", "checkpoint/x": b"x"}

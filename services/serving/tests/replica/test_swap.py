@@ -11,10 +11,10 @@ import pytest
 from protos import queue_pb2
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState
 from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _BURST, _PAUSE_SECONDS = 20, 0.01
@@ -69,9 +69,7 @@ class Load:
 def test_no_prediction_fails_while_versions_are_swapped_and_rolled_back_and_processes_and_memory_return(
     redis_server: RedisServer, registry: RegistryProcess, start_manager: StartManager, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    manager.wait_available("m", 1, "production")
+    manager = start_manager(saved_models / "affine/1")
     load = Load(redis_server.url)
     load.start()
     for version in (2, 3):
@@ -91,7 +89,6 @@ def test_no_prediction_fails_while_versions_are_swapped_and_rolled_back_and_proc
     zygote = runner.parent()
     assert zygote is not None
     assert zygote.children() == [runner]
-    assert manager.stop() == 0
 
 
 def serves_only(version: int, state: ReplicaState) -> bool:

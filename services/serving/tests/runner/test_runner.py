@@ -13,8 +13,9 @@ import redis
 
 from common.definition.inputs import INPUTS_PATH
 from protos import queue_pb2
+from services.serving.tests.conftest import StartRunner
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.tests.support.runner_process import RunnerProcess
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, queue_key, replies_key
 from services.serving.wire.prediction import read_tensor
@@ -28,15 +29,14 @@ def rows(*values: float) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def affine(zygote: Zygote, redis_server: RedisServer, saved_models: Path) -> RunnerProcess:
-    return zygote.start_runner(redis_server.url, saved_models / "affine/1", max_batch_size=4).serve()
+def affine(start_runner: StartRunner, saved_models: Path) -> RunnerProcess:
+    return start_runner(saved_models / "affine/1", max_batch_size=4).serve()
 
 
 def test_an_answer_holds_what_the_model_says_and_names_its_version(affine: RunnerProcess, asker: Asker) -> None:
     reply = asker.ask(request(b"a", rows(1, 2)))
     assert (reply.error_code, reply.version) == (0, 1)
     assert read_tensor(reply.outputs[0]).tolist() == [1001.0, 1002.0]
-    assert affine.leave() == 0
 
 
 def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: RunnerProcess, asker: Asker) -> None:
@@ -47,7 +47,6 @@ def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: Runner
     expected = [[1000.0 + value for value in range(i, i + size)] for i, size in enumerate(sizes)]
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == expected
     assert asker.queue_length() == 0
-    assert affine.leave() == 0
 
 
 def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
@@ -73,7 +72,6 @@ def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
     (reply,) = asker.wait_for(b"good")
     assert read_tensor(reply.outputs[0]).tolist() == [1001.0]
     wait_until(lambda: asker.queue_length() == 0)
-    assert affine.leave() == 0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,6 @@ def test_one_bad_request_fails_alone_and_says_what_was_expected(
     good, refused, fine = asker.wait_for(b"good", b"bad", b"fine")
     assert (good.error_code, fine.error_code, refused.error_code) == (0, 0, code)
     assert words in refused.error_message
-    assert affine.leave() == 0
 
 
 def test_the_graph_decides_about_a_shape_and_nobody_else_pays_for_it(affine: RunnerProcess, asker: Asker) -> None:
@@ -105,7 +102,6 @@ def test_the_graph_decides_about_a_shape_and_nobody_else_pays_for_it(affine: Run
     )
     replies = asker.wait_for(b"good", b"narrow", b"fine")
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1001.0], [1002.0], [1002.0]]
-    assert affine.leave() == 0
 
 
 def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words(
@@ -123,14 +119,12 @@ def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words
         "output tensor alias not found in signature: z Outputs expected to be in the set {y}."
     )
     assert twice.error_message == "duplicate output tensor alias: y"
-    assert affine.leave() == 0
 
 
 def test_a_row_that_the_graph_refuses_fails_without_its_batch(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, asker: Asker, saved_models: Path
 ) -> None:
-    runner = zygote.start_runner(redis_server.url, saved_models / "checked").serve()
-    asker = Asker(redis_server.url, "m")
+    start_runner(saved_models / "checked").serve()
     requests = [
         request(str(value).encode(), {"x": np.array([value], "<f4"), "steps": np.zeros(1, "<i8")})
         for value in (1, -1, 2)
@@ -139,22 +133,19 @@ def test_a_row_that_the_graph_refuses_fails_without_its_batch(
     replies = asker.wait_for(b"1", b"-1", b"2")
     assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
     assert "x must not be negative" in replies[1].error_message
-    assert runner.leave() == 0
 
 
 def test_a_request_past_its_deadline_is_dropped_and_not_run(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, asker: Asker, saved_models: Path
 ) -> None:
-    asker = Asker(redis_server.url, "m")
     now_micros = time.time_ns() // 1000
     asker.enqueue(
         request(b"late", rows(1), deadline_at_micros=now_micros - 1),
         request(b"good", rows(1), deadline_at_micros=now_micros + 60_000_000),
     )
-    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
+    start_runner(saved_models / "affine/1").serve()
     late, good = asker.wait_for(b"late", b"good")
     assert (late.error_code, good.error_code) == (Code.DEADLINE_EXCEEDED, 0)
-    assert runner.leave() == 0
 
 
 def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(affine: RunnerProcess, asker: Asker) -> None:
@@ -167,14 +158,12 @@ def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(affin
         assert reply.error_code == Code.INVALID_ARGUMENT
         assert "tensor parsing error: x" in reply.error_message
     assert asker.queue_length() == 0
-    assert affine.leave() == 0
 
 
 def test_outputs_without_a_batch_dimension_come_back_whole_for_each_request(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, asker: Asker, saved_models: Path
 ) -> None:
-    runner = zygote.start_runner(redis_server.url, saved_models / "shapes").serve()
-    asker = Asker(redis_server.url, "m")
+    start_runner(saved_models / "shapes").serve()
     values = np.array([1, 1, 4], "<f4")
     asker.enqueue(
         request(b"mean", {"x": values}),
@@ -186,7 +175,6 @@ def test_outputs_without_a_batch_dimension_come_back_whole_for_each_request(
     replies = asker.wait_for(b"mean", b"other mean", b"square", b"distinct", b"other distinct")
     results = [read_tensor(reply.outputs[0]).tolist() for reply in replies]
     assert results == [2.0, 3.0, 9.0, [1.0, 4.0], [2.0, 5.0]]
-    assert runner.leave() == 0
 
 
 def test_a_runner_reads_the_queues_it_was_told_to_and_no_others(affine: RunnerProcess, asker: Asker) -> None:
@@ -198,7 +186,6 @@ def test_a_runner_reads_the_queues_it_was_told_to_and_no_others(affine: RunnerPr
     assert asker.queue_length() == 1
     affine.serve()
     asker.wait_for(b"other")
-    assert affine.leave() == 0
 
 
 def test_sigterm_finishes_what_was_taken_and_ends_in_order(affine: RunnerProcess, asker: Asker) -> None:
@@ -210,36 +197,30 @@ def test_sigterm_finishes_what_was_taken_and_ends_in_order(affine: RunnerProcess
 
 
 def test_answers_survive_a_redis_that_dies_and_comes_back(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, redis_server: RedisServer, asker: Asker, saved_models: Path
 ) -> None:
-    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
-    asker = Asker(redis_server.url, "m")
+    start_runner(saved_models / "affine/1").serve()
     asker.ask(request(b"before", rows(1)))
     for turn in range(3):
         redis_server.kill()
         redis_server.start()
         reply = asker.ask_again(request(f"after {turn}".encode(), rows(1)))
         assert read_tensor(reply.outputs[0]).tolist() == [1001.0]
-    assert runner.leave() == 0
 
 
 def test_a_graph_that_the_single_threaded_executor_refuses_is_served_by_the_default_one(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, redis_server: RedisServer, saved_models: Path
 ) -> None:
-    runner = zygote.start_runner(redis_server.url, saved_models / "v1_control_flow").serve()
+    runner = start_runner(saved_models / "v1_control_flow").serve()
     assert runner.ready["engine"] == "session, default executor"
     reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([2], "<f4")}))
     assert read_tensor(reply.outputs[0]).tolist() == [4.0]
-    assert runner.leave() == 0
 
 
 def test_a_linger_makes_one_batch_of_what_comes_within_it(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    start_runner: StartRunner, asker: Asker, saved_models: Path
 ) -> None:
-    runner = zygote.start_runner(
-        redis_server.url, saved_models / "affine/1", batch_timeout_micros=20_000_000, max_batch_size=3
-    ).serve()
-    asker = Asker(redis_server.url, "m")
+    runner = start_runner(saved_models / "affine/1", batch_timeout_micros=20_000_000, max_batch_size=3).serve()
     for name in (b"a", b"b", b"c"):
         asker.enqueue(request(name, rows(1)))
     asker.wait_for(b"a", b"b", b"c")
@@ -247,21 +228,19 @@ def test_a_linger_makes_one_batch_of_what_comes_within_it(
     while counts["requests"] < 3:
         counts = runner.message("counts")
     assert counts["batches"] == 1
-    assert runner.leave() == 0
 
 
 def test_a_schema_beside_the_export_is_kept(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path, asker: Asker
+    start_runner: StartRunner, saved_models: Path, tmp_path: Path, asker: Asker
 ) -> None:
     directory = tmp_path / "1"
     shutil.copytree(saved_models / "affine/1", directory)
     (directory / INPUTS_PATH).parent.mkdir(exist_ok=True)
     feature = {"name": "x", "dtype": "float32", "shape": [3], "max": 9}
     (directory / INPUTS_PATH).write_text(json.dumps({"serving_default": {"features": [feature]}}))
-    runner = zygote.start_runner(redis_server.url, directory, max_batch_size=4).serve()
+    start_runner(directory, max_batch_size=4).serve()
     asker.enqueue(request(b"good", rows(1)), request(b"high", rows(2, 10)), request(b"flat", {"x": np.zeros(3, "<f4")}))
     good, high, flat = asker.wait_for(b"good", b"high", b"flat")
     assert read_tensor(good.outputs[0]).tolist() == [1001.0]
     assert high.error_message == 'input "x", row 1: the value 10.0 is not at most 9'
     assert flat.error_message == 'input "x" has shape [3], expected [n, 3]'
-    assert runner.leave() == 0

@@ -11,8 +11,9 @@ import pytest
 
 from common.process.memory import private_bytes
 from services.serving.options.model_options import EngineOptions, ModelOptions, WarmUpOptions
+from services.serving.tests.conftest import StartRunner
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.tests.support.runner_process import RunnerProcess
 from services.serving.tests.support.same_program import COUNT, DAMAGED, expected
 from services.serving.wire.keys import version_target
 from services.serving.wire.prediction import read_tensor
@@ -59,9 +60,9 @@ class Interleaved:
 
 
 @pytest.fixture
-def runner(zygote: Zygote, redis_server: RedisServer, same_program: Path) -> RunnerProcess:
+def runner(start_runner: StartRunner, same_program: Path) -> RunnerProcess:
     """Has version 1, and answers production with it."""
-    return zygote.start_runner(redis_server.url, same_program / "1").serve()
+    return start_runner(same_program / "1").serve()
 
 
 def x(value: float) -> dict[str, np.ndarray]:
@@ -86,7 +87,6 @@ def test_a_state_is_taken_beside_the_one_that_answers_and_named_by_its_answers(
     assert answer(asker, 5) == (1, expected(1, 5))
     runner.serve(production=2)
     assert answer(asker, 5) == (2, expected(2, 5))
-    assert runner.leave() == 0
 
 
 def test_requests_to_two_versions_that_are_taken_at_once_are_answered_by_their_own(
@@ -101,7 +101,6 @@ def test_requests_to_two_versions_that_are_taken_at_once_are_answered_by_their_o
     replies = asker.wait_for(*(name for _, _, name in names))
     found = [(reply.version, float(read_tensor(reply.outputs[0])[0])) for reply in replies]
     assert found == [(version, expected(version, value)) for version, value, _ in names]
-    assert runner.leave() == 0
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,6 @@ def test_a_damaged_state_fails_with_its_reason_and_harms_no_other(
     runner.load(4, same_program / "4")
     runner.serve(production=4)
     assert answer(asker, 7) == (4, expected(4, 7))
-    assert runner.leave() == 0
 
 
 def test_the_state_that_was_let_go_last_is_there_again_at_once(
@@ -154,7 +152,6 @@ def test_the_state_that_was_let_go_last_is_there_again_at_once(
     data.write_bytes(bytes(len(content)))
     assert "Checksum does not match" in runner.load(2, directory, event="failed")["message"]
     assert answer(asker, 6) == (3, expected(3, 6))
-    assert runner.leave() == 0
 
 
 def test_a_version_that_is_overtaken_is_dropped_once_no_queue_is_read_for_it(
@@ -170,13 +167,10 @@ def test_a_version_that_is_overtaken_is_dropped_once_no_queue_is_read_for_it(
     runner.channel.send({"drop": 2})
     assert runner.message("dropped")["version"] == 2
     assert answer(asker, 5) == (3, expected(3, 5))
-    assert runner.leave() == 0
 
 
-def test_a_further_state_costs_its_variables_and_gives_them_back(
-    zygote: Zygote, redis_server: RedisServer, same_program: Path
-) -> None:
-    runner = zygote.start_runner(redis_server.url, same_program / "large/1").serve("version/1")
+def test_a_further_state_costs_its_variables_and_gives_them_back(start_runner: StartRunner, same_program: Path) -> None:
+    runner = start_runner(same_program / "large/1").serve("version/1")
     at_first = private_bytes(runner.pid)
     sizes = []
     for _ in range(3):
@@ -189,7 +183,6 @@ def test_a_further_state_costs_its_variables_and_gives_them_back(
     assert max(sizes) <= 2 * (_LARGE_BYTES + _MOST_COPY_BYTES)
     spare = private_bytes(runner.pid) - at_first
     assert spare <= _LARGE_BYTES + _MOST_COPY_BYTES, "what was let go last is kept, and no more"
-    assert runner.leave() == 0
 
 
 def test_a_state_is_counted_by_itself(runner: RunnerProcess, asker: Asker, same_program: Path) -> None:
@@ -201,25 +194,23 @@ def test_a_state_is_counted_by_itself(runner: RunnerProcess, asker: Asker, same_
     while (counts["version"], counts["requests"]) != (2, 3):
         assert counts["version"] == 2 or not counts["requests"]
         counts = runner.message("counts")
-    assert runner.leave() == 0
 
 
 def test_a_runner_whose_engine_has_the_variables_in_its_files_refuses_states(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path
+    start_runner: StartRunner, saved_models: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("ai_edge_litert")
     options = ModelOptions(engine=EngineOptions(engine="litert"))
-    runner = zygote.start_runner(redis_server.url, saved_models / "network", options=options, engines_dir=tmp_path)
+    runner = start_runner(saved_models / "network", options=options, engines_dir=tmp_path)
     assert runner.message("ready")["refuses_states"] == "litert has the variables in its files"
-    assert runner.leave() == 0
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_versions_share_a_session_and_each_answers_as_itself_while_more_come(
-    zygote: Zygote, redis_server: RedisServer, same_program: Path, asker: Asker, threads: int
+    start_runner: StartRunner, redis_server: RedisServer, same_program: Path, asker: Asker, threads: int
 ) -> None:
     plain = same_program / "plain"
-    runner = zygote.start_runner(redis_server.url, plain / "1", num_batch_threads=threads, max_batch_size=4)
+    runner = start_runner(plain / "1", num_batch_threads=threads, max_batch_size=4)
     routes = {"v1": 1}
     runner.serve(**routes)
     load = Interleaved(redis_server.url, routes)
@@ -236,14 +227,13 @@ def test_many_versions_share_a_session_and_each_answers_as_itself_while_more_com
         runner.channel.send({"drop": version})
         assert runner.message("dropped")["version"] == version
     assert [answer(asker, 1, alias=f"v{version}") for version in (2, 5)] == [(2, expected(2, 1)), (5, expected(5, 1))]
-    assert runner.leave() == 0
 
 
 def test_a_hundred_versions_cost_little_more_than_their_variables_and_give_that_back(
-    zygote: Zygote, redis_server: RedisServer, same_program: Path
+    start_runner: StartRunner, same_program: Path
 ) -> None:
     plain = same_program / "plain"
-    runner = zygote.start_runner(redis_server.url, plain / "1", version=100).serve()
+    runner = start_runner(plain / "1", version=100).serve()
     at_first = private_bytes(runner.pid)
     for version in range(1, 100):
         runner.load(version, plain / f"{1 + version % COUNT}")
@@ -252,15 +242,14 @@ def test_a_hundred_versions_cost_little_more_than_their_variables_and_give_that_
         runner.channel.send({"drop": version})
         runner.message("dropped")
     assert private_bytes(runner.pid) - at_first <= _MOST_COPY_BYTES
-    assert runner.leave() == 0
 
 
 @pytest.mark.parametrize("program", ["counting", ""], ids=["changed by calls", "with a table"])
 def test_what_has_more_state_than_values_keeps_it_by_itself(
-    zygote: Zygote, redis_server: RedisServer, same_program: Path, asker: Asker, program: str
+    start_runner: StartRunner, same_program: Path, asker: Asker, program: str
 ) -> None:
     options = ModelOptions(warm_up=WarmUpOptions(is_enabled=False))
-    runner = zygote.start_runner(redis_server.url, same_program / program / "1", options=options).serve()
+    runner = start_runner(same_program / program / "1", options=options).serve()
     for version in range(2, 7):
         runner.load(version, same_program / program / f"{version}")
     runner.serve(**{f"v{version}": version for version in range(1, 7)})
@@ -268,4 +257,3 @@ def test_what_has_more_state_than_values_keeps_it_by_itself(
         for version in range(1, 7):
             now = version + turn if program else version
             assert answer(asker, turn, alias=f"v{version}") == (version, expected(now, turn))
-    assert runner.leave() == 0

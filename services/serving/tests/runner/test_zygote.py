@@ -32,11 +32,10 @@ def test_a_small_version_costs_at_most_forty_megabytes_of_its_own(
 
 
 def test_a_small_version_grows_little_with_the_batch_sizes_that_it_sees(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+    zygote: Zygote, redis_server: RedisServer, asker: Asker, saved_models: Path
 ) -> None:
     runner = zygote.start_runner(redis_server.url, saved_models / "network").serve()
     at_first = private_bytes(runner.pid)
-    asker = Asker(redis_server.url, "m")
     for rows in range(1, 65):
         x = np.ones((rows, 64), np.float32)
         assert asker.ask(request(b"%d rows" % rows, {"x": x}, signature="serving_default")).error_code == 0

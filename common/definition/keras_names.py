@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.definition.fields import Fields
+from common.errors import InvalidInput
 
 Value = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
 
@@ -130,6 +131,15 @@ def _value(fields: Fields, key: str, option: Option) -> Value:
         "numbers": fields.numbers,
         "integers": lambda key: fields.integers(key, minimum=0),
         "texts": fields.texts,
-        "range": lambda key: fields.numbers(key) if isinstance(fields.peek(key), list | tuple) else fields.number(key),
+        "range": lambda key: _range(fields, key),
     }
     return readers[option.kind](key)
+
+
+def _range(fields: Fields, key: str) -> Value:
+    if not isinstance(fields.peek(key), list | tuple):
+        return fields.number(key)
+    bounds = fields.numbers(key)
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise InvalidInput(f"{fields.where}: {key} must be a number or [low, high], got {list(bounds)}")
+    return bounds

@@ -175,7 +175,7 @@ def _known(session: Session, target: Any) -> Known | None:
         return None  # serving answers, or says what it lacks
     head = definition.heads[0]
     prefix = f"{head.name}/" if len(definition.heads) > 1 else ""
-    return Known(head.task, head.label, prefix, Schema.from_json(stream.schema_json))
+    return Known(head.task, head.label, prefix, definition.seen(Schema.from_json(stream.schema_json)))
 
 
 class Asking:

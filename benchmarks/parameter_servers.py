@@ -140,10 +140,10 @@ def _own(workers: int, *, dies: bool) -> dict[str, Any]:
         one.close()
     determinism.configure(intra_op_threads=1, inter_op_threads=1)
     asked = Asynchronous(workers=workers)
-    coordinator = Coordinator(asked, peers, [Peer(0, to_server[0], server)], straggler_seconds=60.0)
     with tempfile.TemporaryDirectory() as folder:
-        coordinator.checkpoint = Path(folder)
         (Path(folder) / "nothing").write_bytes(b"")
+        servers = [Peer(0, to_server[0], server)]
+        coordinator = Coordinator(asked, peers, servers, checkpoint=Path(folder), straggler_seconds=60.0)
         model = _built(definition)
         training = Training(model, seed=1, team=Team(coordinator=coordinator))
         x, y = _arrays()

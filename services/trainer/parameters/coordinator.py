@@ -62,13 +62,15 @@ class Ran:
 class Coordinator:
     """Args:
     workers, servers: processes that wait for a word.
+    checkpoint: the folder from which workers build their models, written before training begins; its files are sent.
     straggler_seconds: a worker that needs longer for a batch is killed, and its batch handed out again.
     """
 
     def __init__(
-        self, asked: Asynchronous, workers: Sequence[Peer], servers: Sequence[Peer], *, straggler_seconds: float
-    ) -> None:
-        self.asked = asked
+        self, asked: Asynchronous, workers: Sequence[Peer], servers: Sequence[Peer], *, checkpoint: Path,
+        straggler_seconds: float,
+    ) -> None:  # fmt: skip
+        self.asked, self.checkpoint = asked, checkpoint
         self._workers = list(workers)
         self._servers = list(servers)
         self._straggler_seconds = straggler_seconds
@@ -80,8 +82,6 @@ class Coordinator:
         self._staleness = list[int]()
         self._dropped = self._again = self._updates = 0
         self._lost = list[str]()
-        self.checkpoint = Path()
-        """A folder: what workers build their models from. To be set before training begins; its files are sent."""
         self._done_by = [0] * len(workers)
         self._holding = [dict[str, Any]() for _ in workers]
         self._rows = dict[str, int]()

@@ -73,8 +73,10 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
     for one in everything:
         if one not in kept:
             one.close()
-    coordinator = Coordinator(asked, workers, servers, straggler_seconds=assignment.straggler_seconds)
-    coordinator.checkpoint = Path(assignment.work_dir) / "to-workers"
+    coordinator = Coordinator(
+        asked, workers, servers, checkpoint=Path(assignment.work_dir) / "to-workers",
+        straggler_seconds=assignment.straggler_seconds,
+    )  # fmt: skip
     for reason in missing:
         coordinator.note_missing(reason)
     try:

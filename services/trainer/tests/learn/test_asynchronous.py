@@ -126,7 +126,9 @@ def _served(tmp_path: Path, *, workers: int, servers: int, **given: Any) -> Iter
         members.append(Peer(rank, ours, 0))
         to_servers = [connected(server) for server in behind]
         threads.append(threading.Thread(target=_live, args=(theirs, to_servers, model), daemon=True))
-    coordinator = Coordinator(Asynchronous(workers, servers), members, peers, straggler_seconds=60.0)
+    coordinator = Coordinator(
+        Asynchronous(workers, servers), members, peers, checkpoint=tmp_path / "to-workers", straggler_seconds=60.0
+    )
     with closing(coordinator):
         found = adapters.trainable_of(chief, seed=3, team=Team(coordinator=coordinator))
         assert isinstance(found, Training)

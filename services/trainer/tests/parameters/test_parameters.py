@@ -131,13 +131,12 @@ def _cluster(
         threads.append(threading.Thread(target=_live, args=(theirs, to_servers, toy), daemon=True))
     for thread in threads:
         thread.start()
-    coordinator = Coordinator(section, workers, servers, straggler_seconds=straggler_seconds)
+    coordinator = Coordinator(section, workers, servers, checkpoint=tmp_path, straggler_seconds=straggler_seconds)
     with closing(coordinator):
         own = Toy()
         made, slots = server_optimizer(training, {}, [*own.taught.values()], {})
         coordinator.place(own.taught, own.running)
         variables = {**own.taught, **own.running, **slots}
-        coordinator.checkpoint = tmp_path
         coordinator.build(variables, [*own.running], {}, {})
         yield Cluster(coordinator, variables, made)
 
@@ -346,10 +345,10 @@ def test_a_step_takes_the_first_gradients_and_late_ones_are_dropped_and_computed
 
 
 @pytest.mark.covers("dist-sync-replicas")
-def test_a_gradient_of_an_earlier_step_is_dropped_though_the_open_one_has_none_yet() -> None:
+def test_a_gradient_of_an_earlier_step_is_dropped_though_the_open_one_has_none_yet(tmp_path: Path) -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     workers = [Peer(rank, ours, 0) for rank, (ours, _) in enumerate(pairs)]
-    coordinator = Coordinator(Asynchronous(workers=2, take=1), workers, [], straggler_seconds=30.0)
+    coordinator = Coordinator(Asynchronous(workers=2, take=1), workers, [], checkpoint=tmp_path, straggler_seconds=30.0)
     with closing(coordinator), selectors.DefaultSelector() as selector:
         run = _Run(coordinator, {}, Batches(3))
         for worker in workers:

@@ -96,6 +96,8 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("ingest", "replicas"), 0),
         (("serving", "autoscaling", "targetCPUUtilizationPercentage"), 101),
         (("registry", "persistence", "size"), "20 GB"),
+        (("registry", "replicas"), 2),
+        (("registry", "database", "url"), "postgresql://user:password@host/headrace"),
         (("image", "tag"), "a tag"),
         (("redis", "url"), "redis://user:password@host:6379"),
         (("redis", "url"), "redis://host:6379"),
@@ -157,7 +159,7 @@ def test_every_container_is_probed_at_its_own_port(example: str) -> None:
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 asked = container[probe].get("httpGet") or container[probe].get("tcpSocket")
                 assert asked is None or asked["port"] in ports, name
-    probes = {name: pod["spec"]["containers"][0]["readinessProbe"] for name, pod in pods(manifests(example))}
+    probes = {name: pod["spec"]["containers"][0]["readinessProbe"] for name, pod in _kinds_of_pods(manifests(example))}
     paths = {name: probe["httpGet"]["path"] for name, probe in probes.items() if "httpGet" in probe}
     assert paths == {
         "demo-headrace-registry": "/readyz",
@@ -174,7 +176,8 @@ def test_replicas_are_replaced_one_by_one_and_drained(example: str) -> None:
         if item["kind"] == "Deployment":
             assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     budgets = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "PodDisruptionBudget"}
-    assert set(budgets) == {f"demo-headrace-{service}" for service in _SERVICES}
+    budgeted = _SERVICES if example == "try" else _SERVICES[1:]  # Of two registries one is not ready.
+    assert set(budgets) == {f"demo-headrace-{service}" for service in budgeted}
     for name, pod in pods(objects):
         if name in budgets:
             drain = pod["spec"]["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -187,7 +190,7 @@ def test_whom_a_pod_is_told_of_it_may_reach_and_nobody_else(example: str) -> Non
     objects = manifests(example)
     services = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "Service"}
     policies = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"}
-    templates = dict(pods(objects))
+    templates = dict(_kinds_of_pods(objects))
     assert set(policies) == set(templates)
     asked: set[tuple[str, str, int]] = set()
     for name, pod in templates.items():
@@ -259,6 +262,47 @@ def test_kafka_redis_and_tokens_may_be_elsewhere() -> None:
     assert variables["INGEST_REDIS_URL"]["valueFrom"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
     (monitor,) = (item for item in objects if item["kind"] == "ServiceMonitor")
     assert monitor["spec"]["endpoints"][0]["authorization"]["credentials"]["key"] == "prometheus"
+
+
+def test_registries_over_one_database_differ_in_their_claims_alone_and_the_one_that_leads_is_asked() -> None:
+    objects = manifests("production")
+    sets = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "StatefulSet"}
+    first, second = sets["demo-headrace-registry"], sets["demo-headrace-registry-2"]
+    assert (first["replicas"], second["replicas"]) == (1, 1)
+    assert first["template"]["spec"] == second["template"]["spec"]
+    assert [claim["metadata"]["name"] for claim in second["volumeClaimTemplates"]] == ["data"]
+    services = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "Service"}
+    for one in (first, second):
+        assert _selects(services["demo-headrace-registry"]["selector"], one["template"])
+        assert _selects(one["selector"]["matchLabels"], one["template"])
+    assert not _selects(second["selector"]["matchLabels"], first["template"])
+    (container,) = second["template"]["spec"]["containers"]
+    paths = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert paths == ["/healthz", "/readyz", "/healthz"], "to stand by is no failed start, and is not asked"
+    variables, volumes = _variables(second["template"]), second["template"]["spec"]["volumes"]
+    assert variables["REGISTRY_DATABASE"]["value"].startswith("postgresql://headrace@postgres.data/")
+    assert variables["REGISTRY_BLOBS"]["value"] == "s3://artifacts/headrace"
+    (mount,) = (found["mountPath"] for found in container["volumeMounts"] if found["name"] == "database")
+    (secret,) = (volume["secret"] for volume in volumes if volume["name"] == "database")
+    assert (secret["secretName"], secret["items"]) == ("postgres", [{"key": "password", "path": "password"}])
+    assert variables["REGISTRY_DATABASE_PASSWORD_FILE"]["value"] == f"{mount}/password"
+
+
+@each_row(
+    ("path", "value"),
+    [
+        (("registry", "database", "url"), ""), (("registry", "settings"), {"LOG_LEVEL": "DEBUG"}),
+        (("registry", "persistence", "existingClaim"), "a"), (("registry", "replicas"), 4),
+    ],
+)  # fmt: skip
+def test_several_registries_without_what_they_share_are_refused(path: tuple[str, ...], value: object) -> None:
+    assert _is_refused(_changed(_values("production"), path, value))
+    assert not _is_refused(_values("production"))
+
+
+def _kinds_of_pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Each with its name; a second registry is as the first."""
+    return ((name, pod) for name, pod in pods(objects) if name != "demo-headrace-registry-2")
 
 
 def _containers(pod: Manifest) -> list[Manifest]:

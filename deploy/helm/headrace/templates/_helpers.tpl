@@ -86,12 +86,14 @@ topologySpreadConstraints:
 {{ if .Values.tls.secret }}https{{ else }}http{{ end }}
 {{- end }}
 
-{{/* (list $ "ingest" "registry"): a container's probes. The start waits for every condition; later a condition that all
-     replicas share takes none of them out (docs/guide/kubernetes.md). */}}
+{{/* (list $ "ingest" "registry"): a container's probes. The start waits for every condition, or, where a pod may
+     stand by, for its door; later a condition that all replicas share takes none of them out
+     (docs/guide/kubernetes.md). */}}
 {{- define "headrace.probes" -}}
 {{- $scheme := include "headrace.scheme" (index . 0) | upper -}}
+{{- $standsBy := and (eq (index . 1) "registry") (gt (int (index . 0).Values.registry.replicas) 1) -}}
 startupProbe:
-  httpGet: {path: /readyz, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: {{ if $standsBy }}/healthz{{ else }}/readyz{{ end }}, port: http, scheme: {{ $scheme }}}
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 300

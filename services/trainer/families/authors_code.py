@@ -1,7 +1,7 @@
 """Calls what the author of a definition wrote: its Python may branch and loop over tensors in a compiled step.
 
-AutoGraph rewrites such Python. Begun at the outermost function it rewrites every function of ours on the way, 2 s of
-a core in each process; so graphs are made without it, and it begins where a function of the module is called.
+AutoGraph rewrites such Python. Begun at the outermost function it rewrites every function of ours on the way, half the
+CPU time of a process's first round; so graphs are made without it, and it begins where the module is called.
 """
 
 from collections.abc import Callable, Mapping

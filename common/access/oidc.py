@@ -12,6 +12,8 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -105,10 +107,16 @@ class Oidc:
 
     def fetch_keys(self, token: str) -> None:
         """Raises Unavailable: the issuer does not answer, or not as an issuer does, or enough threads wait for it."""
-        if not self._fetching.acquire(blocking=False):
-            raise Unavailable(f"the keys of {self.config.issuer} are being fetched; try again")
-        try:
+        with self._asking():
             self._fetch_keys(token)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Raises Unavailable: enough threads wait for the issuer."""
+        if not self._fetching.acquire(blocking=False):
+            raise Unavailable(f"{self.config.issuer} is being asked by others; try again")
+        try:
+            yield
         finally:
             self._fetching.release()
 
@@ -131,7 +139,8 @@ class Oidc:
     def login_url(self, redirect_uri: str, *, state: str, nonce: str, verifier: str) -> str:
         """Where a person logs in, who comes back with a code (OpenID Connect Core 1.0, section 3.1.2.1; RFC 7636).
         Raises Unavailable."""
-        endpoint = self._endpoint("authorization_endpoint")
+        with self._asking():
+            endpoint = self._endpoint("authorization_endpoint")
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         asked = {
             "response_type": "code", "client_id": self.config.client_id, "scope": self.config.scope,
@@ -142,7 +151,7 @@ class Oidc:
 
     def id_token_of(self, code: str, redirect_uri: str, *, verifier: str) -> str:
         """What the issuer gives for the code (section 3.1.3). Raises Unauthenticated: nothing; Unavailable."""
-        config, endpoint = self.config, self._endpoint("token_endpoint")
+        config = self.config
         asked = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri,
             "client_id": config.client_id, "code_verifier": verifier,
@@ -153,9 +162,11 @@ class Oidc:
                 secret = Path(config.client_secret_file).read_text().strip()
                 pair = f"{quote(config.client_id, safe='')}:{quote(secret, safe='')}"
                 headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-            request = urllib.request.Request(endpoint, urlencode(asked).encode(), headers)  # noqa: S310  # _check_url
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
-                return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
+            with self._asking():
+                endpoint = self._endpoint("token_endpoint")
+                request = urllib.request.Request(endpoint, urlencode(asked).encode(), headers)  # noqa: S310  # checked
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
+                    return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
         except urllib.error.HTTPError as error:
             refusal = Unauthenticated if error.code < _SERVER_ERROR else Unavailable
             raise refusal(f"the issuer gives no token for this login: {error}") from error

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +36,19 @@ def add_options(parser: pytest.Parser) -> None:
 
 def run(session: pytest.Session, groups: list[list[int]]) -> None:
     """Has workers run the groups, which are the numbers of tests in `session.items`, in their order."""
+    if _has_tensorflow_begun():
+        raise pytest.UsageError(
+            "a test module computes with TensorFlow when it is imported: forks have none of its threads and wait for "
+            "ever; make its tensors within a test or a fixture"
+        )
     options = session.config.option
     Workers(session, options.workers, options.worker_seconds, deque(groups)).run()
+
+
+def _has_tensorflow_begun() -> bool:
+    """Whether it has started the threads that compute."""
+    names = (task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    return "tf_Compute" in names
 
 
 @dataclass

@@ -27,14 +27,14 @@ def build_model(schema, parameters):
     return keras.Model({"x": x, "pair": pair}, keras.layers.Dense(1, name="below")(hidden))
 """
 RESAMPLER = """
-SIGNAL = tf.constant([0.0, 1.0, 3.0, 2.0, -1.0])
+SIGNAL = (0.0, 1.0, 3.0, 2.0, -1.0)
 
 class Resampler(keras.layers.Layer):
     def build(self, shape):
         self.place = self.add_weight(shape=(), initializer=keras.initializers.Constant(2.25), name="place")
     def call(self, x):
         places = keras.ops.tanh(x) + self.place
-        return keras.ops.image.map_coordinates(SIGNAL, places[None], order=1)[:, None]
+        return keras.ops.image.map_coordinates(tf.constant(SIGNAL), places[None], order=1)[:, None]
 
 def build_model(schema, parameters):
     x = keras.Input((), name="x")

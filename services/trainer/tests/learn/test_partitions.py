@@ -18,7 +18,11 @@ from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import SCHEMA, definition
 
 CODES = np.random.default_rng(4).integers(0, 23, 96)
-RAW = {"code": tf.constant(CODES), "x": tf.constant(np.sin(CODES).astype(np.float32))}
+RAW = {"code": CODES, "x": np.sin(CODES).astype(np.float32)}
+
+
+def _tensors() -> dict[str, tf.Tensor]:
+    return {name: tf.constant(values) for name, values in RAW.items()}
 
 
 def training_of(parts: int, **optimizer: Any) -> Training:
@@ -41,7 +45,7 @@ def learn(training: Training) -> dict[str, Any]:
     model = training.model
     labels = {model.heads[0].name: tf.constant(CODES % 2)}
     weights = {model.heads[0].name: tf.ones(len(CODES))}
-    examples = TrainingSet(model.transformed(RAW).columns, labels, weights, len(CODES))
+    examples = TrainingSet(model.transformed(_tensors()).columns, labels, weights, len(CODES))
     training.train_block(examples, pass_index=0, block_index=0)
     return training.captured()
 
@@ -61,8 +65,8 @@ def test_a_table_in_parts_has_the_numbers_and_the_checkpoint_of_one_table(tmp_pa
     assert checkpoint.weights_digest(learn(other)) == checkpoint.weights_digest(learn(one)), "slots came along"
 
     export(other.model, tmp_path / "saved_model")
-    answer = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"](**RAW)
-    np.testing.assert_allclose(answer["logits"], one.model.serve(RAW)["logits"], rtol=1e-5)
+    answer = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"](**_tensors())
+    np.testing.assert_allclose(answer["logits"], one.model.serve(_tensors())["logits"], rtol=1e-5)
     stored = [
         tuple(shape) for _, shape in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))
     ]

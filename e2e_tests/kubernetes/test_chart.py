@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
+from docs.generate import settings
 from e2e_tests.kubernetes.chart import (
     CHART,
     EXAMPLES,
-    HELM,
     Manifest,
     digest_of_sources,
     manifests,
@@ -28,7 +28,7 @@ _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 _DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 _SERVICES = ("registry", "ingest", "trainer", "serving")
 _ANONYMOUS = {**_DEFAULTS["access"], "anonymous": True}
-_SETTINGS = (HELM.parents[1] / "docs" / "reference" / "settings.md").read_text()
+_SETTINGS = settings.document()
 _ADDRESS = re.compile(r"demo-headrace-([a-z0-9-]+):(\d+)")
 
 

@@ -135,7 +135,8 @@ def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tm
     canary = next(one for one in client.live(pupil.model)["versions"] if one["version"] == 2)["canary"]
     assert (canary["verdict"], canary["stage"], canary["against"]) == ("passed", 1, 1)
     assert {guard["guard"] for guard in canary["guards"]} == {"errors", "latency"}
-    assert canary["stage_samples"] >= 100, "which at a share of 50 % only the canary's own answers bring"
+    # Strong evidence ends a stage before its 100 samples, but not before the judge's 50.
+    assert canary["stage_samples"] >= 50, "which at a share of 50 % only the canary's own answers bring"
 
 
 def _labelled(client: Client, model: str) -> int:

@@ -31,8 +31,8 @@ _PORT, _SENTINEL_PORT = 6379, 26379
 _LOOK_SECONDS = 1.0
 _MASTER, _OTHERS, _NODES = "sentinel_master", "sentinels", "cluster_nodes"
 NOT_HERE = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED"))
-"""Codes with which a node of a cluster answers what another one has, or will have in a moment: whoever is answered so
-connects anew."""
+"""Codes with which a node of a cluster refuses what another node has, or will have in a moment: the client connects
+anew."""
 _OF_ALL, _OF_TLS = ("password_file",), ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 

@@ -21,7 +21,7 @@ class EventWindow:
     """Attributes:
     features: of the stream; each becomes a list, a step for each event of the window, the oldest first.
     size: events of a window at most, the event itself among them.
-    stride: from the event back, each of so many events of the key.
+    stride: from the event back, every stride-th event of the key.
     lookback_records: in how many records of the log before the event's its window begins at the earliest.
     """
 

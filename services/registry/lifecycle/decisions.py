@@ -110,18 +110,8 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
     check_author(by, reason)
     connection = transaction.connection
     model = check_model_deletable(connection, name, users=users)
-    for table in (
-        version_files,
-        signatures,
-        lineage,
-        thinned,
-        live_table,
-        live_versions,
-        versions,
-        aliases,
-        rounds,
-        jobs,
-    ):
+    by_version = (version_files, signatures, lineage, thinned, live_table, live_versions, versions)
+    for table in (*by_version, aliases, rounds, jobs):
         connection.execute(delete(table).where(table.c.model == name))
     connection.execute(delete(models_table).where(models_table.c.name == name))
     _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)

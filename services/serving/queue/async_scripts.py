@@ -85,7 +85,7 @@ _COUNT = """
 local function held_beside(all_bytes)
   return string.sub(all_bytes, 1, -6) .. 'held'
 end
--- So many bytes more for a prediction, and so many predictions more for its principal, if it has one.
+-- Adds bytes to what is counted, for all and for the prediction's principal, and predictions to the principal's.
 local function count(all_bytes, id, bytes, predictions)
   redis.call('HINCRBY', all_bytes, '', bytes)
   local held = held_beside(all_bytes)

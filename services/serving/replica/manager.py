@@ -136,7 +136,7 @@ class Manager:
         self._tell_front()
 
     def _quiet_seconds(self) -> float:
-        """For how long only an event brings anything about, and nothing is to be told; 0 where the clock may."""
+        """How many seconds may pass without an event before there is something to do; 0: not known."""
         if self._zygote is None or self._source.reason() or self._stop_until or not self._replica.is_quiet():
             return 0.0
         return max(0.0, min(self._snapshot_at, self._memory_at) - time.monotonic())

@@ -10,7 +10,7 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.settings import TrainerSettings
 
 _ROUNDS_LAST = 2.0
-"""A token counts for so many times what a round or a rebuild may take, whose seconds without a core do not count."""
+"""A token lasts this many times a round's or rebuild's limit, in which seconds without a core do not count."""
 
 
 def credentialing(settings: TrainerSettings, registry: RegistryClient) -> Callable[[RoundAssignment], RoundAssignment]:

@@ -93,7 +93,7 @@ class _Kept:
 
 
 def last_event(example: bytes, window: EventWindow, schema: Schema) -> bytes:
-    """The event at the end of a window; what is no window stays as it is."""
+    """The event at the end of a window; an example that does not parse stays as it is."""
     event = example_pb2.Example()
     try:
         event.ParseFromString(example)

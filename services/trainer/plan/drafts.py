@@ -178,7 +178,7 @@ class Drafts:
 
 
 def _with_events_before(ranges: Iterable[OffsetRange], records: int, start: Position) -> tuple[OffsetRange, ...]:
-    """Ranges that begin so many records earlier, as far as the log has them."""
+    """The ranges, each beginning this number of records earlier, or at the log's first record."""
     return tuple(
         replace(
             piece, from_offset=max(piece.from_offset - records, min(start.get(piece.partition, 0), piece.from_offset))

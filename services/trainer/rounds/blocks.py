@@ -18,6 +18,7 @@ from common.registry.catalog import OffsetRange
 from common.schema import Schema
 from services.trainer.data.dataset import PLACE, Block, Reading, read_blocks
 from services.trainer.data.holdout import Keys
+from services.trainer.data.labelling import Labelling
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -127,6 +128,8 @@ class RoundData:
     definition: Definition
     split: Split
     readers: int = 1
+    labelling: Labelling | None = None
+    """Of the log, where the plan joins labels."""
     extract_seconds: float = field(default=0.0, init=False)
     """Spent so far on waiting for the log and cutting its records, and on parsing and decoding them."""
     parse_seconds: float = field(default=0.0, init=False)

@@ -117,13 +117,9 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
     plan, topic = assignment.plan, examples_topic(assignment.plan.stream)
     forgotten = forgotten_of(plan)
     log = Forgetting(log, forgotten) if forgotten else log
-    if joined := plan.configuration.get(LABELS):
-        names = [label.name for label in inputs.schema.labels]
-        log = Labelling(
-            log, joined, topic=topic, labels_topic=labels_topic(plan.stream), names=names, ranges=plan.ranges
-        )
+    labelling = _labelling(log, plan, inputs)
     return RoundData(
-        as_seen(log, plan, inputs),
+        _with_windows(labelling or log, plan, inputs),
         topic,
         assignment.plan.ranges,
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
@@ -133,11 +129,26 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
             assignment.plan.configuration, inputs.definition.evaluation, inputs.schema, seed=inputs.definition.seed
         ),
         assignment.readers,
+        labelling,
     )
 
 
 def as_seen(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading:
-    """What the model sees of the round's range: the log, or windows of its events."""
+    """The log with the events of the round as the model sees them: to find where an event lies."""
+    return _with_windows(_labelling(log, plan, inputs) or log, plan, inputs)
+
+
+def _labelling(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Labelling | None:
+    """None: the plan joins no labels."""
+    joined = plan.configuration.get(LABELS)
+    if joined is None:
+        return None
+    names = [label.name for label in inputs.schema.labels]
+    topic, labels = examples_topic(plan.stream), labels_topic(plan.stream)
+    return Labelling(log, joined, topic=topic, labels_topic=labels, names=names, ranges=plan.ranges)
+
+
+def _with_windows(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading:
     if (window := inputs.definition.event_window) is None:
         return log
     begins = {int(partition): offset for partition, offset in plan.configuration.get(EVENTS_FROM, {}).items()}

@@ -20,7 +20,6 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import Reading
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.data.event_windows import last_event
-from services.trainer.data.labelling import Labelling
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
@@ -136,8 +135,8 @@ class RoundWork:
             assert self._program is not None, "it has trained"
             if SKEW in self._plan.configuration:
                 told |= {"skew": found} if (found := skew_of(self._plan, self._program.parent, self._log)) else {}
-            if isinstance(trained.data.log, Labelling):
-                told["labels"] = trained.data.log.told()
+            if trained.data.labelling:
+                told["labels"] = trained.data.labelling.told()
             self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
@@ -153,7 +152,7 @@ class RoundWork:
                 files=files,
                 told=told,
                 seconds=self._seconds,
-                log=trained.data.log if isinstance(trained.data.log, Labelling) else self._seen_log,
+                log=self._seen_log,
             )
             version = register(self._assignment, self._registry, self._report, draft)
         if kept:

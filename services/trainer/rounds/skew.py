@@ -27,6 +27,8 @@ from services.trainer.features.decoding import decoded
 _MOST_RECORDS, _MOST_REQUESTS = 5_000, 200
 """The newest of each partition, and the newest of those that can be compared."""
 Arrays = Mapping[str, NDArray[Any]]
+_FURTHEST = float(np.finfo(np.float64).max)
+"""Not infinity, which JSON has no number for."""
 
 
 def skew_of(plan: RoundPlan, parent: Model | None, log: EventLog) -> dict[str, Any]:
@@ -82,10 +84,10 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _apart(served: NDArray[Any], trained: NDArray[Any]) -> float:
-    """The largest difference of two numbers; of words, shapes and what is no number the largest that there is."""
+    """The largest difference of two numbers; _FURTHEST where words or shapes differ, or NaN stands beside a number."""
     if served.shape != trained.shape or served.dtype.kind not in "fiub":
         is_same = served.shape == trained.shape and served.tolist() == trained.tolist()
-        return 0.0 if is_same else float(np.finfo(np.float64).max)
+        return 0.0 if is_same else _FURTHEST
     same = (served == trained) | (np.isnan(served) & np.isnan(trained))
     apart = np.where(same, 0.0, np.abs(served.astype(np.float64) - trained.astype(np.float64)))
-    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+    return float(np.nan_to_num(apart, nan=_FURTHEST).max(initial=0.0))

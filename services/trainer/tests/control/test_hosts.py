@@ -92,8 +92,7 @@ def test_a_round_outlives_a_silent_host_and_is_rebuilt_by_a_single_process(
     assert all(found["metrics"] for found in version.evaluation["by_step"])
     assert not any(found["taken_over_records"] for found in version.environment["members"])
     member.kill()
-    rebuild = chief.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
-    found = wait_until(lambda: _ended(chief, rebuild), "the rebuild ends", seconds=200)
+    found = chief.rebuilt()
     assert (found["state"], found["equal"]) == ("done", True), "a process alone trains the same bits"
 
 
@@ -144,8 +143,3 @@ def _chief_of_two(trainers: list[TrainerProcess]) -> TrainerProcess | None:
         if found and found["workers_elsewhere"] and min(found["batches_by_worker"]):
             return one
     return None
-
-
-def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, Any]:
-    found = trainer.get(f"/v1/rebuilds/{rebuild_id}")[1]
-    return dict(found) if found["state"] in ("done", "failed") else {}

@@ -60,9 +60,12 @@ def test_skew_is_found_where_a_replica_made_other_inputs_of_the_same_request(pla
     directory = platform.directory / "cache" / "model" / "1" / "saved_model"
     right = _answer(directory, _INPUTS)
     skewed = _answer(directory, {**_INPUTS, "x": 1.5 * _INPUTS["x"]})
+    broken = {name: np.full_like(value, np.nan) for name, value in right.items() if value.dtype.kind == "f"}
     platform.log.create_topic("predictions.model", partition_count=1)
     figures = []
-    for number, answers in enumerate([[], [_logged(right, 1)], [_logged(skewed, 1), _logged(skewed, 7)]]):
+    for number, answers in enumerate(
+        [[], [_logged(right, 1)], [_logged(skewed, 1), _logged(skewed, 7)], [_logged(broken, 1)]]
+    ):
         if answers:
             headers = RecordHeaders(1, len(answers), 1.0, b"%016d" % number)
             platform.log.append("predictions.model", 0, [NewRecord(frame(answers), headers)])
@@ -71,8 +74,9 @@ def test_skew_is_found_where_a_replica_made_other_inputs_of_the_same_request(pla
         plan = replace(lease.round.plan, configuration={**lease.round.plan.configuration, SKEW: True})
         assert isinstance(platform.train(replace(lease, round=replace(lease.round, plan=plan))), Done)
         figures.append(platform.registry.drafts[-1].environment["skew"])
-    nothing, alike, other = figures
+    nothing, alike, other, furthest_of_all = figures
     assert (nothing["requests"], alike["requests"], other["requests"]) == (0, 1, 2), "and none of another version"
     assert alike["largest"] < 1e-5
     furthest = max(float(np.abs(skewed[name] - right[name]).max()) for name in right if right[name].dtype.kind == "f")
     assert other["largest"] == pytest.approx(furthest, rel=1e-3)
+    assert 1e300 < furthest_of_all["largest"] < np.inf, "a number that JSON has"

@@ -80,7 +80,10 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: object) -> None:
         command = self._command(program, *arguments)
-        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd="/", timeout=DEADLINE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, user=self._user, cwd="/", timeout=DEADLINE_SECONDS, check=False
+        )
+        assert done.returncode == 0, f"{program}: {done.stderr}"
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -41,6 +41,8 @@ def run(session: pytest.Session, groups: list[list[int]]) -> None:
             "a test module computes with TensorFlow when it is imported: forks have none of its threads and wait for "
             "ever; make its tensors within a test or a fixture"
         )
+    # Of all workers: what one of them has put into `shared` the others find.
+    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # has no public name
     options = session.config.option
     Workers(session, options.workers, options.worker_seconds, deque(groups)).run()
 

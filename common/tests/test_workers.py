@@ -38,6 +38,13 @@ import os, pathlib
 def test_says():
     pathlib.Path(f"{os.getpid()}.pid").touch()
 """
+_FILLS = """
+import os, pathlib
+from testing.shared_folder import filled_once
+
+def test_fills(tmp_path_factory):
+    filled_once(tmp_path_factory, "things", lambda folder: pathlib.Path(f"{os.getpid()}.filled").touch())
+"""
 
 
 def _run(folder: Path, *options: str) -> str:
@@ -62,3 +69,11 @@ def test_a_worker_that_has_computed_enough_is_replaced_and_its_sessions_fixtures
     told = _run(tmp_path, "--worker-seconds", "0")
     assert "3 passed" in told, told
     assert len(list(tmp_path.glob("*.pid"))) == 3
+
+
+def test_workers_share_a_folder(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"test_{number}.py").write_text(_FILLS)
+    told = _run(tmp_path, "--worker-seconds", "0", f"--basetemp={tmp_path / 'base'}")
+    assert "2 passed" in told, told
+    assert len(list(tmp_path.glob("*.filled"))) == 1

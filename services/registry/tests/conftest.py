@@ -1,6 +1,7 @@
 """A catalog in a folder of its own with a clock to turn by hand, and real registry processes."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,16 +24,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres() -> Iterator[PostgresServer]:
     """For tests with the mark `needs("postgres")`."""
-    folder = tmp_path_factory.mktemp("postgres")
-    for parent in (folder, *folder.parents):  # pytest's folders are root's alone, and the server runs as another user
-        if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
-            parent.chmod(0o711)
-    server = PostgresServer(folder / "server")
-    server.start()
-    yield server
-    server.stop()
+    # Not in pytest's folder: the server runs as another user, and each pytest that starts closes that folder to all.
+    with tempfile.TemporaryDirectory(prefix="headrace-postgres-") as folder:
+        Path(folder).chmod(0o711)
+        server = PostgresServer(Path(folder, "server"))
+        server.start()
+        yield server
+        server.stop()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # f
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_operating.py", "test_faults.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py",
+    "test_operating.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py",
     "test_every_command.py", "test_rollout.py", "test_observe.py",
     "test_teams.py", "test_engine_choice.py", "test_pages_in_a_browser.py", "test_asynchronous.py", "test_models.py",
     "test_modules.py", "test_hosts.py", "test_manager.py", "test_programs.py", "test_workers.py", "test_rounds.py",

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import yaml
 from docker.errors import APIError, DockerException
 from docker.models.containers import Container
@@ -121,23 +120,8 @@ class ComposePlatform:
     def pid(self, name: str) -> int:
         return self._state().process(name).pid
 
-    def child_pids(self, name: str) -> list[int]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(self.pid(name)).children(recursive=True)]
-        return []
-
     def log_text(self, name: str) -> str:
         return bytes(self.container(name).logs()).decode(errors="replace")
-
-    def restart_count(self, name: str) -> int:
-        return self._state().process(name).restart_count
-
-    def memory_bytes(self, name: str) -> int:
-        """Without the page cache."""
-        stats = self.container(name).stats(stream=False, one_shot=True)
-        assert isinstance(stats, dict)
-        memory = stats["memory_stats"]
-        return int(memory["usage"]) - int(memory["stats"].get("inactive_file", 0))
 
     def run_in(self, name: str, *command: str) -> str:
         """What the command printed in the container.
@@ -160,14 +144,6 @@ class ComposePlatform:
         os.kill(pid, signal.SIGKILL)
         until(lambda: self.pid(name) != pid, f"{name} ended")
 
-    def kill_inside(self, name: str, inner_pid: int) -> None:
-        for pid in self.child_pids(name):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if _pid_in_container(pid) == inner_pid:
-                    os.kill(pid, signal.SIGKILL)
-                    return
-        raise Conflict(f"{name} has no process {inner_pid}")
-
     def pause(self, name: str) -> None:
         """Nothing in it runs until unpause(); its connections stay open."""
         self.container(name).pause()
@@ -185,19 +161,12 @@ class ComposePlatform:
         service = container.labels["com.docker.compose.service"]
         self._network().connect(container, aliases=[service, container.short_id])
 
-    def is_connected(self, name: str) -> bool:
-        return self._network().name in self.container(name).attrs["NetworkSettings"]["Networks"]
-
     def stop(self, name: str) -> None:
         self.container(name).stop(timeout=_STOP_SECONDS)
 
     def start(self, name: str) -> None:
         self.container(name).start()
         self.wait_until_ready()
-
-    def restart(self, name: str) -> None:
-        self.stop(name)
-        self.start(name)
 
     def scale(self, service: str, count: int) -> None:
         """Returns when so many containers of the service are there and ready."""
@@ -280,9 +249,3 @@ class ComposePlatform:
         for container in old:
             container.stop(timeout=_STOP_SECONDS)
             container.remove(v=True)
-
-
-def _pid_in_container(pid: int) -> int:
-    """Raises FileNotFoundError when the process has ended."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

@@ -36,20 +36,11 @@ class Platform(Protocol):
     def pid(self, name: str) -> int:
         """0 while it does not run."""
 
-    def child_pids(self, name: str) -> list[int]:
-        """Its children, all generations: the trainer's rounds; serving's manager, zygote and runners."""
-
     def log_text(self, name: str) -> str:
         """Everything that the process and those before it have logged."""
 
-    def restart_count(self, name: str) -> int:
-        """How often it was started again after it had died."""
-
     def kill(self, name: str) -> None:
         """SIGKILL; the platform starts it again by itself. Returns when it is gone."""
-
-    def kill_inside(self, name: str, inner_pid: int) -> None:
-        """SIGKILL to the process that `name` and its own children know by this number."""
 
     def pause(self, name: str) -> None:
         """Nothing in it runs until unpause(); its connections stay open."""
@@ -62,17 +53,11 @@ class Platform(Protocol):
     def connect(self, name: str) -> None:
         """Undoes disconnect."""
 
-    def memory_bytes(self, name: str) -> int:
-        """Of it and its children, now."""
-
     def stop(self, name: str) -> None:
         """Stops it as an operator would; it stays stopped. Returns when it has ended."""
 
     def start(self, name: str) -> None:
         """Undoes stop; returns when it is ready."""
-
-    def restart(self, name: str) -> None:
-        """stop and start."""
 
     def scale(self, service: str, count: int) -> None:
         """Returns when so many of the service run and are ready. Local platforms scale serving and the trainer."""

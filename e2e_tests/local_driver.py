@@ -57,14 +57,8 @@ class LocalPlatform:
         path = self.data_dir / "logs" / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def restart_count(self, name: str) -> int:
-        return self._launcher.state().process(name).restart_count
-
     def kill(self, name: str) -> None:
         self._launcher.kill(name)
-
-    def kill_inside(self, name: str, inner_pid: int) -> None:
-        os.kill(inner_pid, signal.SIGKILL)
 
     def pause(self, name: str) -> None:
         self._signal(name, signal.SIGSTOP)
@@ -77,14 +71,6 @@ class LocalPlatform:
 
     def connect(self, name: str) -> None:
         raise Conflict(f"{name} of a local platform is on no network that could be cut")
-
-    def memory_bytes(self, name: str) -> int:
-        """Proportional set sizes: what is shared after a fork counts once."""
-        total = 0
-        for pid in [self.pid(name), *self.child_pids(name)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += int(psutil.Process(pid).memory_full_info().pss)
-        return total
 
     def stop(self, name: str) -> None:
         self._launcher.stop(name)

@@ -1,8 +1,5 @@
 """What operators do to a running platform: scale, upgrade, kill, and let a bad model in."""
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,29 +81,6 @@ def test_a_killed_trainer_resumes_and_arrives_at_the_weights_of_an_undisturbed_o
         assert rebuilt.rebuilt_digest == version.weights_digest
 
 
-def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:
-    try:
-        platform.scale("trainer", 2)
-        with platform.client() as client:
-            first = make_pupil(client)
-            second = first.beside("second")
-            first.apply(tmp_path / "first", passes=LONG_PASSES)
-            second.apply(tmp_path / "second", passes=LONG_PASSES)
-            first.teach(seed=1, count=2 * ROUND_EVENTS)
-
-            def holders() -> set[str]:
-                rounds = [client.rounds(pupil.model, limit=1) for pupil in (first, second)]
-                return {item.lease_holder for found in rounds for item in found if item.state == "running"}
-
-            until(lambda: len(holders()) == 2, "two trainers are at a round each")
-            for pupil in (first, second):
-                pupil.await_judged(1)
-                assert client.rounds(pupil.model)[0].attempts == 1
-                pupil.await_served(1)
-    finally:
-        platform.scale("trainer", 1)
-
-
 @pytest.mark.covers("dist-cluster", "dist-multiworker")
 def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
@@ -159,79 +133,6 @@ def test_a_bad_model_definition_hurts_nobody_else(
         # A mended definition is trained at once, whatever pause the failures have led to.
         bad.apply(tmp_path / "mended")
         bad.await_judged(1)
-
-
-@contextmanager
-def _damaged(data_dir: Path, model: str, version: Any) -> Iterator[None]:
-    """Inside, what the registry holds of the version's graph has other bytes, and no replica has it on its disk.
-
-    Equal graphs of other models are the same file there, so it is mended afterwards.
-    """
-    (graph,) = (entry for entry in version.files if entry.path == "saved_model/saved_model.pb")
-    (blob,) = (data_dir / "registry" / "blobs").rglob(f"*{graph.digest}")
-    whole = blob.read_bytes()
-    blob.chmod(0o600)
-    blob.write_bytes(b"x" * graph.size_bytes)
-    for folder in data_dir.glob(f"serving-*/**/{model}/{version.version}"):
-        shutil.rmtree(folder)
-    for kept in data_dir.glob(f"serving-*/**/files/{graph.digest}"):
-        kept.unlink()
-    try:
-        yield
-    finally:
-        blob.write_bytes(whole)
-
-
-@pytest.mark.local_only
-def test_a_version_that_no_replica_can_load_leaves_production_by_itself(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path
-) -> None:
-    """Its files are damaged at the registry when a person promotes it again: no check before it was published could
-    know."""
-    try:
-        platform.scale("serving", 2)
-        with platform.client() as client:
-            pupil = make_pupil(client, tmp_path / "points", versions=2)
-            until(lambda: not any(_holds(state, pupil.model, 1) for state in client.replica_states()), "1 is unloaded")
-            damaged = _damaged(platform.data_dir, pupil.model, client.version(pupil.model, 1))
-            with damaged, pupil.asking() as outcomes:
-                client.promote(pupil.model, 1, reason="a test")
-                until(lambda: len(client.alias_history(pupil.model)) == 4, "production went back", timeout_seconds=180)
-                await_more(outcomes)
-            assert set(outcomes) == {"ok"}, "replicas go on with what they serve"
-            back = client.alias_history(pupil.model)[-1]
-            assert (back.from_version, back.to_version, back.by) == (1, 2, "registry")
-            assert "no replica can load version 1" in back.reason
-            assert client.version(pupil.model, 1).status == "rejected"
-            pupil.learn_version(3)
-            assert client.version(pupil.model, 3).parent_version == 2, "what was left is nobody's parent"
-    finally:
-        platform.scale("serving", 1)
-
-
-def _holds(state: Mapping[str, Any], model: str, version: int) -> bool:
-    return any(
-        (item["model"], item["version"]) == (model, version) and item["state"] != "END" for item in state["versions"]
-    )
-
-
-def test_a_round_whose_process_hangs_is_failed_from_the_command_line_and_others_go_on(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path
-) -> None:
-    with platform.client() as client:
-        good = make_pupil(client)
-        hung = good.beside("hung")
-        body = "import time; time.sleep(3600)"
-        write_broken_definition(tmp_path / "hung", stream=hung.stream, model=hung.model, body=body)
-        read_folder(tmp_path / "hung").apply(client)
-        hung.teach(seed=1)
-        until(lambda: [item for item in client.rounds(hung.model) if item.state == "running"], "the round hangs")
-        found = client.fail_round(hung.model, client.rounds(hung.model)[0].round_id, reason="it hangs")
-        assert (found.state, "it hangs" in found.reason) == ("failed", True)
-        client.pause(hung.model, reason="a test")
-        good.apply(tmp_path / "good")
-        until(lambda: good.is_judged(1), "the other model learns", timeout_seconds=240)
-        assert "it hangs" in client.why(hung.model)["failure"]["message"]
 
 
 def test_each_service_is_upgraded_alone_and_the_others_go_on(

@@ -101,18 +101,6 @@ def test_a_round_waits_for_the_labels_of_its_events_and_learns_them(
         until(lambda: client.account(pupil.model)["adds_up"], "the account adds up")
 
 
-def test_a_label_counts_once_when_the_trainer_is_killed_between(platform: Platform, pupil: Pupil) -> None:
-    client = pupil.client
-    source = random.Random(6)
-    for number in range(4):
-        _predict_and_label(client, pupil, source, number * _ROWS)
-        if number == 1:
-            platform.kill("trainer")
-    until(lambda: _labelled(client, pupil.model) >= 4 * _ROWS, "all labels are counted")
-    counts = client.live(pupil.model)["counts"]
-    assert (counts["labelled"], counts.get("duplicate_labels", 0)) == (4 * _ROWS, 0)
-
-
 def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tmp_path: Path) -> None:
     client, source = pupil.client, random.Random(7)
     document = yaml.safe_load((tmp_path / "model.yaml").read_text())
@@ -137,8 +125,3 @@ def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tm
     assert {guard["guard"] for guard in canary["guards"]} == {"errors", "latency"}
     # Strong evidence ends a stage before its 100 samples, but not before the judge's 50.
     assert canary["stage_samples"] >= 50, "which at a share of 50 % only the canary's own answers bring"
-
-
-def _labelled(client: Client, model: str) -> int:
-    counts: dict[str, int] = client.live(model)["counts"]
-    return counts.get("labelled", 0)

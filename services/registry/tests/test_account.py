@@ -1,22 +1,11 @@
 """The account of a model adds up whatever happens to its versions, and ranges stay contiguous along its line."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-from common.errors import Conflict
-from common.registry.catalog import LEFT_OUT, PRODUCTION, SKIPPED, OffsetRange, RoundPlan
 from common.registry.reporting import Report
 from services.registry.catalog import Catalog
-from services.registry.tests.building import GATE, Clock, draft, lease, leased, new_catalog, next_plan, publish
-
-PER_RECORD = 100
+from services.registry.tests.building import draft, lease, leased, next_plan, publish
 
 
 def report(catalog: Catalog, instance: str = "t", **counted: Any) -> None:
@@ -153,117 +142,3 @@ def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> Non
     assert (catalog.why("m")["state"], catalog.why("m")["resolved"]) == ("ok", True)
     catalog.change_model("m", "pause", by="ada", reason="")
     assert catalog.why("m")["state"] == "paused"
-
-
-class TheAccountAddsUp(RuleBasedStateMachine):
-    """Random lives of a model over a log of one partition with PER_RECORD examples a record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._folder = TemporaryDirectory()
-        self._catalog = new_catalog(Path(self._folder.name), Clock())
-        self._records = 0
-        self._tell()
-
-    def teardown(self) -> None:
-        self._catalog.close()
-        self._folder.cleanup()
-
-    def _head_end(self) -> int:
-        head = self._catalog.get_model("m").head_version
-        return self._catalog.get_version("m", head).end_position[0] if head else 0
-
-    def _tell(self) -> None:
-        head = self._catalog.get_model("m").head_version
-        report(self._catalog, head_version=head, waiting=(self._records - self._head_end()) * PER_RECORD)
-
-    @rule(count=st.integers(1, 5))
-    def events_come(self, count: int) -> None:
-        self._records += count
-        self._tell()
-
-    @rule()
-    def a_trainer_reports(self) -> None:
-        self._tell()
-
-    @precondition(lambda self: self._records > self._head_end())
-    @rule(
-        skip=st.integers(0, 2),
-        count=st.integers(1, 4),
-        ending=st.sampled_from(["promote", "canary", "reject", "fail", "scratch"]),
-    )
-    def a_round_ends(self, skip: int, count: int, ending: str) -> None:
-        plan = self._plan(skip, count, from_scratch=ending == "scratch")
-        self._catalog.plan_round(plan)
-        held = lease(self._catalog)
-        if ending == "fail":
-            self._catalog.fail_round(held.round.round_id, held.token, reason="bad")
-            return
-        made = draft(
-            self._catalog, auc=0.1 if ending == "reject" else 0.7, gate=replace(GATE, canary=ending == "canary")
-        )
-        made = replace(made, events_trained=plan.example_count - 10, events_held_out=7, events_unusable=3)
-        self._catalog.register_version(held.round.round_id, held.token, made)
-
-    def _plan(self, skip: int, count: int, *, from_scratch: bool) -> RoundPlan:
-        model = self._catalog.get_model("m")
-        end = 0 if from_scratch else self._head_end()
-        start = min(end + (0 if from_scratch else skip), self._records - 1)
-        upto = min(start + count, self._records)
-        configuration: dict[str, Any] = {}
-        if start > end:
-            piece = {"partition": 0, "from_offset": end, "to_offset": start}
-            entry = {**piece, "examples": (start - end) * PER_RECORD, "reason": "rejection"}
-            configuration |= {SKIPPED: [piece], LEFT_OUT: [entry]}
-        if from_scratch:
-            configuration |= {"from_scratch": True, "head_before": model.head_version}
-        return replace(
-            next_plan(self._catalog),
-            parent_version=0 if from_scratch else model.head_version,
-            ranges=(OffsetRange(0, start, upto),),
-            example_count=(upto - start) * PER_RECORD,
-            configuration=configuration,
-        )
-
-    @rule(how=st.sampled_from(["rollback", "pin", "unpin", "no canary", "pause and resume"]))
-    def somebody_decides(self, how: str) -> None:
-        by: Mapping[str, str] = {"by": "ada", "reason": ""}
-        try:
-            match how:
-                case "rollback":
-                    self._catalog.rollback("m", **by)
-                case "pin":
-                    self._catalog.pin("m", 0, **by)
-                case "unpin":
-                    self._catalog.change_model("m", "unpin", **by)
-                case "no canary":
-                    if "canary" in self._catalog.get_model("m").aliases:
-                        self._catalog.set_alias("m", "canary", 0, **by)
-                case _:
-                    self._catalog.change_model("m", "pause", **by)
-                    self._catalog.change_model("m", "resume", **by)
-        except Conflict:
-            return
-
-    @rule(which=st.integers(0, 20))
-    def somebody_promotes(self, which: int) -> None:
-        newest = self._catalog.get_model("m").newest_version
-        if newest:
-            try:
-                self._catalog.set_alias("m", PRODUCTION, 1 + which % newest, by="ada", reason="")
-            except Conflict:
-                return
-
-    @invariant()
-    def every_event_is_in_one_place(self) -> None:
-        found = self._catalog.account("m")
-        examples = found["examples"]
-        assert found["adds_up"], found["problems"]
-        assert examples["total"] == self._records * PER_RECORD
-        assert examples["waiting"] == (self._records - self._head_end()) * PER_RECORD
-        parts = ("trained", "held_out", "unusable", "left_out", "waiting")
-        assert sum(examples[part] for part in parts) == examples["total"]
-
-
-TheAccountAddsUp.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
-TestTheAccountAddsUp = TheAccountAddsUp.TestCase

@@ -78,24 +78,6 @@ def test_versions_and_rounds_are_shown_with_the_catalogs_field_names(http: httpx
     ]
 
 
-def test_aliases_are_moved_rolled_back_and_removed_with_a_record(http: httpx.Client, catalog: Catalog) -> None:
-    publish(catalog)
-    publish(catalog)
-    body = {"version": 1, "by": "ada", "reason": "compare"}
-    assert http.put("/v1/models/m/aliases/shadow", json=body).json()["aliases"] == {"production": 2, "shadow": 1}
-    assert http.delete("/v1/models/m/aliases/shadow", params={"by": "ada"}).json()["aliases"] == {"production": 2}
-    rolled_back = http.post("/v1/models/m:rollback", json={"by": "bob", "reason": "bad fares"})
-    assert rolled_back.json()["aliases"] == {"production": 1}
-    changes = http.get("/v1/models/m/history").json()["changes"]
-    assert [(c["alias"], c["from_version"], c["to_version"], c["by"]) for c in changes] == [
-        ("production", 0, 1, "gate"),
-        ("production", 1, 2, "gate"),
-        ("shadow", 0, 1, "ada"),
-        ("shadow", 1, 0, "ada"),
-        ("production", 2, 1, "bob"),
-    ]
-
-
 def test_files_are_downloaded_whole_or_not(http: httpx.Client, catalog: Catalog, tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     entry = store(catalog, content)

@@ -9,7 +9,7 @@ import pytest
 
 from common.access.first_start import make, token_path
 from common.access.token_file import TokenFile
-from common.errors import PermissionDenied, Unauthenticated
+from common.errors import Unauthenticated
 from common.registry.client import RegistryClient
 from services.registry.tests.building import SCHEMA, definition
 from testing import plain_http
@@ -60,20 +60,6 @@ def test_the_history_has_the_name_of_who_showed_the_token_whatever_the_request_s
     entries = plain_http.get(f"{registry.url}/v1/history", headers=headers, timeout=60).json()["entries"]
     assert len(entries) >= 4
     assert {entry["by"] for entry in entries} == {"operator"}
-
-
-def test_services_do_their_part_and_no_more(registry: RegistryServer, tokens: Path) -> None:
-    with pytest.raises(Unauthenticated):
-        _client(registry, tokens, "").list_models()
-    trainer, serving = _client(registry, tokens, "trainer"), _client(registry, tokens, "serving")
-    assert trainer.list_models() == serving.list_models() == []
-    assert trainer.lease_round("t", ttl_seconds=1) is None
-    with pytest.raises(PermissionDenied):
-        serving.lease_round("t", ttl_seconds=1)
-    with pytest.raises(PermissionDenied):
-        trainer.rollback("m", by="operator", reason="")
-    with pytest.raises(PermissionDenied):
-        serving.set_alias("m", "production", 1, by="operator", reason="")
 
 
 def test_a_watch_ends_when_its_token_is_removed(registry: RegistryServer, tokens: Path, tmp_path: Path) -> None:

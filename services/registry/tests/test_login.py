@@ -177,20 +177,6 @@ def test_a_change_is_made_in_the_name_of_the_session(browser: httpx.Client, cata
     assert {entry.by for _, entry in catalog.history_page(action="pause").entries} == {"operator"}
 
 
-def test_a_form_without_its_token_or_of_another_session_changes_nothing(
-    browser: httpx.Client, catalog: Catalog
-) -> None:
-    _log_in(browser, "operator")
-    form = _token_of(seen(browser.get("/models/m/do/pause", headers=_PAGE)))
-    for token in ("", "0" * 64):
-        fields = {"token": token, "from": "1", "reason": ""}
-        assert browser.post("/models/m/do/pause", data=fields, headers=_PAGE).status_code == 409
-    foreign = {"origin": "http://evil.example", **_PAGE}
-    fields = {"token": form, "from": "1", "reason": ""}
-    assert browser.post("/models/m/do/pause", data=fields, headers=foreign).status_code == 403
-    assert not catalog.get_model("m").paused
-
-
 def test_a_cookie_changes_nothing_through_the_api(browser: httpx.Client, catalog: Catalog) -> None:
     _log_in(browser, "operator")
     assert browser.post("/v1/models/m:pause", json={"by": "x"}).status_code == 401

@@ -26,7 +26,7 @@ from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.rounds import in_order
 from services.registry.pages.trying import example_of
-from services.registry.tests.building import SCHEMA, Clock, definition, lease, leased, multiply, next_plan, publish
+from services.registry.tests.building import SCHEMA, Clock, lease, leased, multiply, next_plan, publish
 from services.registry.tests.seeing import browsing, seen
 from testing import plain_http
 from testing.rows import each_row
@@ -186,27 +186,6 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     for path in ("/", "/models/m", "/rounds"):
         assert "train" in seen(browser.get(path)).text
     assert planned.round_id in seen(browser.get("/rounds")).text
-
-
-def test_a_round_that_stands_still_is_amber_on_the_overview_and_among_the_rounds(
-    browser: httpx.Client, catalog: Catalog
-) -> None:
-    for service in ("ingest", "trainer", "serving"):
-        catalog.report(Report(service, service, "", 5.0))
-    held = leased(catalog)
-    for activity, words in (
-        ("starved", "starved: 7 s of processor time in 300 s"),
-        ("stalled", "stalled: nothing new"),
-    ):
-        progress = {"stage": "export", "activity": activity, "cpu_seconds": 7.0, "wall_seconds": 300.0}
-        catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress=progress)
-        for path in ("/", "/rounds"):
-            page = seen(browser.get(path))
-            assert words in page.text, path
-            assert any("warn" in str(found.get("class")).split() for found in page.all("span")), path
-    assert seen(browser.get("/")).all("section", **{"class": "card warnbox"})
-    catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={"activity": "moves"})
-    assert "stalled" not in seen(browser.get("/")).text
 
 
 def test_stages_are_told_in_their_order() -> None:
@@ -652,26 +631,6 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
     place = Place("", {"model": "m", "version": "1"}, {}, "", "", "", "")
     others = statistics.since(Reading(catalog, Neighbours()), place)["others"]
     assert all("REGISTRY_INGEST_URL is empty" in one["sentences"][0] for one in others)
-
-
-def test_many_versions_and_models_cost_as_many_questions_as_few(
-    browser: httpx.Client, catalog: Catalog, asked: list[str]
-) -> None:
-    def questions(path: str) -> int:
-        asked.clear()
-        assert browser.get(path).status_code == 200
-        return len(asked)
-
-    publish(catalog)
-    publish(catalog)
-    paths = ("/", "/models/m", "/rounds", "/history", "/serving", "/streams")
-    few = {path: questions(path) for path in paths}
-    for number in range(4):
-        publish(catalog)
-        catalog.register_model(f"m{number}", stream="s", files=definition(f"m{number}"), by="test")
-        publish(catalog, model=f"m{number}")
-    many = {path: questions(path) for path in paths}
-    assert {path: many[path] - few[path] for path in paths} == dict.fromkeys(paths, 0)
 
 
 def test_pages_of_500_versions_and_50_models_are_bounded(

@@ -113,24 +113,6 @@ def test_numbers_change_without_a_reload_also_after_the_registry_was_away(
     assert page.evaluate("window.sameDocument")
 
 
-def test_production_goes_back_and_forward_by_clicks(site: Site, catalog: Catalog, page: Page, clock: Clock) -> None:
-    clock.pass_seconds(1.0)
-    page.goto(site.url("/"))
-    page.get_by_role("link", name="m", exact=True).first.click()
-    page.get_by_role("link", name="Roll back").click()
-    expect(page.get_by_text("Production of m moves back from version 2 to version 1")).to_be_visible()
-    page.get_by_label("Your name").fill("ada")
-    page.get_by_label("Reason").fill("bad fares")
-    page.get_by_role("button", name="Roll back").click()
-    expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
-    assert catalog.get_model("m").aliases["production"] == 1
-    expect(page.get_by_role("row").filter(has_text="bad fares").first).to_contain_text("ada")
-    page.get_by_role("link", name="Promote version 2").click()
-    page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_role("status").filter(has_text="Production has moved.")).to_be_visible()
-    assert catalog.get_model("m").aliases["production"] == 2
-
-
 def test_a_table_is_sorted_and_filtered_and_a_curve_is_drawn(site: Site, catalog: Catalog, page: Page) -> None:
     for number in range(6):
         publish(catalog, auc=0.6 + number / 100)

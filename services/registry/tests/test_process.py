@@ -2,22 +2,18 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
-from common.errors import Conflict, InvalidInput, Unavailable
+from common.errors import InvalidInput, Unavailable
 from common.process.rpc import open_channel
-from common.registry.catalog import FileEntry, Version, VersionStatus
+from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -87,33 +83,6 @@ def test_killed_in_an_upload_it_shows_no_partial_version_and_the_upload_is_taken
     assert manifest_of(tmp_path / "copy") == version.files
 
 
-def test_a_client_that_uploads_while_the_registry_is_killed_again_and_again_gets_through(
-    registry: RegistryServer, connect: Connect, tmp_path: Path
-) -> None:
-    for number in range(6):
-        (tmp_path / f"file-{number}").write_bytes(os.urandom(3 * MIB))
-    files = tuple(FileEntry(*entry) for entry in _entries(tmp_path))
-    client = connect()
-    client.list_models()
-    sent: list[int] = []
-    thread = threading.Thread(target=lambda: sent.append(client.upload(tmp_path, files)))
-    thread.start()
-    uploads, blobs = registry.data_dir / "uploads", registry.data_dir / "blobs"
-    for kept in (1, 3):
-        wait_until(
-            lambda kept=kept: (
-                len(list(blobs.glob("??/*"))) >= kept  # type: ignore[misc]  # bound per turn
-                and (any(uploads.iterdir()) or not thread.is_alive())
-            ),
-            "an upload",
-        )
-        registry.kill()
-        registry.start()
-    thread.join(timeout=60)
-    assert len(sent) == 1
-    assert client.download(files, tmp_path / "copy") == sum(file.size_bytes for file in files)
-
-
 def _entries(directory: Path) -> list[tuple[str, int, str]]:
     return [
         (path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
@@ -166,48 +135,6 @@ def _everything(client: RegistryClient) -> tuple[object, ...]:
         client.get_definition(digest),
         changes,
     )
-
-
-def train_until(address: str, directory: str, version_count: int) -> list[int]:
-    """A trainer process: plans, leases and registers in a race with others; the versions that it made."""
-    client = RegistryClient(address, timeout_seconds=60.0)
-    made: list[int] = []
-    holder = f"trainer-{os.getpid()}"
-    ttl_seconds = 0.02  # so short that the round is often lost
-    while client.get_model("m").newest_version < version_count:
-        with suppress(Conflict):  # another planned it
-            client.plan_round(replace(next_plan(client), trigger="race"))
-        lease = client.lease_round(holder, ttl_seconds=ttl_seconds)
-        if lease is None:
-            continue
-        folder = Path(directory) / holder / lease.round.round_id
-        draft = write_version(folder, lease.round.round_id.encode())
-        client.upload(folder, draft.files)
-        try:
-            made.append(client.register_version(lease, draft).version)
-            ttl_seconds = 0.02
-        except Conflict:  # another took the round meanwhile
-            ttl_seconds *= 2  # where a disk is slow everybody would lose every round
-    client.close()
-    return made
-
-
-def test_trainer_processes_that_race_make_one_chain_of_versions(
-    registry: RegistryServer, connect: Connect, tmp_path: Path
-) -> None:
-    client = connect()
-    register_all(client)
-    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("forkserver")) as pool:
-        running = [pool.submit(train_until, registry.address, str(tmp_path), 12) for _ in range(3)]
-        made = [version for trainer in running for version in trainer.result(timeout=90)]
-    versions: list[Version] = client.list_versions("m")
-    assert len(versions) >= 12
-    assert sorted(made) == [version.version for version in versions], "each made by exactly one"
-    assert [version.parent_version for version in versions] == list(range(len(versions)))
-    assert all(version.status is VersionStatus.ACCEPTED for version in versions)
-    edges = [(version.ranges[0].from_offset, version.ranges[0].to_offset) for version in versions]
-    assert edges == [(10 * number, 10 * number + 10) for number in range(len(versions))]
-    assert len({version.round_id for version in versions}) == len(versions)
 
 
 def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(

@@ -1,7 +1,6 @@
 """What a runner held when it died is answered by another one; what keeps killing runners is answered with an error."""
 
 import functools
-import os
 import signal
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, runner_id, serving_key
-from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -47,25 +45,6 @@ def name_of(runner: RunnerProcess) -> str:
 
 def is_stuck(runner: RunnerProcess) -> bool:
     return float(runner.message("counts")["busy_seconds"]) > _STUCK_SECONDS
-
-
-def test_what_a_killed_runner_held_is_answered_by_the_next_one(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
-) -> None:
-    first = start(zygote, redis_server, saved_models)
-    wait_until(asker.somebody_waits, "the runner waits at the queue")
-    os.kill(first.pid, signal.SIGSTOP)  # It waits at the queue: Redis hands it requests that it never sees.
-    requests = [request(b"%d" % i, checked(0, i)) for i in range(5)]
-    asker.enqueue(*requests)
-    wait_until(lambda: asker.pending_at(name_of(first)) > 0, "the runner holds a request")
-    held = asker.pending_at(name_of(first))
-    first.kill(signal.SIGKILL)
-    assert recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(first)) == held
-    second = start(zygote, redis_server, saved_models)
-    replies = asker.wait_for(*(item.request_id for item in requests))
-    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[float(i)] for i in range(5)]
-    assert asker.consumers() == [name_of(second)]
-    assert second.leave() == 0
 
 
 def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_and_takes_nobody_with_it(

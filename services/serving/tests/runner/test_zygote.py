@@ -145,26 +145,3 @@ def test_the_way_a_runner_ended_is_reported(
     runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
     os.kill(runner.pid, number)
     assert runner.wait() == -number
-
-
-def test_zygote_and_runners_end_when_their_manager_is_killed(redis_server: RedisServer, saved_models: Path) -> None:
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from services.serving.tests.support.runner_process import Zygote\n"
-        "zygote = Zygote()\n"
-        "runner = zygote.start_runner(sys.argv[1], Path(sys.argv[2])).serve()\n"
-        "print(zygote.process.pid, runner.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    manager = subprocess.Popen(
-        [sys.executable, "-c", code, redis_server.url, str(saved_models / "affine/1")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert manager.stdout is not None
-    pids = [int(word) for word in manager.stdout.readline().split()]
-    assert len(pids) == 2
-    assert all(is_running(pid) for pid in pids)
-    manager.kill()
-    manager.communicate(timeout=60)
-    wait_until(lambda: not any(is_running(pid) for pid in pids), "the end of the zygote and its runner")

@@ -45,19 +45,6 @@ def test_a_killed_trainer_leaves_no_process_and_takes_its_round_back_at_once(
     assert (found.state, found.attempts) == (RoundState.DONE, 2)
 
 
-def test_a_trainer_with_another_name_waits_for_the_lease_to_run_out(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.environment["TRAINER_ID"] = "first"
-    trainer.train(events, "hang")
-    trainer.kill()
-    trainer.environment["TRAINER_ID"] = "second"
-    trainer.behave("register")
-    trainer.start()
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the second trainer finishes the round")
-    assert last_round(registry).attempts == 2
-
-
 @pytest.mark.covers("loop-supervisor")
 def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_it_is_resumed(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events

@@ -4,15 +4,13 @@ import ast
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import InvalidInput
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED
@@ -27,7 +25,6 @@ from services.trainer.protocol.messages import (
     encode_message,
 )
 from services.trainer.tests.control.conftest import FAKE
-from testing.processes import is_running
 from testing.waiting import wait_until
 
 
@@ -177,55 +174,6 @@ def test_two_children_live_side_by_side(
     zygote.signal(first, signal.SIGKILL)
     wait_until(lambda: zygote.wait(first, 0.1) == [] and first.has_ended, "the first is killed")
     zygote.forget(first)
-
-
-def test_children_die_with_the_zygote_and_a_new_one_is_started(
-    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
-) -> None:
-    behave("hang")
-    child = zygote.spawn(assignment)
-    wait_for_progress(zygote, child)
-    assert zygote.pid is not None
-    os.kill(zygote.pid, signal.SIGKILL)
-    wait_until(lambda: zygote.wait(child, 0.1) == [] and child.has_ended, "the child's end is heard of")
-    assert child.zygote_died
-    wait_until(lambda: not is_running(child.pid), "the kernel has killed the child")
-    zygote.forget(child)
-    with pytest.raises(Unavailable):
-        zygote.spawn(assignment)
-    wait_until(lambda: zygote.wait_until_ready(0.1), "a new zygote is ready")
-    behave("finish")
-    assert run_to_end(zygote, assignment)[0].status == 0
-
-
-def test_zygote_and_child_die_with_the_process_that_started_them(
-    assignment: RoundAssignment, behave: Callable[[str], None], tmp_path: Path
-) -> None:
-    behave("hang")
-    (tmp_path / "assignment.json").write_text(assignment.to_json())
-    script = f"""
-from pathlib import Path
-from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.control.zygote_client import ZygoteClient
-handle = ZygoteClient({FAKE!r}, nice=0, scheduling="normal", log_format="text", log_level="INFO")
-while not handle.wait_until_ready(0.1):
-    pass
-child = handle.spawn(RoundAssignment.from_json(Path({str(tmp_path / "assignment.json")!r}).read_text()))
-while not handle.wait(child, 0.1):
-    pass
-print(handle.pid, child.pid, flush=True)
-while True:
-    handle.wait(child, 1.0)
-"""
-    control = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert control.stdout is not None
-    zygote_pid, child_pid = map(int, control.stdout.readline().split())
-    assert is_running(zygote_pid)
-    assert is_running(child_pid)
-    control.kill()
-    control.wait(timeout=60)
-    control.stdout.close()
-    wait_until(lambda: not is_running(zygote_pid) and not is_running(child_pid), "both are gone")
 
 
 @pytest.mark.covers("perf-threads")

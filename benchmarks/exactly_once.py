@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -133,12 +134,18 @@ def _in_a_process(directory: Path, address: str, end: int, interval: float, pass
 def _round(settings: dict[str, Any]) -> dict[str, float]:
     """Plans, leases and runs one round; its seconds."""
     from services.trainer import determinism
+    from services.trainer.control.trusted_half import TrustedHalf, TrustedHalves
     from services.trainer.export.fresh_process import FreshProcess
     from services.trainer.learn import checkpoint
     from services.trainer.protocol.assignment import RoundAssignment
     from services.trainer.protocol.messages import Done
     from services.trainer.rounds.one_round import Surroundings
+    from services.trainer.rounds.outside import Outside
     from services.trainer.rounds.process import conduct
+
+    def answer(channel: socket.socket, half: TrustedHalf) -> None:
+        while (found := socket.recv_fds(channel, 1, 1))[0]:
+            half.take(found[1][0])
 
     directory = Path(settings["directory"])
     threads = len(os.sched_getaffinity(0))
@@ -150,18 +157,22 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
     with closing(fresh), closing(registry), closing(open_event_log(event_log)) as log:
         lease, passes = _leased(registry, event_log, settings)
         assignment = RoundAssignment(
-            lease, settings["registry"], event_log, str(work_dir), str(work_dir / "cache"), threads, 1,
+            lease, event_log, str(work_dir), str(work_dir / "cache"), threads, 1,
             settings["interval"],
         )  # fmt: skip
+        ours, theirs = socket.socketpair()
+        half = TrustedHalves(lambda traceparent: registry).of(assignment)
+        threading.Thread(target=answer, args=(ours, half), daemon=True).start()
         progress: list[int] = []
         done = conduct(
             assignment,
             lambda message: progress.append(getattr(message, "resume_points", 0)),
             lambda: False,
-            Surroundings(registry, log, fresh),
+            Surroundings(Outside(theirs.fileno()), log, fresh),
         )
         assert isinstance(done, Done), done
-        version = registry.get_version(lease.round.plan.model, done.version)
+        version = half.version
+        assert version is not None, "it is done"
     began = time.monotonic()
     found = checkpoint.read(work_dir / "cache" / version.model / str(version.version))
     checkpoint.weights_digest(found.arrays)

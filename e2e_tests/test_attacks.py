@@ -31,7 +31,7 @@ from headrace import Client
 from headrace.client.trust import context_of, grpc_credentials_of
 from headrace.local.launcher import Launcher
 from headrace.places import access_file, token_file
-from protos import ingest_pb2, registry_pb2, registry_pb2_grpc, tfserving_pb2
+from protos import ingest_pb2, registry_pb2, tfserving_pb2
 from testing.issuer import AUDIENCE, Issuer, issuer
 from testing.rows import each_row
 
@@ -169,10 +169,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 pupil.apply(launcher.data_dir / "definition")
                 pupil.learn_version(1)
                 pupil.await_served(1)
-            with world.channel("registry") as channel:
-                asked = registry_pb2.RoundTokenRequest(round_id=f"{MODEL}-000002", models=[MODEL], lasts_seconds=3600)
-                registry = registry_pb2_grpc.RegistryServiceStub(channel)
-                world.tokens["round"] = registry.RoundToken(asked, timeout=60, metadata=world.metadata("trainer")).token
             yield world
         finally:
             launcher.close()
@@ -252,8 +248,6 @@ _OVER_HTTP = {
     "the trainer's token sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "trainer", {}, _EVENTS, {403}),
     "the trainer's token predicts": ("serving", "POST", _PREDICT_PATH, "trainer", {}, _PREDICT, {403}),
     "ingest's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "ingest", {}, _BY, {403}),
-    "a round's token lists models": ("registry", "GET", "/v1/models", "round", {}, b"", {403}),
-    "a round's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "round", {}, _BY, {401}),
     "an author sends services elsewhere": (
         "registry", "PUT", "/v1/streams/mine", "author", {}, _ELSEWHERE, {400},
     ),
@@ -323,18 +317,6 @@ _OVER_GRPC = {
     ),
     "an author uploads under another's round": (
         "registry", f"{_REGISTRY}/PutResumePoint", registry_pb2.PutResumePointRequest(round_id="r"), "author", _NO,
-    ),
-    "a round's token leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "round", _NO),
-    "a round's token ends another round": (
-        "registry", f"{_REGISTRY}/RegisterVersion", registry_pb2.RegisterVersionRequest(round_id="other-000001"),
-        "round", _NO,
-    ),
-    "a round's token reads another's model": (
-        "registry", f"{_REGISTRY}/GetVersion", registry_pb2.GetVersionRequest(model="secret", version=1), "round", _NO,
-    ),
-    "a round's token reads its model": (
-        "registry", f"{_REGISTRY}/GetVersion", registry_pb2.GetVersionRequest(model=MODEL, version=1), "round",
-        grpc.StatusCode.OK,
     ),
     "a viewer lists": (
         "registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), "viewer", grpc.StatusCode.OK,

@@ -328,22 +328,6 @@ class StopRoundRequest(_message.Message):
     reason: str
     def __init__(self, model: _Optional[str] = ..., round_id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class RoundTokenRequest(_message.Message):
-    __slots__ = ("round_id", "models", "lasts_seconds")
-    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
-    MODELS_FIELD_NUMBER: _ClassVar[int]
-    LASTS_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    round_id: str
-    models: _containers.RepeatedScalarFieldContainer[str]
-    lasts_seconds: float
-    def __init__(self, round_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., lasts_seconds: _Optional[float] = ...) -> None: ...
-
-class RoundTokenResponse(_message.Message):
-    __slots__ = ("token",)
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    token: str
-    def __init__(self, token: _Optional[str] = ...) -> None: ...
-
 class PutResumePointRequest(_message.Message):
     __slots__ = ("round_id", "token", "state_json", "files")
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]

@@ -109,11 +109,6 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Round.FromString,
                 _registered_method=True)
-        self.RoundToken = channel.unary_unary(
-                '/headrace.RegistryService/RoundToken',
-                request_serializer=protos_dot_registry__pb2.RoundTokenRequest.SerializeToString,
-                response_deserializer=protos_dot_registry__pb2.RoundTokenResponse.FromString,
-                _registered_method=True)
         self.PutResumePoint = channel.unary_unary(
                 '/headrace.RegistryService/PutResumePoint',
                 request_serializer=protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
@@ -330,14 +325,6 @@ class RegistryServiceServicer(object):
 
     def ResumeRound(self, request, context):
         """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RoundToken(self, request, context):
-        """Credentials for the process of a round or a rebuild, in which an author's code runs: they end this round, and read
-        these models. Asked for by the trainer that has the round.
-        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -578,11 +565,6 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.ResumeRound,
                     request_deserializer=protos_dot_registry__pb2.StopRoundRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
-            ),
-            'RoundToken': grpc.unary_unary_rpc_method_handler(
-                    servicer.RoundToken,
-                    request_deserializer=protos_dot_registry__pb2.RoundTokenRequest.FromString,
-                    response_serializer=protos_dot_registry__pb2.RoundTokenResponse.SerializeToString,
             ),
             'PutResumePoint': grpc.unary_unary_rpc_method_handler(
                     servicer.PutResumePoint,
@@ -1110,33 +1092,6 @@ class RegistryService(object):
             '/headrace.RegistryService/ResumeRound',
             protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
             protos_dot_registry__pb2.Round.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RoundToken(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.RegistryService/RoundToken',
-            protos_dot_registry__pb2.RoundTokenRequest.SerializeToString,
-            protos_dot_registry__pb2.RoundTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

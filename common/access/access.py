@@ -7,13 +7,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.access.access_file import AccessFile, read_access
 from common.access.oidc import Oidc, is_jwt
-from common.access.principal import ANONYMOUS, SERVICE, Principal
+from common.access.principal import ANONYMOUS, Principal
 from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
 
@@ -64,7 +63,6 @@ class Access:
         self._seen: tuple[int, ...] = ()
         self._content = b""
         self._state = _State(AccessFile({}))
-        self._own_tokens: Callable[[str], Principal | None] = lambda token: None
         if path is not None:
             try:
                 self._take(path.read_bytes())
@@ -139,17 +137,6 @@ class Access:
         is_old = principal is not None and principal.expires_at < math.inf and time.time() > principal.expires_at
         return is_old or self.generation != generation
 
-    def take_own_tokens(self, principal_of: Callable[[str], Principal | None]) -> None:
-        """Tokens of this service's making count from now on. `principal_of` gives None for others, and raises
-        Unauthenticated."""
-        self._own_tokens = principal_of
-
-    def may_have_service(self, kind: str, name: str) -> bool:
-        """Whether the file names such a service; where there is an issuer, a token of it may."""
-        file = self._state.file
-        named = (*file.principals.values(), *file.certificates.values())
-        return self._state.oidc is not None or any(one.name == name and one.may(SERVICE, kind) for one in named)
-
     def principal_of_login(self, issuer: Oidc, id_token: str, nonce: str) -> Principal:
         """Raises Unauthenticated, Unavailable."""
         if issuer.wants_keys(id_token):
@@ -165,9 +152,6 @@ class Access:
         if not isinstance(authorization, str):
             return _holder_of(state.file, authorization)
         token = _token_of(authorization)
-        own = self._own_tokens(token)
-        if own is not None:
-            return own
         if state.oidc is None or not is_jwt(token):
             return _owner_of(state.file, digest_of(token))
         return self._not_of_file(state.oidc.principal_of(token))

@@ -6,7 +6,6 @@
     operator          all of these, and promotes, rolls back, pins, archives, deletes
     viewer            reads everything
     service:<kind>    what a service of that kind asks of the others (registry, ingest, trainer, serving)
-    round:<round>, source:<model>   of a round's process: ends the round, reads the model; no access file gives them
 
 `<stream>`, `<model>` and `<kind>` may be patterns (fnmatch): `predict:flights-*`. `operator` does not stand for
 `service:*`: a person cannot register a version in a trainer's name.
@@ -22,7 +21,6 @@ from fnmatch import fnmatchcase
 from common.errors import InvalidInput
 
 INGEST, PREDICT, AUTHOR, OPERATOR, VIEWER, SERVICE = "ingest", "predict", "author", "operator", "viewer", "service"
-ROUND, SOURCE = "round", "source"
 _WITH_NAME = (INGEST, PREDICT, AUTHOR, SERVICE)
 _ROLE = re.compile(rf"({'|'.join(_WITH_NAME)}):[A-Za-z0-9_.*?\[\]!-]{{1,128}}|{OPERATOR}|{VIEWER}")
 _NAME = re.compile(r"[A-Za-z0-9_.@:+|-]{1,128}")

@@ -151,12 +151,6 @@ class RegistryClient:
         answer = self._call(self._stub.LeaseRound, request)
         return wire.lease_from_wire(answer.lease) if answer.HasField("lease") else None
 
-    def round_token(self, round_id: str, models: Sequence[str], *, lasts_seconds: float) -> str:
-        """What a round's process shows this registry in place of the trainer's token: to end the round, to read the
-        models. Raises InvalidInput."""
-        request = pb.RoundTokenRequest(round_id=round_id, models=models, lasts_seconds=lasts_seconds)
-        return self._call(self._stub.RoundToken, request).token
-
     def renew_lease(self, lease: Lease, *, ttl_seconds: float, progress: JsonMap) -> Lease:
         """Holds the round for ttl_seconds from now. Raises Conflict when the lease is no longer the caller's."""
         request = pb.RenewLeaseRequest(

@@ -239,7 +239,7 @@ class FileTransfer:
 
     def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
         """The bytes from the offset on, from where the registry sends us, or from the registry where this process
-        may not go there, as in the sandbox of a round."""
+        cannot go there."""
         request = pb.DownloadFileRequest(digest=file.digest, offset=offset, accepts_url=self._may_go_elsewhere)
         url = ""
         with errors_from_status(f"the download of {file.path}"):

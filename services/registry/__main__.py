@@ -29,7 +29,6 @@ from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.doors.audited import AuditedGuard
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
-from services.registry.doors.round_tokens import RoundTokens
 from services.registry.doors.rules import RULES
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages.forms import read_secret
@@ -97,7 +96,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
     )
     secret = leadership.secret if leadership else read_secret(settings.data_dir / "pages.secret")
-    servicer = RegistryServicer(catalog, RoundTokens(access, secret))
+    servicer = RegistryServicer(catalog)
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
     places = leadership or PlacesInFiles(settings.data_dir / "webhooks")
     webhooks = Webhooks(hooks, catalog, places, stop=stop)

@@ -39,6 +39,8 @@ ROUND_FUNCTION = "services.trainer.rounds.process:run_round"
 _GRPC_STOP_SECONDS = 2.0
 _MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
 _MAX_REGISTRY_CALL_SECONDS = 5.0
+_MAX_ROUND_CALL_SECONDS = 30.0
+"""A registry that restarts within this time costs a round nothing but the wait."""
 
 
 def main(round_function: str = ROUND_FUNCTION) -> int:
@@ -74,9 +76,14 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
     tls = settings.open_tls(health)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
-    registry = RegistryClient(
-        settings.registry_address, timeout_seconds=call_seconds, authorization=settings.authorization(), tls=tls
-    )
+
+    def open_registry(traceparent: str = "", timeout_seconds: float = _MAX_ROUND_CALL_SECONDS) -> RegistryClient:
+        return RegistryClient(
+            settings.registry_address, timeout_seconds=timeout_seconds, traceparent=traceparent,
+            authorization=settings.authorization(), tls=tls,
+        )  # fmt: skip
+
+    registry = open_registry(timeout_seconds=call_seconds)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
     holder, place = holder_id(settings.data_dir, settings.id), place_of(settings)
     rebuilds = Rebuilds(settings, registry, holder=holder)
@@ -86,6 +93,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         holder=holder,
         secret=holder_secret(settings.data_dir),
         registry=registry,
+        open_registry=open_registry,
         round_function=round_function,
         health=health,
         rebuilds=rebuilds,

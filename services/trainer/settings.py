@@ -37,8 +37,8 @@ class TrainerSettings(ServiceSettings):
     signed. Rounds' processes never see it."""
 
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """Confines the process of a round, in which authors' code runs, to its own folders, its stream's events, the
-    registry and the log. auto: as far as this machine can; /readyz, /v1/status and the log list the rest. require: the
+    """Confines the process of a round, in which authors' code runs, to its own folders, its stream's events and
+    the log's servers. auto: as far as this machine can; /readyz, /v1/status and the log list the rest. require: the
     trainer starts only where all of it is confined. off: a round has every right of the trainer."""
     sandbox_read: str = ""
     """Further files and folders that rounds may read, separated by colons: what a module looks up beside its events."""
@@ -53,6 +53,8 @@ class TrainerSettings(ServiceSettings):
     """Most memory that each process of a round may have for its data (RLIMIT_DATA); 0: any."""
     sandbox_file_mib: int = Field(default=16_384, ge=0)
     """Largest file that a round may write; 0: any."""
+    max_version_mib: int = Field(default=65_536, ge=0)
+    """Largest sum of the files of a version, or of a resume point, that a round may hand in; 0: any."""
 
     poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""

@@ -18,7 +18,6 @@ from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
 from services.registry.doors.allowed import check_stream
-from services.registry.doors.round_tokens import RoundTokens
 from services.registry.store.blobs import CHUNK_BYTES
 
 SERVICE_NAME = "headrace.RegistryService"
@@ -29,8 +28,8 @@ _MAX_UPLOADS = 24
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     """One method per call of RegistryService; errors become statuses in common.process.rpc."""
 
-    def __init__(self, catalog: Catalog, round_tokens: RoundTokens) -> None:
-        self._catalog, self._round_tokens = catalog, round_tokens
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         self._uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
 
     def RegisterStream(self, request: pb.RegisterStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
@@ -110,10 +109,6 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return wire.round_to_wire(
             self._catalog.resume_round(request.model, request.round_id, by=by, reason=request.reason)
         )
-
-    def RoundToken(self, request: pb.RoundTokenRequest, context: grpc.ServicerContext) -> pb.RoundTokenResponse:
-        asked, models = request.round_id, request.models
-        return pb.RoundTokenResponse(token=self._round_tokens.issue(asked, models, lasts_seconds=request.lasts_seconds))
 
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
         return wire.round_to_wire(

@@ -13,7 +13,6 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from common.access.access import Access
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unauthenticated
 from common.process.health import Health
 from common.registry import wire
@@ -24,7 +23,6 @@ from services.registry.catalog import Catalog
 from services.registry.doors.audited import AuditedGuard
 from services.registry.doors.grpc_api import RegistryServicer
 from services.registry.doors.http_api import create_registry_app
-from services.registry.doors.round_tokens import RoundTokens
 from services.registry.doors.rules import RULES
 from services.registry.pages.actions import FORMS
 from services.registry.store.audit import Call
@@ -45,7 +43,7 @@ from testing.walking import access_in, bearer
 
 Entry = dict[str, Any]
 MACHINES = {
-    "LeaseRound", "RenewLease", "ReleaseRound", "RoundToken", "PutResumePoint", "OfferHelp", "FormTeam", "KeepTeam",
+    "LeaseRound", "RenewLease", "ReleaseRound", "PutResumePoint", "OfferHelp", "FormTeam", "KeepTeam",
     "Report", "TakeJob", "TellJob", "GetUpload", "UploadFile", "MissingFiles", "PutEvidence",
 }  # fmt: skip
 """What trainers and replicas say of themselves, and bytes that no version names yet."""
@@ -76,7 +74,7 @@ class Platform:
 def platform(catalog: Catalog, browser: httpx.Client) -> Platform:
     publish(catalog)
     publish(catalog)
-    return Platform(catalog, browser, RegistryServicer(catalog, RoundTokens(Access(), b"secret")))
+    return Platform(catalog, browser, RegistryServicer(catalog))
 
 
 def stopped(platform: Platform) -> str:

@@ -12,16 +12,14 @@ from starlette.types import ASGIApp
 from common.access.guard import Guard
 from common.process.health import Health
 from common.process.rpc import start_server
-from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import create_registry_app
-from services.registry.doors.round_tokens import RoundTokens
 from services.registry.doors.rules import RULES
 from services.registry.tests.building import SCHEMA
 from testing.rows import each_row
-from testing.walking import ROLES, access_in, asked_of_all, bearer, call, http_actions, rpc_actions, write_access
+from testing.walking import access_in, asked_of_all, bearer, call, http_actions, rpc_actions
 
 _OPEN = {action for action, rule in RULES.items() if rule.is_open}
 _SESSION = {"GET /login", "POST /login", "POST /logout"}
@@ -29,7 +27,7 @@ _OPEN_PATHS = ("GET /healthz", "GET /readyz", "GET /static/", "grpc.health.v1.He
 
 
 def _methods(server: object) -> None:
-    registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(None, None), server)  # type: ignore[arg-type]  # nothing behind it
+    registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(None), server)  # type: ignore[arg-type]  # nothing behind it
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def app(catalog: Catalog, tmp_path: Path) -> ASGIApp:
 @pytest.fixture
 def port(catalog: Catalog, tmp_path: Path) -> Iterator[int]:
     access = access_in(tmp_path)
-    servicer = RegistryServicer(catalog, RoundTokens(access, b"secret"))
+    servicer = RegistryServicer(catalog)
     server, port = start_server(
         "127.0.0.1:0",
         lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(servicer, server),
@@ -108,7 +106,7 @@ def test_every_method_asks_for_credentials_and_for_a_role(port: int) -> None:
 
 
 def test_a_person_does_not_speak_for_a_service(port: int) -> None:
-    for method in ("LeaseRound", "RegisterVersion", "FailRound", "PlanRound", "TakeJob", "Report", "RoundToken"):
+    for method in ("LeaseRound", "RegisterVersion", "FailRound", "PlanRound", "TakeJob", "Report"):
         action = f"{SERVICE_NAME}/{method}"
         assert call(port, action, "operator") is grpc.StatusCode.PERMISSION_DENIED, action
 
@@ -119,43 +117,3 @@ def test_a_trainer_does_what_trainers_do_and_promotes_nothing(port: int) -> None
     assert call(port, f"{SERVICE_NAME}/LeaseRound", "trainer") is grpc.StatusCode.INVALID_ARGUMENT
     report = b"\x0a\x01i\x12\x07serving"
     assert call(port, f"{SERVICE_NAME}/Report", "trainer", report) is grpc.StatusCode.PERMISSION_DENIED
-
-
-def _round_token(port: int, lasts_seconds: float = 3600.0) -> str:
-    """Of round m-000007, which reads m and words."""
-    asked = pb.RoundTokenRequest(round_id="m-000007", models=["m", "words"], lasts_seconds=lasts_seconds)
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = registry_pb2_grpc.RegistryServiceStub(channel)
-        answer: pb.RoundTokenResponse = stub.RoundToken(asked, timeout=60, metadata=tuple(bearer("trainer").items()))
-        return answer.token
-
-
-def test_a_rounds_token_ends_its_round_reads_its_models_and_does_nothing_else(port: int) -> None:
-    token, denied = _round_token(port), grpc.StatusCode.PERMISSION_DENIED
-    let_in = {action for action in rpc_actions(_methods) if call(port, action, token) is not denied}
-    by_digest = {"GetStream", "GetDefinition", "MissingFiles", "GetUpload", "UploadFile", "DownloadFile"}
-    assert let_in == {f"{SERVICE_NAME}/{method}" for method in by_digest}
-    for method, message, is_its_own in (
-        ("RegisterVersion", pb.RegisterVersionRequest(round_id="m-000007"), True),
-        ("RegisterVersion", pb.RegisterVersionRequest(round_id="m-000008"), False),
-        ("PutResumePoint", pb.PutResumePointRequest(round_id="m-000007"), True),
-        ("PutResumePoint", pb.PutResumePointRequest(round_id="words-000007"), False),
-        ("GetVersion", pb.GetVersionRequest(model="words", version=1), True),
-        ("GetVersion", pb.GetVersionRequest(model="secret", version=1), False),
-        ("ListRounds", pb.ListRoundsRequest(model="m"), True),
-        ("ListRounds", pb.ListRoundsRequest(model="m*"), False),
-    ):
-        code = call(port, f"{SERVICE_NAME}/{method}", token, message.SerializeToString())
-        assert (code is not denied) is is_its_own, message
-
-
-def test_a_rounds_token_ends_with_its_time_and_with_its_trainer(port: int, tmp_path: Path) -> None:
-    action, unknown = f"{SERVICE_NAME}/GetStream", grpc.StatusCode.UNAUTHENTICATED
-    token = _round_token(port)
-    said, _, signature = token.partition(".")
-    for forged in (f"{said}.{'0' * len(signature)}", f"{said[:-4]}AAAA.{signature}", said, "hrr_."):
-        assert call(port, action, forged) is unknown, forged
-    assert call(port, action, _round_token(port, lasts_seconds=1e-9)) is unknown
-    assert call(port, action, token) is not unknown
-    write_access(tmp_path / "access.yaml", {name: roles for name, roles in ROLES.items() if name != "trainer"})
-    assert call(port, action, token) is unknown

@@ -49,7 +49,6 @@ class Assignments:
         configuration = lease.round.plan.configuration
         assignment = RoundAssignment(
             lease=lease,
-            registry_address=self._settings.registry_address,
             event_log=self._settings.event_log,
             work_dir=str(work_dir),
             cache_dir=str(self.cache_dir),
@@ -68,7 +67,6 @@ class Assignments:
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,
             may_stay=self._settings.warm_processes > 0,
-            is_signed=self._settings.signing_key_file is not None,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

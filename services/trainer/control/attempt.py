@@ -4,22 +4,19 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
 from common.process.own_time import OwnClock, Usage, clock_of
-from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
-from common.registry.statements import SIGNATURE_FILE
 from services.trainer import metrics
 from services.trainer.control.endings import ADVICE, Ending, Outcome, words_of
 from services.trainer.control.round_trace import RoundTrace
-from services.trainer.control.signing import VersionSigner
+from services.trainer.control.trusted_half import TrustedHalf
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
@@ -31,7 +28,6 @@ from services.trainer.protocol.messages import (
     Raised,
     Shrunk,
     Stopped,
-    ToSign,
     Waits,
 )
 from services.trainer.settings import TrainerSettings
@@ -85,10 +81,9 @@ class Attempt:
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
         trace: RoundTrace | None = None,
-        signer: VersionSigner | None = None,
         clock_of: Callable[[int], OwnClock] = clock_of,
     ) -> None:
-        self._trace, self._signer, self._clock_of = trace, signer, clock_of
+        self._trace, self._clock_of = trace, clock_of
         self.assignment = assignment
         self.progress = Progress("fork")
         self.began_at = time.time()
@@ -105,6 +100,7 @@ class Attempt:
         self._next_kill_at = 0.0
         self._end_grace_seconds = end_grace_seconds
         self._child: RoundChild | None = None
+        self._half: TrustedHalf | None = None
         self._asked_to_stop = self._is_signalled = False
         self._stopped_because = "the trainer was stopped"
         self._started_at = self._heard_at = time.monotonic()
@@ -131,6 +127,7 @@ class Attempt:
         except Unavailable as error:
             self._give_back(error.message)
             raise
+        self._half = self._child.half
         self._started_at = self._heard_at = time.monotonic()
         self._clock = self._clock_of(self._child.pid)
         self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
@@ -186,8 +183,6 @@ class Attempt:
         for message in self._zygote.wait(child, timeout_seconds):
             if isinstance(message, Waits):
                 self._let_wait(child)
-            elif isinstance(message, ToSign):
-                self._sign(child, message)
             else:
                 self._hear(message)
         now = time.monotonic()
@@ -257,20 +252,6 @@ class Attempt:
         self._last_word = message
         self._kill_by(self._end_grace_seconds)
 
-    def _sign(self, child: RoundChild, asked: ToSign) -> None:
-        path = Path(self.assignment.work_dir) / SIGNATURE_FILE
-        try:
-            if self._signer is None:
-                raise InvalidInput("this trainer has no signing key")
-            path.write_text(self._signer.sign(self.assignment.round, asked))
-            answer = {"signed": str(path)}
-        except HeadraceError as error:
-            answer = {"unsigned": error.message}
-        except OSError as error:  # The author's code may write to this folder, too.
-            answer = {"unsigned": f"the signature cannot be written: {error}"}
-        with suppress(Unavailable):  # it has ended, and its status says how
-            self._zygote.answer(child, answer)
-
     def _let_wait(self, child: RoundChild) -> None:
         """One that was asked to stop would stop its next round."""
         if self._is_signalled:
@@ -310,22 +291,11 @@ class Attempt:
                 self._ask_to_stop(child)
 
     def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
-        """The lease is lost, or the child has just ended the round and has not come to say so."""
-        if self._has_ended_with_a_version():
+        """The lease is lost, or has just ended with a version, which the child has not come to say."""
+        if self._half is not None and (self._half.registers or self._half.version is not None):
             self._kill_by(self._end_grace_seconds)
             return
         self._lose(child, error.message)
-
-    def _has_ended_with_a_version(self) -> bool:
-        """Only a child at its last stage can have; so a lost lease is answered without another call."""
-        if self.progress.stage != "register":
-            return False
-        try:
-            rounds = self._registry.list_rounds(self.assignment.plan.model, limit=5)
-        except HeadraceError:
-            return False
-        mine = [found for found in rounds if found.round_id == self.assignment.round.round_id]
-        return bool(mine) and mine[0].state is RoundState.DONE
 
     def _lose(self, child: RoundChild, reason: str) -> None:
         self._lost_because = reason
@@ -338,11 +308,12 @@ class Attempt:
         return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **self.usage(), **kept}
 
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
-        word = self._last_word
-        if isinstance(word, Done):
+        word, made = self._last_word, self._half.version if self._half is not None else None
+        if made is not None:
+            done = word if isinstance(word, Done) else Done()
             return Ending(
-                Outcome.DONE, "", word.version, word.decision, word.events_trained,
-                traces=word.traces, process=word.process,
+                Outcome.DONE, "", made.version, str(made.verdict.decision), made.events_trained,
+                traces=done.traces, process=done.process,
             )  # fmt: skip
         if self._lost_because:
             return Ending(Outcome.LOST, self._lost_because)

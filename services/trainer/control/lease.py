@@ -32,11 +32,11 @@ from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.processes import Processes
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
-from services.trainer.control.round_credentials import credentialing
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.running import RunningRound, in_front
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.control.signing import VersionSigner
+from services.trainer.control.trusted_half import OpenRegistry, TrustedHalves
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import LIVE_EVENTS
 from services.trainer.sandbox import confine
@@ -56,6 +56,7 @@ class RoundLoop:
 
     Args:
         holder, secret: the name under which rounds are leased, and what proves it (identity.py).
+        open_registry: for what is done on behalf of rounds' processes.
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         has_open_rounds: whether a model has a round that is planned or runs, as far as this trainer has heard.
@@ -71,6 +72,7 @@ class RoundLoop:
         holder: str,
         secret: str,
         registry: RegistryClient,
+        open_registry: OpenRegistry,
         round_function: str,
         health: Health,
         rebuilds: Rebuilds,
@@ -83,7 +85,11 @@ class RoundLoop:
     ) -> None:
         self.holder, self._tracing = holder, tracing
         self.signing_key_id = signer.key_id if signer else ""
-        self._signer = VersionSigner(signer, registry, holder) if signer else None
+        self._halves = TrustedHalves(
+            open_registry,
+            signer=VersionSigner(signer, registry, holder) if signer else None,
+            most_bytes=settings.max_version_mib << 20,
+        )
         self.running: tuple[RunningRound, ...] = ()
         """Oldest first; for /v1/status too."""
         self.helping: Helping | None = None
@@ -101,7 +107,7 @@ class RoundLoop:
             log_level=settings.log_level,
             environment=environment_of(settings),
             confined=confining(settings, registry),
-            credentialed=credentialing(settings, registry),
+            trusted_half=self._halves.of,
         )
         self.not_confined = check_machine(settings.sandbox, confine.not_confined())
         self._remark = f"rounds are not confined in {'; '.join(self.not_confined)}" if self.not_confined else ""
@@ -136,6 +142,7 @@ class RoundLoop:
             self._tend(stop)
         self._zygote.stop()
         self._processes.close()
+        self._halves.close()
 
     @property
     def attempt(self) -> Attempt | None:
@@ -314,7 +321,6 @@ class RoundLoop:
             settings=self._settings,
             company=company,
             trace=trace,
-            signer=self._signer,
         )
         return RunningRound(lease, attempt, trace, profile)
 

@@ -9,7 +9,6 @@ import logging
 import shutil
 import signal
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,15 +67,13 @@ class Processes:
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
         return self._zygote.wait(child, timeout_seconds)
 
-    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
-        self._zygote.answer(child, answer)
-
     def signal(self, child: RoundChild, number: int) -> None:
         self._zygote.signal(child, number)
 
     def forget(self, child: RoundChild) -> None:
         """Its round is over: it has ended, or waits for another."""
         process = self._busy.pop(child.pid)
+        self._zygote.end_calls(child)
         if child.has_ended or not child.waits:
             self._end(process)
         elif because := self._worn(process):

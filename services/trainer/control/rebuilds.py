@@ -107,7 +107,6 @@ class Rebuilds:
         configuration = its_round.plan.configuration
         return RoundAssignment(
             lease=Lease(its_round, token=0, expires_at=0.0),
-            registry_address=self._settings.registry_address,
             event_log=self._settings.event_log,
             work_dir=work_dir,
             cache_dir=f"{work_dir}/cache",

@@ -1,4 +1,4 @@
-"""The limits of a round: its own folders, its stream's part of the log, the registry, and what the settings add."""
+"""The limits of a round: its own folders, its stream's part of the log, and what the settings add."""
 
 import ipaddress
 import os
@@ -57,7 +57,7 @@ def confining(
     base = SandboxRules(
         mode=settings.sandbox,
         read=(
-            *_words(settings.sandbox_read, ":"), *_tls(settings),
+            *_words(settings.sandbox_read, ":"),
             *(os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)),
         ),
         processes=settings.sandbox_processes or _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1),
@@ -103,7 +103,7 @@ def _with_log(
     cache_dir = Path(assignment.cache_dir) / plan.model
     cache_dir.mkdir(parents=True, exist_ok=True)
     write = [str(work_dir.parent if assignment.may_stay else work_dir), str(cache_dir)]
-    servers, read = [assignment.registry_address], list(base.read)
+    servers, read = list[str](), list(base.read)
     stream = registry.get_stream(plan.stream, schema_version=plan.schema_version)
     source = Schema.from_json(stream.schema_json).source
     if assignment.event_log.startswith(_SEGMENTS):
@@ -163,10 +163,3 @@ def _is_address(server: str) -> bool:
 
 def _words(text: str, separator: str = ",") -> Sequence[str]:
     return [word.strip() for word in text.split(separator) if word.strip()]
-
-
-def _tls(settings: TrainerSettings) -> Sequence[str]:
-    """The files that a round's process needs (round_credentials.py)."""
-    own = (settings.tls_certificate_file, settings.tls_key_file)
-    shown = own if settings.tls_client_certificates == "required" else ()
-    return [str(path) for path in (*shown, settings.tls_ca_file) if path is not None]

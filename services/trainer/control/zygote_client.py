@@ -15,7 +15,9 @@ from typing import Protocol
 from common.errors import InvalidInput, Unavailable
 from common.process.children import readable, start_zygote
 from common.process.own_time import clock_of
+from services.trainer.control.trusted_half import TrustedHalf
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import MARK
 from services.trainer.protocol.forking import ENVIRONMENT, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, decode_message
 from services.trainer.settings import Scheduling
@@ -23,7 +25,7 @@ from services.trainer.settings import Scheduling
 logger = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_SECONDS = 30.0
 _STOP_TIMEOUT_SECONDS = 5.0
-_READ_BYTES, _MOST_UNREAD_BYTES = 64 * 1024, 16 * 1024 * 1024
+_READ_BYTES, _MOST_UNREAD_BYTES, _MOST_DESCRIPTORS = 64 * 1024, 16 * 1024 * 1024, 16
 
 
 class RunsRounds(Protocol):
@@ -31,7 +33,6 @@ class RunsRounds(Protocol):
 
     def spawn(self, assignment: RoundAssignment) -> "RoundChild": ...
     def wait(self, child: "RoundChild", timeout_seconds: float) -> list[Message]: ...
-    def answer(self, child: "RoundChild", answer: Mapping[str, str]) -> None: ...
     def signal(self, child: "RoundChild", number: int) -> None: ...
     def forget(self, child: "RoundChild") -> None: ...
 
@@ -41,7 +42,9 @@ class RoundChild:
     """A forked round. `status` is None while it runs, then as in subprocess: -9 is "killed by signal 9"."""
 
     pid: int
-    report_fd: int
+    channel: socket.socket
+    half: TrustedHalf | None = None
+    """What control does for its round; None between two rounds."""
     status: int | None = None
     zygote_died: bool = False
     """The kernel killed the child because its zygote was gone: no fault of the round's."""
@@ -65,7 +68,7 @@ class ZygoteClient:
         round_function: "module:function", a RunRound.
         environment: of the zygote and its children; None: this process's own.
         confined: gives each assignment the rules of its sandbox.
-        credentialed: gives each assignment what its process shows the registry.
+        trusted_half: of each assignment, which answers the calls of its process; None: there are none.
     """
 
     def __init__(
@@ -78,14 +81,14 @@ class ZygoteClient:
         log_level: str,
         environment: Mapping[str, str] | None = None,
         confined: Callable[[RoundAssignment], RoundAssignment] = lambda assignment: assignment,
-        credentialed: Callable[[RoundAssignment], RoundAssignment] = lambda assignment: assignment,
+        trusted_half: Callable[[RoundAssignment], TrustedHalf | None] = lambda assignment: None,
     ) -> None:
         self._arguments = (round_function, str(nice), scheduling, log_format, log_level)
-        self._environment, self._confined, self._credentialed = environment, confined, credentialed
+        self._environment, self._confined, self._trusted_half = environment, confined, trusted_half
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._children: dict[int, RoundChild] = {}
-        self._reader_of_next_child = -1
+        self._channel_of_next_child: socket.socket | None = None
         self.is_ready = False
         self.import_seconds = 0.0
         self.start_count = 0
@@ -115,7 +118,8 @@ class ZygoteClient:
         """Forks a child for the assignment, which is left as assignment.json in its work_dir.
 
         Raises:
-            Unavailable: the zygote is not there, or did not answer in time, or the registry is away.
+            Unavailable: the zygote is not there, or did not answer in time, or the registry, which knows what the round
+                may reach, is away.
         """
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
@@ -128,32 +132,30 @@ class ZygoteClient:
             except OSError as error:
                 ours.close()
                 raise Unavailable(f"the process that forks rounds is gone: {error}") from error
-        return self._await_spawned(ours.detach())
+        child = self._await_spawned(ours)
+        child.half = self._trusted_half(assignment)
+        return child
 
     def hand(self, child: RoundChild, assignment: RoundAssignment) -> None:
-        """Gives a child that waits its next assignment. Raises Unavailable: it has ended, or the registry is away."""
+        """Gives a child that waits its next assignment. Raises Unavailable: it has ended."""
         self._receive(0.0)
         if child.has_ended:
             raise Unavailable("the process has ended")
-        self.answer(child, {"assignment": self._left(assignment)})
-        child.waits = False
-
-    def _left(self, assignment: RoundAssignment) -> str:
-        """Where the assignment is left for the child, in its folder, with its credentials."""
-        path = Path(assignment.work_dir) / "assignment.json"
-        path.write_text(self._credentialed(assignment).to_json())
-        return str(path)
-
-    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
-        """A line for a child that waits for one (forking.py). Raises Unavailable: it cannot be reached."""
         try:
-            os.write(child.report_fd, json.dumps(answer).encode() + b"\n")
+            child.channel.send(json.dumps({"assignment": self._left(assignment)}).encode() + b"\n")
         except OSError as error:
             raise Unavailable(f"the process cannot be reached: {error}") from error
+        child.half, child.waits = self._trusted_half(assignment), False
 
-    def _await_spawned(self, reader: int) -> RoundChild:
+    def _left(self, assignment: RoundAssignment) -> str:
+        """Where the assignment is left for the child, in its folder."""
+        path = Path(assignment.work_dir) / "assignment.json"
+        path.write_text(assignment.to_json())
+        return str(path)
+
+    def _await_spawned(self, channel: socket.socket) -> RoundChild:
         known = set(self._children)
-        self._reader_of_next_child = reader
+        self._channel_of_next_child = channel
         assert self._process is not None, "there is a socket, so there is a process"
         clock = clock_of(self._process.pid, with_descendants=False)  # a busy machine must not cost all other rounds
         while clock.own_seconds < _SPAWN_TIMEOUT_SECONDS and self._socket is not None:
@@ -161,7 +163,7 @@ class ZygoteClient:
             clock.look(time.monotonic())
             for pid in set(self._children) - known:
                 return self._children[pid]
-        os.close(reader)
+        channel.close()
         self.stop()
         raise Unavailable("the process that forks rounds died or did not answer; it is started again")
 
@@ -183,15 +185,22 @@ class ZygoteClient:
         """
         if not child.has_ended and self._socket is not None:
             # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
-            reports = [] if child.has_said_all else [child.report_fd]
+            reports = [] if child.has_said_all else [child.channel.fileno()]
             if self._socket.fileno() in readable([*reports, self._socket.fileno()], timeout_seconds):
                 self._receive(0.0)
         return self._read_messages(child)
 
     def forget(self, child: RoundChild) -> None:
         """Call once the child has ended and its messages are read."""
-        os.close(child.report_fd)
+        self.end_calls(child)
+        child.channel.close()
         self._children.pop(child.pid, None)
+
+    def end_calls(self, child: RoundChild) -> None:
+        """Its round is over."""
+        if child.half is not None:
+            child.half.close()
+            child.half = None
 
     def stop(self) -> None:
         """Ends the zygote and with it every child."""
@@ -219,7 +228,8 @@ class ZygoteClient:
             logger.info("ready to fork rounds", extra={"import_seconds": self.import_seconds})
         elif "spawned" in packet:
             pid = int(packet["spawned"])
-            self._children[pid] = RoundChild(pid, self._reader_of_next_child)
+            assert self._channel_of_next_child is not None, "a child is forked where one was asked for"
+            self._children[pid] = RoundChild(pid, self._channel_of_next_child)
         elif int(packet["exited"]) in self._children:
             self._children[int(packet["exited"])].status = int(packet["status"])
 
@@ -237,13 +247,25 @@ class ZygoteClient:
                 child.status, child.zygote_died = -signal.SIGKILL, True
         self._process = None
 
+    def _received(self, child: RoundChild) -> bytes:
+        """What it says; calls that it hands over are taken. Raises InvalidInput: it marks calls that there are not."""
+        data, descriptors, _, _ = socket.recv_fds(child.channel, _READ_BYTES, _MOST_DESCRIPTORS)
+        for descriptor in descriptors:
+            if child.half is None:
+                os.close(descriptor)
+            else:
+                child.half.take(descriptor)
+        if data.count(MARK) > len(descriptors):
+            raise InvalidInput("a call without its sockets")
+        return data
+
     def _read_messages(self, child: RoundChild) -> list[Message]:
         """The author's code can write there, too: what is no message, or has no end, ends the process."""
-        unread = bytearray(child.unread)
+        unread, odd = bytearray(child.unread), ""
         try:
             while len(unread) < _MOST_UNREAD_BYTES:
-                data = os.read(child.report_fd, _READ_BYTES)
-                unread += data
+                data = self._received(child)
+                unread += data.replace(MARK, b"")
                 child.has_said_all = not data
                 if not data or (len(data) < _READ_BYTES and not child.has_ended):
                     break
@@ -251,12 +273,16 @@ class ZygoteClient:
             pass
         except ConnectionError:
             child.has_said_all = True
+        except InvalidInput as error:
+            odd = error.message
+        if len(unread) >= _MOST_UNREAD_BYTES:
+            odd = f"a message of more than {_MOST_UNREAD_BYTES} bytes"
         *lines, child.unread = bytes(unread).split(b"\n")
         messages = list[Message]()
         try:
             messages += map(decode_message, lines)
-            if len(child.unread) >= _MOST_UNREAD_BYTES:
-                raise InvalidInput(f"a message of more than {_MOST_UNREAD_BYTES} bytes")
+            if odd:
+                raise InvalidInput(odd)
         except InvalidInput as error:
             child.unread = b""
             logger.warning("a round's process said something odd, and is ended", extra={"error": error.message[:500]})

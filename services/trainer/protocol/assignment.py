@@ -6,7 +6,6 @@ from pathlib import Path
 
 from common.definition.identity import MAX_PARAMETERS
 from common.json_values import value_of
-from common.process.tls import TlsFiles
 from common.registry.catalog import FileEntry, Lease, Round, RoundPlan
 from services.trainer.sandbox.rules import SandboxRules
 
@@ -20,7 +19,6 @@ class RoundAssignment:
 
     lease: Lease
     """The round, the fencing token, and the resume point to take up, if there is one."""
-    registry_address: str
     event_log: str
     """For common.eventlog.open.open_event_log."""
     work_dir: str
@@ -71,14 +69,10 @@ class RoundAssignment:
     """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
     may_stay: bool = False
     """The process may keep what it has built, and wait for the next round of its model; no part of the plan."""
-    registry_token: str = field(default="", repr=False)
-    """That the registry is shown, for this round alone; "" where it asks for none."""
-    tls: TlsFiles | None = None
-    """By which the registry is called; None: in plain text."""
-    is_signed: bool = False
-    """Control signs the version; no part of the plan."""
     sandbox: SandboxRules = field(default_factory=SandboxRules)
     """What its process may reach; no part of the plan."""
+    channel: int = -1
+    """The descriptor by which its process, and those that it forks, call control (calls.py); the process says it."""
     process_dir: str = ""
     """Absolute, where it is not `work_dir`: of the process, gone with it: the definition's files, temporary files."""
     rebuild_of: int = 0

@@ -6,9 +6,9 @@
     control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
     zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
 
-The channel is a pair of stream sockets: the child writes its messages (messages.py), and where it waits for another
-round, control writes {"assignment": path} as a line. The answer to ToSign is {"signed": path of the envelope}, or
-{"unsigned": why it cannot be signed now}. Closed by control: the child ends.
+The channel is a pair of stream sockets: the child writes its messages (messages.py) and hands over the calls that
+control answers (calls.py), and where it waits for another round, control writes {"assignment": path} as a line. Closed
+by control: the child ends.
 
 Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
 """

@@ -73,10 +73,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    version: int
-    decision: str
-    """The verdict: promote, canary, reject or hold."""
-    events_trained: int = 0
+    """Control has registered the version, and knows it."""
+
     traces: tuple[str, ...] = ()
     """Traceparents of events of the range that are traced."""
     process: Mapping[str, Any] = field(default_factory=dict)
@@ -167,20 +165,12 @@ class Waits:
     """Sent by the zygote's wrapper after a round's last word: the process would take another."""
 
 
-@dataclass(frozen=True)
-class ToSign:
-    """Asks control to sign the version that is about to be registered; `files` is {path: SHA-256} of its manifest."""
-
-    files: Mapping[str, str]
-    weights_digest: str
-
-
-Message = Progress | ToSign | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
-Report = Callable[[Message], str | None]
-"""Hands a message to control. Gives the signature's envelope for ToSign; raises Unavailable where there is none now."""
+Message = Progress | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
+Report = Callable[[Message], None]
+"""Hands a message to control."""
 _MESSAGES: Mapping[str, type[Message]] = {
     kind.__name__.lower(): kind
-    for kind in (Progress, ToSign, Waits, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
+    for kind in (Progress, Waits, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
 }
 
 
@@ -203,8 +193,6 @@ def decode_message(line: bytes) -> Message:
     try:
         fields: dict[str, Any] = json.loads(line)
         kind = _MESSAGES[fields.pop("kind_of_message")]
-        if kind is ToSign:
-            fields["files"] = {str(path): str(digest) for path, digest in fields["files"].items()}
         return value_of(kind, fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"not a message of a round's process: {line[:200]!r}") from error

@@ -16,10 +16,10 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,7 @@ from common.eventlog.tfrecord import cut, frame
 from common.registry.catalog import (
     Decision,
     FileEntry,
+    JsonMap,
     Lease,
     OffsetRange,
     Round,
@@ -44,7 +45,7 @@ from common.registry.catalog import (
     VersionDraft,
     VersionStatus,
 )
-from common.registry.client import RegistryClient
+from common.registry.client import manifest_of
 from common.strict_yaml import read_yaml
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
@@ -70,6 +71,7 @@ class _OneRound:
 
     schema_json: str
     files: dict[str, bytes]
+    round: Round
     drafts: list[VersionDraft] = field(default_factory=list)
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
@@ -84,14 +86,24 @@ class _OneRound:
             "file of the definition, or apply the definition"
         )
 
-    def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path]) -> int:
-        return sum(entry.size_bytes for entry in files)
+    def get_round(self, model: str, round_id: str) -> Round:
+        raise InvalidInput(f"round {round_id} is of a platform, and this round runs without one")
 
-    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+    def download(self, files: Sequence[FileEntry], directory: Path) -> int:
+        raise InvalidInput("versions are of a platform, and this round runs without one")
+
+    def upload(self, directory: Path) -> tuple[tuple[FileEntry, ...], int]:
+        files = manifest_of(directory)
+        return files, sum(entry.size_bytes for entry in files)
+
+    def put_resume_point(self, state: JsonMap) -> None:
+        """None is kept."""
+
+    def register_version(self, draft: VersionDraft) -> Version:
         self.drafts.append(draft)
-        plan = lease.round.plan
+        plan = self.round.plan
         return Version(
-            model=plan.model, version=1, status=VersionStatus.ACCEPTED, round_id=lease.round.round_id,
+            model=plan.model, version=1, status=VersionStatus.ACCEPTED, round_id=self.round.round_id,
             parent_version=0, stream=plan.stream, schema_version=1, ranges=plan.ranges,
             definition_digest=plan.definition_digest, configuration_digest="", code_digest="", seed=plan.seed,
             weights_digest=draft.weights_digest, metrics=draft.metrics,
@@ -99,6 +111,9 @@ class _OneRound:
             events_held_out=draft.events_held_out, events_unusable=draft.events_unusable, files=draft.files,
             created_at=0.0, last_event_at=0.0, timings=draft.timings, environment=draft.environment, step=draft.step,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def check(work_dir: Path, tell: Callable[[dict[str, Any]], None], *, whole: bool) -> None:
@@ -128,7 +143,6 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
     files = _definition(work_dir / "definition", whole=whole)
     mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
     evaluation = parse_definition(files).evaluation
-    registry = _OneRound((work_dir / "schema.json").read_text(), files)
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
     stream = str(mapping["stream"])
     log = open_event_log(f"segments:{work_dir}/log")
@@ -141,15 +155,17 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
             configuration_digest="", code_digest="", seed=int(mapping.get("seed", 0)), example_count=len(examples),
             trigger="manual", last_event_at=0.0,
         )  # fmt: skip
+        registry = _OneRound(
+            (work_dir / "schema.json").read_text(), files, Round("checked", plan, 0.0, RoundState.RUNNING)
+        )
         cores = max(1, len(os.sched_getaffinity(0)))
         assignment = RoundAssignment(
-            lease=Lease(Round("checked", plan, 0.0, RoundState.RUNNING), 1, 0.0),
-            registry_address="", event_log="", work_dir=str(work_dir / "round"), cache_dir=str(work_dir / "versions"),
+            lease=Lease(registry.round, 1, 0.0),
+            event_log="", work_dir=str(work_dir / "round"), cache_dir=str(work_dir / "versions"),
             intra_op_threads=cores, inter_op_threads=1, resume_interval_seconds=1e9,
         )  # fmt: skip
         determinism.configure(intra_op_threads=cores, inter_op_threads=1)
-        one = cast(RegistryClient, registry)
-        ended = conduct(assignment, report, lambda: False, Surroundings(one, log, fresh))
+        ended = conduct(assignment, report, lambda: False, Surroundings(registry, log, fresh))
     finally:
         log.close()
         fresh.close()

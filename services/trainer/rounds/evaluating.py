@@ -20,14 +20,14 @@ from typing import Any, Protocol
 from common.errors import HeadraceError
 from common.eventlog.base import EventLog
 from common.process.lifecycle import die_with_parent
-from common.registry.client import RegistryClient
 from services.trainer import determinism
 from services.trainer.families.port import Arrays, Trainable
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
-from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of, registry_of
+from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of
+from services.trainer.rounds.outside import RoundRegistry, registry_of
 from services.trainer.rounds.validation import Validation
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class Scores:
 class Scorer:
     """The evaluator's side: a model like the chief's, made when the first checkpoint comes."""
 
-    def __init__(self, assignment: RoundAssignment, registry: RegistryClient, log: EventLog) -> None:
+    def __init__(self, assignment: RoundAssignment, registry: RoundRegistry, log: EventLog) -> None:
         self._assignment, self._registry, self._log = assignment, registry, log
         self._built: tuple[Trainable, Validation] | None = None
 

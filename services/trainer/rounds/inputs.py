@@ -14,9 +14,7 @@ from common.errors import InvalidInput, NotFound
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import Attached, SourcedLog
 from common.eventlog.topics import examples_topic, labels_topic
-from common.process.tls import Tls
 from common.registry.catalog import EVENTS_FROM, LABELS, RoundPlan, Version, VersionStatus
-from common.registry.client import RegistryClient
 from common.registry.forgotten import forgotten_of
 from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
@@ -30,13 +28,10 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.splitting import Split
 
 DEFINITIONS = "definitions"
-_REGISTRY_TIMEOUT_SECONDS = 30.0
-"""A registry that restarts within this time costs a round nothing but the wait."""
-
-
 Key = tuple[str, int]
 """What a model is built from beside statistics and seed: digest of the definition, version of the schema."""
 
@@ -92,16 +87,7 @@ class RoundInputs:
     whose statistics are taken over."""
 
 
-def registry_of(assignment: RoundAssignment, *, traceparent: str = "") -> RegistryClient:
-    shown = f"Bearer {assignment.registry_token}"
-    return RegistryClient(
-        assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent,
-        authorization=(lambda: shown) if assignment.registry_token else None,
-        tls=Tls.of(assignment.tls) if assignment.tls else None,
-    )  # fmt: skip
-
-
-def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
+def log_of(assignment: RoundAssignment, registry: RoundRegistry) -> SourcedLog:
     """With the stream's source as the round's version of the schema says it."""
     plan = assignment.plan
 
@@ -155,7 +141,7 @@ def _with_windows(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading
     return EventWindows(log, window, inputs.schema, begins)
 
 
-def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
+def fetch_inputs(assignment: RoundAssignment, registry: RoundRegistry, work_dir: Path) -> RoundInputs:
     """Asks the registry; the parent's checkpoint comes from the cache where it is there.
 
     Raises:
@@ -181,7 +167,7 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
     return RoundInputs(definition, schema, module, parent, source, version)
 
 
-def fetch_without_parent(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
+def fetch_without_parent(assignment: RoundAssignment, registry: RoundRegistry, work_dir: Path) -> RoundInputs:
     """What the round's model is built from, and nothing that has weights.
 
     Raises:
@@ -195,7 +181,7 @@ def fetch_without_parent(assignment: RoundAssignment, registry: RegistryClient, 
 
 
 def version_of(
-    registry: RegistryClient, model: str, number: int, assignment: RoundAssignment, work_dir: Path
+    registry: RoundRegistry, model: str, number: int, assignment: RoundAssignment, work_dir: Path
 ) -> tuple[Parent, str]:
     """The version and the digest of its weights."""
     version, stored = stored_version(registry, model, number, assignment)
@@ -205,7 +191,7 @@ def version_of(
 
 
 def stored_version(
-    registry: RegistryClient, model: str, number: int, assignment: RoundAssignment
+    registry: RoundRegistry, model: str, number: int, assignment: RoundAssignment
 ) -> tuple[Version, Checkpoint]:
     """With its checkpoint, from the cache where it is there."""
     version = registry.get_version(model, number)
@@ -221,13 +207,13 @@ def version_dir(assignment: RoundAssignment, model: str, number: int) -> Path:
     return Path(assignment.cache_dir if is_own else f"{assignment.work_dir}/sources") / model / str(number)
 
 
-def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
+def fetch_definition(registry: RoundRegistry, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
     files = registry.get_definition(digest)
     definition = parse_definition(files)
     return definition, load_user_module(definition, files, digest=digest, directory=work_dir / DEFINITIONS)
 
 
-def _schema(registry: RegistryClient, stream: str, schema_version: int) -> Schema:
+def _schema(registry: RoundRegistry, stream: str, schema_version: int) -> Schema:
     return Schema.from_json(registry.get_stream(stream, schema_version=schema_version).schema_json)
 
 

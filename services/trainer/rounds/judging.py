@@ -10,7 +10,6 @@ from typing import Any
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
 from common.registry.catalog import PUSHED, FileEntry
-from common.registry.client import RegistryClient
 from services.trainer.families.foreign import Foreign
 from services.trainer.families.port import Answering
 from services.trainer.features.scales import Scales
@@ -20,11 +19,12 @@ from services.trainer.rounds import window
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, version_of
 from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.outside import RoundRegistry
 
 _FOLDER = "saved_model/"
 
 
-def figures_of(assignment: RoundAssignment, *, registry: RegistryClient, log: EventLog) -> Figures:
+def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: EventLog) -> Figures:
     """Measured as a round's candidate is, by the definition of the last round; its gate comes along.
 
     Raises:
@@ -53,7 +53,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RegistryClient, log: Ev
     return Figures(assignment.against, gate, metrics, _finite(measured.evaluation), measured.held_out_count)
 
 
-def _live(assignment: RoundAssignment, registry: RegistryClient, last: Answering) -> Answering:
+def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering) -> Answering:
     """The version that the candidate is compared with; it may have been made elsewhere as well."""
     plan, number, work_dir = assignment.plan, assignment.against, Path(assignment.work_dir)
     if number == assignment.round.version:
@@ -77,7 +77,7 @@ def _is_none(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _fetched(registry: RegistryClient, files: Sequence[FileEntry], directory: Path) -> Path:
+def _fetched(registry: RoundRegistry, files: Sequence[FileEntry], directory: Path) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
     registry.download([entry for entry in files if entry.path.startswith(_FOLDER)], directory)
     return directory / _FOLDER

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from common.registry.catalog import RoundPlan
-from common.registry.client import RegistryClient
 from services.trainer.families.python_state import difference, values_of
 from services.trainer.families.untold_state import generators
 from services.trainer.features.statistics import Statistics
@@ -19,6 +18,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds import window
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of, stored_version
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.program import OTHER_ROWS, Program, initial
 
 _FIRST = "first round of its process"
@@ -66,7 +66,7 @@ class Kept:
             **({"leaves": self.leaves_because} if self.leaves_because else {}),
         }
 
-    def inputs_of(self, assignment: RoundAssignment, registry: RegistryClient, *, resumes: bool) -> RoundInputs | None:
+    def inputs_of(self, assignment: RoundAssignment, registry: RoundRegistry, *, resumes: bool) -> RoundInputs | None:
         """Of a round that can begin with the kept program, as far as is known before its events are read."""
         self.renewed_because = ""
         if self._own is None or self.leaves_because:
@@ -86,7 +86,7 @@ class Kept:
         return replace(own, parent=Parent(own.definition, own.schema, own.module, stored, key_of(plan)))
 
     def program_for(
-        self, inputs: RoundInputs, assignment: RoundAssignment, registry: RegistryClient, statistics: Statistics
+        self, inputs: RoundInputs, assignment: RoundAssignment, registry: RoundRegistry, statistics: Statistics
     ) -> Program | None:
         """The kept one, ready to be begun; None where it has to be built anew: `cold_because` then says why."""
         assert self._own is not None, "these inputs are of what is kept"

@@ -16,7 +16,6 @@ from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
 from common.registry.catalog import SKEW, WINDOW, ranges_from_json
-from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import Reading
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.data.event_windows import last_event
@@ -44,11 +43,11 @@ from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, as_seen, data_of, fetch_inputs, fitted
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
 from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
-from services.trainer.rounds.registering import register
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.rounds.skew import skew_of
 from services.trainer.rounds.stages import Stages
@@ -75,7 +74,7 @@ class Surroundings:
         exporter: writes saved_model/ of a version.
     """
 
-    registry: RegistryClient
+    registry: RoundRegistry
     log: EventLog
     fresh: FreshProcess | None
     team: Team = ALONE
@@ -141,9 +140,7 @@ class RoundWork:
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stages.stage("upload"):
-            files = manifest_of(output)
-            bases = publishing.bases_of(self._assignment, self._registry, files)
-            told["uploaded_bytes"] = self._registry.upload(output, files, bases=bases)
+            files, told["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):
             draft = publishing.draft_of(
                 self._assignment,
@@ -154,7 +151,7 @@ class RoundWork:
                 seconds=self._seconds,
                 log=self._seen_log,
             )
-            version = register(self._assignment, self._registry, self._report, draft)
+            version = self._registry.register_version(draft)
         if kept:
             kept.made(version.version, trained.final)
             self._held_out.keep(
@@ -165,8 +162,7 @@ class RoundWork:
             unusable = [(last_event(one, window, trained.data.schema), reason) for one, reason in unusable]
         publishing.after_registration(self._assignment, self._log, version, output, unusable)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
-        process = trained.process
-        return Done(version.version, str(version.verdict.decision), measured.trained_count, learned, process)
+        return Done(learned, trained.process)
 
     def measured(self, trained: Trained) -> Measured:
         """On the events of the range, and on those of the window."""

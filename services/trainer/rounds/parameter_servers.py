@@ -31,7 +31,8 @@ from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Helped, Progress, Report
-from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of, registry_of
+from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of
+from services.trainer.rounds.outside import registry_of
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,10 @@ from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuil
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
-from services.trainer.rounds.inputs import log_of, registry_of, version_dir
+from services.trainer.rounds.inputs import log_of, version_dir
 from services.trainer.rounds.kept import Kept, NotAsFreshError
 from services.trainer.rounds.one_round import RoundWork, StopRequestedError, Surroundings
+from services.trainer.rounds.outside import registry_of
 from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import Team, WorkerLostError
 
@@ -66,7 +67,7 @@ class _Process:
     def run(self, assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
         """One round; the process stays where it has ended with a version and everything can be used again."""
         self.stays = False
-        registry = registry_of(assignment, traceparent=assignment.traceparent)
+        registry = registry_of(assignment)
         with closing(registry), closing(log_of(assignment, registry)) as log:
             if assignment.candidate:
                 report(judging.figures_of(assignment, registry=registry, log=log))

@@ -13,7 +13,6 @@ import numpy as np
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.registry.catalog import Round
-from common.registry.client import RegistryClient
 from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Arrays, Columns, Model, Trainable
 from services.trainer.families.reasons import DefinitionFailedError
@@ -25,6 +24,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition, key_of
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.shards.team import Team
 
 _FEATURES = ".bottleneck"
@@ -113,7 +113,7 @@ def build(
     blocks: Blocks,
     *,
     assignment: RoundAssignment,
-    registry: RegistryClient,
+    registry: RoundRegistry,
     team: Team,
 ) -> Program:
     """Made anew, from nothing that the process may have kept.
@@ -163,7 +163,7 @@ def _model(
     inputs: RoundInputs,
     statistics: Statistics,
     assignment: RoundAssignment,
-    registry: RegistryClient,
+    registry: RoundRegistry,
     *,
     is_first: bool,
 ) -> tuple[Model, UserModule | None]:

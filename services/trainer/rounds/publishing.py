@@ -22,8 +22,6 @@ from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead
 from common.eventlog.tfrecord import DAMAGED
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
-from common.registry.client import RegistryClient
-from common.registry.patches import SMALLEST_FILE_BYTES
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
 from services.trainer.data.dataset import Reading, places_of
@@ -37,12 +35,13 @@ from services.trainer.learn import adapters, checkpoint, gradient_check, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import OUTPUT
 from services.trainer.rounds import teamwork
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.format_rows import asked_of
-from services.trainer.rounds.inputs import DEFINITIONS, version_dir
+from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import debugger, drawings, graphs, profile, projector
@@ -110,7 +109,7 @@ def write_files(
     Raises:
         DefinitionFailedError: the export cannot be written, or does not answer as the model does.
     """
-    output = Path(assignment.work_dir) / "output"
+    output = Path(assignment.work_dir) / OUTPUT
     shutil.rmtree(output, ignore_errors=True)
 
     def add(output: Path, answering: Any) -> None:
@@ -216,17 +215,6 @@ def _formats(assignment: RoundAssignment, trained: Trained, measured: Measured, 
         wanted, output, Path(assignment.work_dir), asked_of(trained.model, trained.data, measured.sample),
         conversion_seconds=assignment.conversion_seconds,
     )  # fmt: skip
-
-
-def bases_of(assignment: RoundAssignment, registry: RegistryClient, files: Sequence[FileEntry]) -> dict[str, Path]:
-    """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
-    plan = assignment.plan
-    sizes = {file.size_bytes for file in files if file.size_bytes >= SMALLEST_FILE_BYTES}
-    if not plan.parent_version or not sizes:
-        return {}
-    folder = version_dir(assignment, plan.model, plan.parent_version)
-    parent = registry.get_version(plan.model, plan.parent_version).files
-    return {file.digest: folder / file.path for file in parent if file.size_bytes in sizes}
 
 
 def draft_of(

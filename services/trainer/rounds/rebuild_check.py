@@ -33,7 +33,6 @@ from common.registry.catalog import (
     Version,
     VersionStatus,
 )
-from common.registry.client import RegistryClient
 from common.registry.forgotten import read_ranges
 from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
@@ -42,6 +41,7 @@ from services.trainer.plan import lineage
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Rebuilt
 from services.trainer.rounds import environment
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
@@ -62,7 +62,7 @@ def compare(
     measure: Measure,
     *,
     here: Mapping[str, Any],
-    registry: RegistryClient,
+    registry: RoundRegistry,
     log: EventLog,
 ) -> Rebuilt:
     """Trains only when the whole lineage is there, and measures on what the version was judged on. A version that was
@@ -202,7 +202,7 @@ def _gone_records(assignment: RoundAssignment, log: EventLog, ranges: Sequence[O
     return tuple(gone)
 
 
-def thinned_ancestors(version: Version, registry: RegistryClient) -> list[Version]:
+def thinned_ancestors(version: Version, registry: RoundRegistry) -> list[Version]:
     """Those without files between the version and its nearest ancestor with files, oldest first. Raises NotFound."""
     found = list[Version]()
     number = version.parent_version
@@ -232,7 +232,7 @@ def _trained_first(ancestors: Sequence[Version]) -> tuple[str, ...]:
 
 
 def _stored(
-    assignment: RoundAssignment, version: Version, registry: RegistryClient
+    assignment: RoundAssignment, version: Version, registry: RoundRegistry
 ) -> tuple[Checkpoint | None, tuple[str, ...], tuple[str, ...]]:
     """The version's own checkpoint, or what is wrong with it, or a note why it need not be there."""
     directory = Path(assignment.work_dir) / "stored"

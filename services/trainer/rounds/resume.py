@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss
 from common.registry.catalog import Lease
-from common.registry.client import RegistryClient, manifest_of
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.protocol.calls import RESUME
+from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.pace import BEST
 
 _LOSSES = "curve/losses"
@@ -57,14 +58,14 @@ class ResumePoints:
 
     def __init__(
         self,
-        registry: RegistryClient,
+        registry: RoundRegistry,
         lease: Lease,
         work_dir: Path,
         *,
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._registry, self._lease, self._directory = registry, lease, work_dir / "resume"
+        self._registry, self._lease, self._directory = registry, lease, work_dir / RESUME
         self._interval_seconds, self._clock = interval_seconds, clock
         self._saved_at = clock()
         self._saved_step = 0
@@ -95,9 +96,8 @@ class ResumePoints:
         }
         whole = Checkpoint(point.arrays | {_LOSSES: losses, **best}, state, point.identity)
         checkpoint.write(self._directory, whole, shard_bytes=shard_bytes)
-        files = manifest_of(self._directory)
-        self._registry.upload(self._directory, files)
-        self._registry.put_resume_point(self._lease, state=state, files=files)
+        self._registry.upload(self._directory)
+        self._registry.put_resume_point(state)
         self.saved_count += 1
 
     def load(self) -> Resumed | None:

@@ -23,10 +23,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from common.errors import HeadraceError, Unavailable
 from common.process.children import Children, readable
@@ -37,7 +37,7 @@ from common.process.logs import configure_logs
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
-from services.trainer.protocol.messages import Message, Raised, RunRound, ToSign, Waits, encode_message
+from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
 from services.trainer.sandbox import confine
 from services.trainer.sandbox.rules import OFF
 
@@ -126,15 +126,14 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
 
     orders, following = os.fdopen(os.dup(channel)), run_round
 
-    def report(message: Message) -> str | None:
+    def report(message: Message) -> None:
         line = encode_message(message)
         while line:
             line = line[os.write(channel, line) :]
-        return _signed(orders) if isinstance(message, ToSign) else None
 
     has_begun = False
     while True:
-        assignment = RoundAssignment.from_json(assignment_path.read_text())
+        assignment = replace(RoundAssignment.from_json(assignment_path.read_text()), channel=channel)
         work_dir = Path(assignment.work_dir)
         try:
             if not has_begun:
@@ -164,14 +163,6 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
         if not order:
             return 0
         assignment_path = Path(json.loads(order)["assignment"])
-
-
-def _signed(orders: TextIO) -> str:
-    """Control's answer. Raises Unavailable: it cannot sign now."""
-    answer = json.loads(orders.readline() or '{"unsigned": "control is gone"}')
-    if "signed" not in answer:
-        raise Unavailable(f"the version cannot be signed: {answer['unsigned']}")
-    return Path(answer["signed"]).read_text()
 
 
 def _with_place(error: Exception) -> str:

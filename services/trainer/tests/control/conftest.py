@@ -1,7 +1,10 @@
 """One zygote of fake rounds for a file's tests, and a round to give it."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,12 @@ from services.trainer.protocol.assignment import RoundAssignment
 from testing.waiting import wait_until
 
 FAKE = "services.trainer.tests.support.fake_rounds:run_round"
+
+
+def ended_half(version: int = 1) -> Any:
+    """The trusted half of a round that was ended with a version of 5 events."""
+    made = SimpleNamespace(version=version, verdict=SimpleNamespace(decision="promote"), events_trained=5)
+    return SimpleNamespace(version=made, registers=False, take=os.close, close=lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +79,6 @@ def assignment(tmp_path: Path) -> RoundAssignment:
     work_dir.mkdir()
     return RoundAssignment(
         lease=Lease(found, token=3, expires_at=2.0),
-        registry_address="127.0.0.1:1",
         event_log="segments:/nowhere",
         work_dir=str(work_dir),
         cache_dir=str(tmp_path / "cache"),

@@ -1,7 +1,8 @@
 """One attempt at a round: what is heard of its process, by which limits it ends, and how the registry is told."""
 
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,25 +15,27 @@ from common.process.own_time import OwnClock, Usage
 from common.process.tracing import open_tracing
 from common.registry.catalog import Lease
 from common.registry.jobs import Job, JobKind, JobState
-from common.registry.statements import SIGNATURE_FILE
 from services.trainer.control.attempt import MAX_DEATHS, Activity, Attempt
 from services.trainer.control.endings import Outcome
 from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, ToSign
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt
 from services.trainer.settings import TrainerSettings
+from services.trainer.tests.control.conftest import ended_half
 from testing.waiting import wait_until
+
+_ENDED = ended_half(7)
 
 
 class DeafZygote:
     """Says that the child has ended after so many turns, whatever it is sent; notes what it is sent."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns: int, half: Any = None) -> None:
         self.signals: list[int] = []
         self._turns = turns
-        self._child = RoundChild(pid=1, report_fd=-1)
+        self._child = RoundChild(pid=1, channel=socket.socket(), half=half)
 
     def spawn(self, assignment: RoundAssignment) -> RoundChild:
         return self._child
@@ -43,7 +46,7 @@ class DeafZygote:
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
         self._turns -= 1
         child.status = None if self._turns else 0
-        return [Done(1, "promote", 5)] if self._turns else []
+        return [Done()] if self._turns else []
 
     def forget(self, child: RoundChild) -> None:
         """It has no pipe."""
@@ -52,7 +55,7 @@ class DeafZygote:
 def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
     assignment: RoundAssignment, tmp_path: Path
 ) -> None:
-    deaf = DeafZygote(turns=1000)
+    deaf = DeafZygote(turns=1000, half=_ENDED)
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
     attempt = Attempt(assignment, registry=None, zygote=deaf, settings=settings, end_grace_seconds=0.0)  # type: ignore[arg-type]  # nothing is asked of the registry
     assert attempt.run(Stop()).outcome is Outcome.DONE
@@ -62,8 +65,8 @@ def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
 class QuickZygote(DeafZygote):
     """Its child has said its last word and ended before anybody looks."""
 
-    def __init__(self, word: Message) -> None:
-        super().__init__(turns=1)
+    def __init__(self, word: Message, half: Any = None) -> None:
+        super().__init__(turns=1, half=half)
         self._child.status = 0
         self._words = [word]
 
@@ -73,40 +76,32 @@ class QuickZygote(DeafZygote):
 
 
 def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
-    quick = QuickZygote(Done(7, "promote", 5))
+    quick = QuickZygote(Done(), _ENDED)
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
     attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
     ending = attempt.run(Stop())
     assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
 
 
-class AskingZygote(QuickZygote):
-    """Its child asks for a signature before its last word; notes the answers."""
-
-    def __init__(self, word: Message) -> None:
-        super().__init__(word)
-        self._words = [ToSign({}, "w"), word]
-        self.answers: list[Mapping[str, str]] = []
-
-    def answer(self, child: RoundChild, answer: Mapping[str, str]) -> None:
-        self.answers.append(answer)
-
-
-def test_a_round_hears_that_its_signature_cannot_be_written(assignment: RoundAssignment, tmp_path: Path) -> None:
-    (Path(assignment.work_dir) / SIGNATURE_FILE).mkdir(parents=True)
-    asking: Any = AskingZygote(Done(7, "promote", 5))
-    signer: Any = SimpleNamespace(sign=lambda *_: "envelope")
+@pytest.mark.parametrize("word", [Done(), Failed("but there is a version", FailureKind.NUMERIC), Progress("register")])
+def test_a_round_is_done_where_control_has_registered_its_version_and_nowhere_else(
+    assignment: RoundAssignment, tmp_path: Path, word: Message
+) -> None:
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    attempt = Attempt(assignment, registry=None, zygote=asking, settings=settings, signer=signer)  # type: ignore[arg-type]  # nothing is asked of the registry
-    assert attempt.run(Stop()).outcome is Outcome.DONE
-    assert asking.answers[0]["unsigned"].startswith("the signature cannot be written: ")
+    registry: Any = SimpleNamespace(renew_lease=lambda *_, **__: None, release_round=lambda *_, **__: None)
+    ended = Attempt(assignment, registry=registry, zygote=QuickZygote(word, _ENDED), settings=settings).run(Stop())
+    assert (ended.outcome, ended.version) == (Outcome.DONE, 7)
+    lying = QuickZygote(Done())
+    ended = Attempt(assignment, registry=registry, zygote=lying, settings=settings).run(Stop())
+    assert (ended.outcome, ended.version) == (Outcome.DIED, 0)
+    assert "without a result" in ended.reason
 
 
 class StagedZygote(QuickZygote):
     """Its child tells two stages before its last word."""
 
-    def __init__(self, word: Message) -> None:
-        super().__init__(word)
+    def __init__(self, word: Message, half: Any) -> None:
+        super().__init__(word, half)
         self._words = [Progress("read"), Progress("train"), Progress("train", 5), word]
 
 
@@ -117,7 +112,7 @@ def test_an_attempt_is_traced_by_stages_and_the_events_that_it_learned_to_the_ve
     posted = f"00-{32 * '1'}-{16 * '2'}-01"
     trace = RoundTrace(tracing, assignment.lease)
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    zygote = StagedZygote(Done(7, "promote", 5, (posted,)))
+    zygote = StagedZygote(Done((posted,)), _ENDED)
     attempt = Attempt(assignment, registry=None, zygote=zygote, settings=settings, trace=trace)  # type: ignore[arg-type]  # nothing is asked of the registry
     ending = attempt.run(Stop())
     trace.end(version=ending.version, decision=ending.decision, traces=ending.traces, error="")

@@ -14,12 +14,22 @@ from common.registry.client import RegistryClient
 from services.trainer.control.attempt import Attempt
 from services.trainer.control.endings import Ending, Outcome
 from services.trainer.control.processes import Processes
-from services.trainer.control.zygote_client import ZygoteClient
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.settings import TrainerSettings
+from services.trainer.tests.control.conftest import ended_half
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess
 from testing.processes import is_running
 from testing.waiting import wait_until
+
+
+class EndingProcesses(Processes):
+    """Of rounds that each register a version."""
+
+    def spawn(self, assignment: RoundAssignment) -> RoundChild:
+        child = super().spawn(assignment)
+        child.half = ended_half()
+        return child
 
 
 class Rounds:
@@ -27,7 +37,7 @@ class Rounds:
 
     def __init__(self, zygote: ZygoteClient, assignment: RoundAssignment, settings: TrainerSettings) -> None:
         self._zygote, self._assignment, self._settings, self._count = zygote, assignment, settings, 0
-        self.processes = Processes(settings, zygote)
+        self.processes = EndingProcesses(settings, zygote)
 
     def attempt(self, model: str = "late") -> Attempt:
         self._count += 1
@@ -39,10 +49,10 @@ class Rounds:
         return Attempt(one, registry=None, zygote=self.processes, settings=self._settings)  # type: ignore[arg-type]  # nothing is asked of the registry
 
     def pid(self, model: str = "late") -> int:
-        """Of the process of a further round, which says it as its version."""
+        """Of the process of a further round, which says it."""
         ending: Ending = self.attempt(model).run(Stop())
         assert ending.outcome is Outcome.DONE
-        return ending.version
+        return int(ending.process["pid"])
 
     @property
     def folders(self) -> list[Path]:

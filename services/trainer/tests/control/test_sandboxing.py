@@ -1,7 +1,7 @@
 """What a round may reach follows from its plan, its stream and the settings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.errors import InvalidInput, NotFound, PermissionDenied, Unavailable
-from common.process.tls import TlsFiles
+from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import LABELS, SKEW, Stream
-from services.trainer.control.round_credentials import credentialing
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.sandbox.rules import SandboxRules
@@ -29,18 +27,13 @@ BROKERS = {"kafka:broker:9092,other:9093": ["broker:19092"], "kafka:kafka-1:9192
 class Registry:
     """Knows one stream, the second of its name."""
 
-    def __init__(self, schema: Mapping[str, Any] = SCHEMA, *, refuses: bool = False) -> None:
-        self._schema, self._refuses = schema, refuses
+    def __init__(self, schema: Mapping[str, Any] = SCHEMA) -> None:
+        self._schema = schema
 
     def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
         if name != "flights":
             raise NotFound(f"there is no stream {name}")
         return Stream(name, 2, json.dumps(self._schema), 0.0, log_number=2)
-
-    def round_token(self, round_id: str, models: Sequence[str], *, lasts_seconds: float) -> str:
-        if self._refuses:
-            raise PermissionDenied("it is not a trainer")
-        return f"hrr_ for {round_id} of {', '.join(models)} for {lasts_seconds:.0f} s"
 
 
 def settings_of(folder: Path, **more: Any) -> TrainerSettings:
@@ -70,7 +63,7 @@ def test_a_round_reads_its_streams_events_and_writes_its_models_folders(
     assert found.read == (f"{tmp_path}/log/examples.2.flights",)
     assert found.write == (f"{tmp_path}/work", f"{tmp_path}/cache/late", f"{tmp_path}/log/deadletter.2.flights")
     assert (tmp_path / "log/deadletter.2.flights/topic.json").is_file()
-    assert (found.ports, found.resolves_names) == ((1,), False)
+    assert (found.ports, found.resolves_names) == ((), False)
 
 
 def test_a_round_that_joins_labels_or_looks_for_skew_reads_these_topics_and_no_other_round_does(
@@ -96,9 +89,9 @@ def test_a_process_that_may_stay_writes_to_the_folder_of_all_its_models_rounds(
 
 
 def test_kafkas_and_the_sources_ports_may_be_connected_to(assignment: RoundAssignment, tmp_path: Path) -> None:
-    of_kafka = replace(assignment, event_log="kafka:broker:9092,other:9093", registry_address="registry:8700")
+    of_kafka = replace(assignment, event_log="kafka:broker:9092,other:9093")
     found = rules(settings_of(tmp_path, sandbox_ports="9999"), of_kafka, Registry(SCHEMA | {"source": SOURCE}))
-    assert found.ports == (8700, 9092, 9093, 9192, 9292, 9392, 9999, 19092)
+    assert found.ports == (9092, 9093, 9192, 9292, 9392, 9999, 19092)
     assert found.resolves_names
     assert found.read == ()
 
@@ -181,30 +174,3 @@ def test_a_machine_that_lacks_something_is_told_or_refused() -> None:
 def test_settings_that_could_not_be_kept_are_refused(tmp_path: Path, given: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         settings_of(tmp_path, **given)
-
-
-@pytest.mark.parametrize("clients", ["none", "accepted", "required"])
-def test_a_round_gets_a_token_for_itself_and_no_key_that_it_does_not_need(
-    of_segments: RoundAssignment, tmp_path: Path, clients: str
-) -> None:
-    settings = settings_of(
-        tmp_path, service_token_file=tmp_path / "token", tls_certificate_file=tmp_path / "own.pem",
-        tls_key_file=tmp_path / "own.key", tls_ca_file=tmp_path / "ca.pem", tls_client_certificates=clients,
-    )  # fmt: skip
-    plan = replace(of_segments.plan, configuration={"warm_start": {"model": "words", "version": 1}})
-    begun = replace(of_segments, lease=replace(of_segments.lease, round=replace(of_segments.round, plan=plan)))
-    given = credentialing(settings, Registry())(begun)  # type: ignore[arg-type]  # the one call that is made
-    assert given.registry_token == "hrr_ for late-000001 of late, words for 172800 s"
-    own = (str(tmp_path / "own.pem"), str(tmp_path / "own.key")) if clients == "required" else ()
-    assert given.tls == TlsFiles(*(own or ("", "")), str(tmp_path / "ca.pem"), clients)  # type: ignore[arg-type]  # as above
-    assert rules(settings, begun).read[: len(own) + 1] == (*own, str(tmp_path / "ca.pem"))
-
-
-def test_without_credentials_a_round_asks_for_none(of_segments: RoundAssignment, tmp_path: Path) -> None:
-    assert credentialing(settings_of(tmp_path), Registry())(of_segments) == of_segments  # type: ignore[arg-type]  # no call is made
-
-
-def test_a_registry_that_gives_no_token_has_the_round_given_back(of_segments: RoundAssignment, tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, service_token_file=tmp_path / "token")
-    with pytest.raises(Unavailable, match="gives the round no token: it is not a trainer"):
-        credentialing(settings, Registry(refuses=True))(of_segments)  # type: ignore[arg-type]  # the one call that is made

@@ -1,7 +1,6 @@
 """A trainer with a key signs every version; the round's own process asks and never has the key."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +13,8 @@ from common.registry.catalog import VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.signing import make_keys, read_trusted, verify
 from common.registry.statements import digests_of, read_envelope
+from services.trainer.control.signing import register
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Message, ToSign, decode_message, encode_message
-from services.trainer.rounds.registering import register
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess
 from testing.waiting import wait_until
 
@@ -75,36 +73,25 @@ class Registry:
         return SimpleNamespace(version=1)
 
 
-def asking(numbers: list[int]) -> Callable[[Message], str]:
-    """Control, as the model's next number goes on."""
-
-    def report(message: Message) -> str:
-        assert isinstance(message, ToSign)
-        return f"signed {numbers.pop(0)}"
-
-    return report
+def ended(registry: Registry, numbers: Iterable[int], assignment: RoundAssignment) -> None:
+    """Registers an empty draft, as the model's next number goes on."""
+    following = iter(numbers)
+    signer: Any = SimpleNamespace(sign=lambda *_: f"signed {next(following)}")
+    found: Any = SimpleNamespace
+    draft = VersionDraft("w", {}, found, 0, 0, 0, (), 0, {}, {})
+    register(registry, assignment.lease, draft, signer)  # type: ignore[arg-type]  # the one call that is made
 
 
 def test_a_version_whose_number_was_taken_is_signed_again(assignment: RoundAssignment) -> None:
-    registry, signed = Registry(refusals=1), replace(assignment, is_signed=True)
-    register(signed, registry, asking([7, 8]), empty_draft())  # type: ignore[arg-type]  # the one call that is made
+    registry = Registry(refusals=1)
+    ended(registry, [7, 8], assignment)
     assert [draft.signature for draft in registry.drafts] == ["signed 7", "signed 8"]
 
 
 def test_another_conflict_ends_the_round_at_once(assignment: RoundAssignment) -> None:
-    registry, signed = Registry(refusals=9), replace(assignment, is_signed=True)
+    registry = Registry(refusals=9)
     with pytest.raises(Conflict):
-        register(signed, registry, asking([7, 7]), empty_draft())  # type: ignore[arg-type]  # the one call that is made
+        ended(registry, [7, 7], assignment)
     assert len(registry.drafts) == 1
     with pytest.raises(Unavailable, match="took the number of this one 5 times"):
-        register(signed, registry, asking([*range(9)]), empty_draft())  # type: ignore[arg-type]  # the one call that is made
-
-
-def test_what_is_asked_for_survives_the_channel() -> None:
-    asked = ToSign({"saved_model/saved_model.pb": "a" * 64}, "w")
-    assert decode_message(encode_message(asked)) == asked
-
-
-def empty_draft() -> VersionDraft:
-    found: Any = SimpleNamespace
-    return VersionDraft("w", {}, found, 0, 0, 0, (), 0, {}, {})
+        ended(registry, range(9), assignment)

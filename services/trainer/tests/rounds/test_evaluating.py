@@ -51,7 +51,7 @@ def test_an_evaluator_measures_what_the_chief_would_and_the_chief_goes_on_withou
 ) -> None:
     by_other = Platform(tmp_path / "other", exports=False).append(events(240))
     lease = by_other.lease(definition(training=_TRAINING))
-    scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)  # type: ignore[arg-type]
+    scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)
     evaluator = Evaluator(Inline(scorer, answers), tmp_path / "asked")
     stopped = by_other.train(lease, stop_requested=by_other.after_blocks(2), evaluator=evaluator)
     assert isinstance(stopped, Stopped)

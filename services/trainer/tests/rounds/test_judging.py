@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from common.errors import InvalidInput
 from common.registry.catalog import PUSHED, FileEntry, Lease
-from common.registry.client import manifest_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.judging import figures_of
@@ -39,16 +38,14 @@ def measured(trained: tuple[Platform, Lease], files: tuple[FileEntry, ...], *, a
     platform, lease = trained
     assignment = replace(platform.assignment(lease, "judging"), candidate=files, against=against)
     assert RoundAssignment.from_json(assignment.to_json()) == assignment
-    found = figures_of(assignment, registry=platform.registry, log=platform.log)  # type: ignore[arg-type] # its calls
+    found = figures_of(assignment, registry=platform.registry, log=platform.log)
     heard = decode_message(encode_message(found))
     assert isinstance(heard, Figures)
     return heard
 
 
 def pushed(trained: tuple[Platform, Lease], directory: Path) -> tuple[FileEntry, ...]:
-    files = tuple(manifest_of(directory))
-    trained[0].registry.upload(directory, files)
-    return files
+    return trained[0].registry.upload(directory)[0]
 
 
 @pytest.mark.covers("fmt-savedmodel")

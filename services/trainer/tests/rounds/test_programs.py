@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from common.definition.model import parse_definition
-from common.registry.client import manifest_of
+from common.registry.client import digest_of, manifest_of
 from common.registry.patches import patch_between
 from common.saved_model.program import is_state, program_digest, program_of
 from common.schema import Schema
@@ -293,7 +293,8 @@ def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path)
         manifests.append({file.path: file for file in platform.registry.drafts[-1].files})
     path = "checkpoint/weights.npz"
     old, new = (manifest[path] for manifest in manifests)
-    base = platform.registry.bases[old.digest]
+    base = tmp_path / "cache/model/1" / path
+    assert digest_of(base) == old.digest
     with base.open("rb") as before, (tmp_path / "cache/model/2" / path).open("rb") as after:
         patch = patch_between(before, after, new.size_bytes)
     assert patch is not None

@@ -23,7 +23,7 @@ def point(step: int) -> Checkpoint:
 def test_shards_that_were_written_and_not_kept_are_not_read_with_the_point_in_force(tmp_path: Path) -> None:
     platform = Platform(tmp_path).append(events(20))
     lease = platform.lease(definition())
-    points = ResumePoints(platform.registry, lease, tmp_path / "work", interval_seconds=0.0)  # type: ignore[arg-type]  # a fake
+    points = ResumePoints(platform.registry, lease, tmp_path / "work", interval_seconds=0.0)
     points.save(Place(block_index=1), point(1), LOSSES, ({}, {}), shard_bytes=1_000_000)
     platform.registry.takes_resume_points = False
     with pytest.raises(Unavailable):
@@ -31,7 +31,7 @@ def test_shards_that_were_written_and_not_kept_are_not_read_with_the_point_in_fo
     assert len([*(tmp_path / "work/resume/checkpoint").glob("weights-*")]) == 4
 
     taken_up = platform.registry.taken_up(lease)
-    again = ResumePoints(platform.registry, taken_up, tmp_path / "work", interval_seconds=0.0).load()  # type: ignore[arg-type]  # a fake
+    again = ResumePoints(platform.registry, taken_up, tmp_path / "work", interval_seconds=0.0).load()
     assert again is not None
     assert again.place.block_index == 1
     assert {int(array[0]) for array in again.checkpoint.arrays.values()} == {1}

@@ -59,7 +59,7 @@ def trained(platform: Platform, files: dict[str, bytes], **more: Any) -> Version
 def parsed(platform: Platform, files: dict[str, bytes], *, block_examples: int = 100) -> list[ParsedBlock]:
     lease = platform.lease(files, block_examples=block_examples)
     assignment = platform.assignment(lease)
-    inputs = fetch_inputs(assignment, platform.registry, Path(assignment.work_dir))  # type: ignore[arg-type]
+    inputs = fetch_inputs(assignment, platform.registry, Path(assignment.work_dir))
     return list(data_of(assignment, inputs, platform.log).parsed())
 
 

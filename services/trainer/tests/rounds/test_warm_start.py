@@ -56,7 +56,7 @@ def trained(
     """The version's weights by path, and what its lineage says of its start."""
     ended = platform.train(platform.lease(files, **lease))
     assert isinstance(ended, Done), ended
-    directory = platform.directory / "cache" / "model" / str(ended.version)
+    directory = platform.directory / "cache" / "model" / str(len(platform.registry.versions))
     arrays = checkpoint.read(directory).arrays
     return (
         {path.removeprefix("model/"): array for path, array in arrays.items() if path.startswith("model/")},

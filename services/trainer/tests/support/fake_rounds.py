@@ -19,7 +19,6 @@ from common.definition.gate import Gate
 from common.errors import DataLoss, Unavailable
 from common.eventlog.open import open_event_log
 from common.registry.catalog import VersionDraft
-from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import read_blocks
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.protocol.assignment import RoundAssignment
@@ -34,7 +33,7 @@ from services.trainer.protocol.messages import (
     Shrunk,
     Stopped,
 )
-from services.trainer.rounds import registering
+from services.trainer.rounds.outside import Outside, registry_of
 from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
@@ -51,7 +50,7 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: StopR
 
 def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     report(Progress("train", examples_done=5, loss=0.5))
-    report(Done(version=1, decision="promote", events_trained=5))
+    report(Done())
 
 
 def flood(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
@@ -72,7 +71,7 @@ def _write_for_ever(content: bytes) -> None:
 
 def stay(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
     """Says its pid, and would take another round."""
-    report(Done(version=os.getpid(), decision="promote", process={"warm": False, "because": "fake"}))
+    report(Done(process={"warm": False, "because": "fake", "pid": os.getpid()}))
     return run_round
 
 
@@ -155,7 +154,7 @@ def together(assignment: RoundAssignment, report: Report, stop_requested: StopRe
         time.sleep(0.02)
     environment = {"trainers": list(assignment.trainers), "addresses": list(assignment.addresses)}
     _hand_in(
-        assignment, report, RegistryClient(assignment.registry_address), count=3, auc=0.9, weights_digest="0" * 64,
+        assignment, report, registry_of(assignment), count=3, auc=0.9, weights_digest="0" * 64,
         environment=environment,
     )  # fmt: skip
 
@@ -204,7 +203,7 @@ def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requ
     file "goes-to" lies beside the behaviour's, it waits with so many examples.
     """
     goes_to = Path(os.environ[BEHAVIOUR_FILE]).with_name("goes-to")
-    registry = RegistryClient(assignment.registry_address)
+    registry = registry_of(assignment)
     log = open_event_log(assignment.event_log)
     point = assignment.lease.resume_point
     state: dict[str, Any] = dict(point.state) if point else {"digest": "", "count": 0, "position": None}
@@ -223,7 +222,7 @@ def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requ
             "count": state["count"] + len(block.examples),
             "position": {str(k): v for k, v in block.next_position.items()},
         }
-        registry.put_resume_point(assignment.lease, state=state, files=[])
+        registry.put_resume_point(state)
         time.sleep(0.05)  # what a block of real training takes
     _hand_in(assignment, report, registry, count=state["count"], auc=0.9, weights_digest=state["digest"])
 
@@ -235,7 +234,7 @@ def register(assignment: RoundAssignment, report: Report, stop_requested: StopRe
 
 def _register(assignment: RoundAssignment, report: Report, *, auc: float) -> None:
     log = open_event_log(assignment.event_log)
-    registry = RegistryClient(assignment.registry_address)
+    registry = registry_of(assignment)
     topic = f"examples.{assignment.plan.stream}"
     blocks = read_blocks(log, topic, assignment.plan.ranges, block_examples=assignment.block_examples)
     count = sum(len(block.examples) for block in blocks)
@@ -245,7 +244,7 @@ def _register(assignment: RoundAssignment, report: Report, *, auc: float) -> Non
 def _hand_in(
     assignment: RoundAssignment,
     report: Report,
-    registry: RegistryClient,
+    registry: Outside,
     *,
     count: int,
     auc: float,
@@ -257,13 +256,9 @@ def _hand_in(
         (output / folder).mkdir(parents=True, exist_ok=True)
         (output / folder / "count.txt").write_text(f"{assignment.round.round_id} {count}\n")
     (output / "saved_model" / "saved_model.pb").write_bytes(saved_model())
-    files = manifest_of(output)
-    registry.upload(output, files)
+    files, _ = registry.upload(output)
     report(Progress("register", examples_done=count))
-    version = registering.register(
-        assignment,
-        registry,
-        report,
+    registry.register_version(
         VersionDraft(
             weights_digest=weights_digest,
             metrics={"candidate": {"auc": auc}, "parent": {}, "progressive": {}},
@@ -277,4 +272,4 @@ def _hand_in(
             environment=environment or {},
         ),
     )
-    report(Done(version.version, str(version.verdict.decision), count))
+    report(Done())

@@ -29,6 +29,7 @@ from common.registry.catalog import (
     VersionStatus,
     ranges_as_json,
 )
+from common.registry.client import manifest_of
 
 
 @dataclass
@@ -41,8 +42,9 @@ class LocalRegistry:
     resume_point: ResumePoint | None = None
     takes_resume_points: bool = True
     rounds: dict[str, Round] = field(default_factory=dict)
-    bases: dict[str, Path] = field(default_factory=dict)
-    """Of the last upload."""
+    leased: Lease | None = None
+    """Of the round that is conducted."""
+    handed_in: tuple[FileEntry, ...] = ()
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return self.definitions[digest]
@@ -56,12 +58,12 @@ class LocalRegistry:
     def get_round(self, model: str, round_id: str) -> Round:
         return self.rounds[round_id]
 
-    def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
-        self.bases = dict(bases or {})
+    def upload(self, directory: Path) -> tuple[tuple[FileEntry, ...], int]:
+        files = self.handed_in = manifest_of(directory)
         self.files_dir.mkdir(parents=True, exist_ok=True)
         for entry in files:
             shutil.copyfile(directory / entry.path, self.files_dir / entry.digest)
-        return sum(entry.size_bytes for entry in files)
+        return files, sum(entry.size_bytes for entry in files)
 
     def download(self, files: Sequence[FileEntry], directory: Path) -> int:
         for entry in files:
@@ -71,13 +73,14 @@ class LocalRegistry:
             shutil.copyfile(self.files_dir / entry.digest, directory / entry.path)
         return sum(entry.size_bytes for entry in files)
 
-    def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
+    def put_resume_point(self, state: JsonMap) -> None:
         if not self.takes_resume_points:
             raise Unavailable("the registry is away")
-        self.resume_point = ResumePoint(dict(state), tuple(files), 0.0)
-        return lease.round
+        self.resume_point = ResumePoint(dict(state), self.handed_in, 0.0)
 
-    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+    def register_version(self, draft: VersionDraft) -> Version:
+        assert self.leased, "a round is conducted"
+        lease = self.leased
         plan = lease.round.plan
         self.rounds[lease.round.round_id] = lease.round
         version = Version(

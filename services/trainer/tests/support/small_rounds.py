@@ -186,9 +186,9 @@ class Platform:
         return [m for m in self.messages if isinstance(m, Progress) and m.stage == "train" and m.examples_done]
 
     def assignment(self, lease: Lease, work_dir: str = "work") -> RoundAssignment:
+        self.registry.leased = lease
         return RoundAssignment(
             lease=lease,
-            registry_address="",
             event_log="",
             work_dir=str(self.directory / work_dir),
             cache_dir=str(self.directory / "cache"),
@@ -232,7 +232,7 @@ class Platform:
         return ended.reason
 
     def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
-        registry: Any = self.registry  # which has the calls that a round makes
+        registry = self.registry
         if self.exports:
             return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
         return Surroundings(registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export)
@@ -241,7 +241,6 @@ class Platform:
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
     assignment = RoundAssignment(
         lease=replace(lease, token=0, resume_point=None),
-        registry_address="",
         event_log="",
         work_dir=str(platform.directory / f"rebuild-{len(platform.messages)}"),
         cache_dir=str(platform.directory / "rebuild-cache"),

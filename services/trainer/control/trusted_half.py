@@ -1,0 +1,267 @@
+"""The trusted half of a round: what takes the registry and the trainer's credentials, done here for a process that has
+neither. It is asked by calls (services/trainer/protocol/calls.py), which authors' code can make as well.
+
+Its process reads what its plan names and ends its round. The files of a version are looked at here, their digests are
+taken here, and the gate comes from the definition; metrics are as the process says them.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Container, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from google.protobuf.message import DecodeError, Message
+
+from common.definition.gate import Gate
+from common.definition.model import parse_definition
+from common.errors import InvalidInput, PermissionDenied
+from common.json_values import value_of
+from common.registry import wire
+from common.registry.catalog import FileEntry, RoundPlan, Version
+from common.registry.client import RegistryClient
+from common.registry.patches import SMALLEST_FILE_BYTES
+from protos import registry_pb2 as pb
+from services.trainer.control import signing
+from services.trainer.control.handed_in import manifest_of
+from services.trainer.control.signing import VersionSigner
+from services.trainer.protocol import calls
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import OUTPUT, RESUME
+
+logger = logging.getLogger(__name__)
+MOST_CALLS = 64
+"""Answered at once."""
+_KNOWN_GATES = 256
+OpenRegistry = Callable[[str], RegistryClient]
+"""By the traceparent of the calls; "" where they are not traced."""
+
+
+class TrustedHalves:
+    """Makes one for each assignment.
+
+    Args:
+        open_registry: a client whose calls wait for a registry that restarts.
+        signer: of every version; None where none is signed.
+        most_bytes: that a round may hand in; 0: any number.
+    """
+
+    def __init__(
+        self, open_registry: OpenRegistry, *, signer: VersionSigner | None = None, most_bytes: int = 0
+    ) -> None:
+        self._open_registry, self._signer, self._most_bytes = open_registry, signer, most_bytes
+        self._registry = open_registry("")
+        self._gate_of = lru_cache(_KNOWN_GATES)(self._read_gate)
+
+    def of(self, assignment: RoundAssignment) -> "TrustedHalf":
+        traced = self._open_registry(assignment.traceparent) if assignment.traceparent else None
+        return TrustedHalf(
+            assignment, traced or self._registry, gate_of=self._gate_of, signer=self._signer,
+            most_bytes=self._most_bytes, on_close=traced.close if traced else lambda: None,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._registry.close()
+
+    def _read_gate(self, definition_digest: str) -> Gate:
+        return parse_definition(self._registry.get_definition(definition_digest)).gate
+
+
+@dataclass
+class _Readable:
+    """What the process may ask for: the plan's, and what that names in turn."""
+
+    models: set[str]
+    streams: set[str]
+    definitions: set[str]
+    files: set[FileEntry]
+
+    @classmethod
+    def of(cls, assignment: RoundAssignment) -> "_Readable":
+        plan, point = assignment.plan, assignment.lease.resume_point
+        source = str(dict(plan.configuration.get("warm_start", {})).get("model", ""))
+        files = {*(point.files if point else ()), *assignment.candidate}
+        return cls({plan.model, *filter(None, [source])}, {plan.stream}, {plan.definition_digest}, files)
+
+    def add(self, found: Version | RoundPlan) -> None:
+        self.streams.add(found.stream)
+        self.definitions.add(found.definition_digest)
+        self.files |= set(found.files) if isinstance(found, Version) else set()
+
+
+class TrustedHalf:
+    """Of one assignment. `take` may be called for any number of calls at once.
+
+    Attributes:
+        version: that the round was ended with; None before.
+        registers: it is being ended with one; how that goes on is not known yet.
+    """
+
+    def __init__(
+        self,
+        assignment: RoundAssignment,
+        registry: RegistryClient,
+        *,
+        gate_of: Callable[[str], Gate],
+        signer: VersionSigner | None = None,
+        most_bytes: int = 0,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._assignment, self._registry, self._gate_of = assignment, registry, gate_of
+        self._signer, self._most_bytes, self._on_close = signer, most_bytes, on_close
+        self._readable = _Readable.of(assignment)
+        self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
+        self._free = threading.Semaphore(MOST_CALLS)
+        self._one_at_a_time = threading.Lock()
+        self._is_closed = False
+        self.version: Version | None = None
+        self.registers = False
+
+    def take(self, descriptor: int) -> None:
+        """Answers the call at this end of its sockets, in a thread of its own; closes it where there are too many."""
+        if self._is_closed or not self._free.acquire(blocking=False):
+            os.close(descriptor)
+            return
+        threading.Thread(target=self._serve, args=(descriptor,), name="call of a round", daemon=True).start()
+
+    def close(self) -> None:
+        """The process has ended, or has gone on to another round. Calls that have begun come to their end."""
+        self._is_closed = True
+        self._on_close()
+
+    def _serve(self, descriptor: int) -> None:
+        try:
+            connection = socket.socket(fileno=descriptor)
+        except OSError:  # The author's code may hand over anything.
+            os.close(descriptor)
+            self._free.release()
+            return
+        try:
+            with connection:
+                calls.answer(connection, self._do)
+        except OSError as error:
+            logger.info("a call of a round was not answered", extra={"error": str(error)})
+        finally:
+            self._free.release()
+
+    def _do(self, name: str, body: bytes) -> bytes:
+        do = _CALLS.get(name)
+        if do is None:
+            raise InvalidInput(f"there is no call {name[:80]!r}, expected one of {', '.join(_CALLS)}")
+        try:
+            return do(self, body)
+        except (DecodeError, TypeError, ValueError, AttributeError, KeyError) as error:
+            raise InvalidInput(f"{name}: its body is not what it should be: {error}") from error
+        except OSError as error:  # of files that are not there, or no files
+            raise InvalidInput(f"{name}: {error}") from error
+
+    def _get_stream(self, body: bytes) -> bytes:
+        asked = pb.GetStreamRequest.FromString(body)
+        self._permit("stream", asked.name, self._readable.streams)
+        return _sent(wire.stream_to_wire(self._registry.get_stream(asked.name, schema_version=asked.schema_version)))
+
+    def _get_definition(self, body: bytes) -> bytes:
+        digest = pb.GetDefinitionRequest.FromString(body).digest
+        self._permit("definition", digest, self._readable.definitions)
+        files = self._registry.get_definition(digest)
+        return _sent(pb.Definition(files=wire.definition_to_wire(files)))
+
+    def _get_version(self, body: bytes) -> bytes:
+        asked = pb.GetVersionRequest.FromString(body)
+        self._permit("model", asked.model, self._readable.models)
+        found = self._registry.get_version(asked.model, asked.version)
+        self._readable.add(found)
+        return _sent(wire.version_to_wire(found))
+
+    def _list_rounds(self, body: bytes) -> bytes:
+        asked = pb.ListRoundsRequest.FromString(body)
+        self._permit("model", asked.model, self._readable.models)
+        found = self._registry.get_round(asked.model, asked.round_id)
+        self._readable.add(found.plan)
+        return _sent(pb.ListRoundsResponse(rounds=[wire.round_to_wire(found)]))
+
+    def _download(self, body: bytes) -> bytes:
+        asked = calls.as_json(body)
+        files = [value_of(FileEntry, entry) for entry in asked["files"]]
+        for file in files:
+            self._permit("file", file, self._readable.files)
+        directory, plan = os.path.realpath(asked["directory"]), self._assignment.plan
+        own = (self._assignment.work_dir, f"{self._assignment.cache_dir}/{plan.model}")
+        if not any(Path(directory).is_relative_to(os.path.realpath(folder)) for folder in own):
+            raise PermissionDenied(f"{directory} is no folder of this round's")
+        return json.dumps({"bytes": self._registry.download(files, Path(directory))}).encode()
+
+    def _upload(self, body: bytes) -> bytes:
+        folder = calls.as_json(body)["folder"]
+        self._permit("folder", folder, {OUTPUT, RESUME})
+        with self._one_at_a_time:
+            self._check_open()
+            directory = Path(self._assignment.work_dir) / folder
+            files = manifest_of(directory, most_bytes=self._most_bytes)
+            bases = self._bases_of(files) if folder == OUTPUT else {}
+            sent = self._registry.upload(directory, files, bases=bases)
+            self._handed_in[folder] = files
+        return json.dumps({"bytes": sent, "files": [asdict(file) for file in files]}).encode()
+
+    def _put_resume_point(self, body: bytes) -> bytes:
+        state = dict(calls.as_json(body)["state"])
+        with self._one_at_a_time:
+            self._check_open()
+            self._registry.put_resume_point(self._assignment.lease, state=state, files=self._handed_in.get(RESUME, ()))
+        return b"{}"
+
+    def _register_version(self, body: bytes) -> bytes:
+        """Raises as RegistryClient.register_version, and Unavailable: it cannot be signed now."""
+        draft = wire.draft_from_wire(pb.Version.FromString(body))
+        with self._one_at_a_time:
+            self._check_open()
+            if OUTPUT not in self._handed_in:
+                raise InvalidInput("the round has handed in no files of a version")
+            gate = self._gate_of(self._assignment.plan.definition_digest)
+            draft = replace(draft, files=self._handed_in[OUTPUT], gate=gate, signature="")
+            self.registers = True
+            try:
+                self.version = signing.register(self._registry, self._assignment.lease, draft, self._signer)
+            finally:
+                self.registers = False
+        return _sent(wire.version_to_wire(self.version))
+
+    def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
+        """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
+        plan = self._assignment.plan
+        sizes = {file.size_bytes for file in files if file.size_bytes >= SMALLEST_FILE_BYTES}
+        if not plan.parent_version or not sizes:
+            return {}
+        folder = Path(self._assignment.cache_dir) / plan.model / str(plan.parent_version)
+        parent = self._registry.get_version(plan.model, plan.parent_version).files
+        return {file.digest: folder / file.path for file in parent if file.size_bytes in sizes}
+
+    def _permit(self, kind: str, asked: object, permitted: Container[object]) -> None:
+        if asked not in permitted:
+            raise PermissionDenied(f"the round has no {kind} {str(asked)[:200]!r}")
+
+    def _check_open(self) -> None:
+        """Nothing is handed in but by the chief of a leased round, and while its process lives."""
+        assignment = self._assignment
+        if self._is_closed or assignment.rebuild_of or assignment.candidate or assignment.rank:
+            raise PermissionDenied("nothing is handed in here: this is not the chief's process of a leased round")
+
+
+_CALLS: Mapping[str, Callable[[TrustedHalf, bytes], bytes]] = {
+    "GetStream": TrustedHalf._get_stream,
+    "GetDefinition": TrustedHalf._get_definition,
+    "GetVersion": TrustedHalf._get_version,
+    "ListRounds": TrustedHalf._list_rounds,
+    "Download": TrustedHalf._download,
+    "Upload": TrustedHalf._upload,
+    "PutResumePoint": TrustedHalf._put_resume_point,
+    "RegisterVersion": TrustedHalf._register_version,
+}
+
+
+def _sent(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,89 @@
+"""What a round's process has control do. Control has the registry and the trainer's credentials; the process, in which
+authors' code runs, has neither.
+
+A call is a pair of stream sockets. The process, or one that it has forked, hands one end over the channel (forking.py),
+with one byte that no message has. Over the other end go
+
+    process to control   the call's name, a line end, its body; the end
+    control to process   the name of an error or nothing, a line end, the error's message or the answer; the end
+
+    call              body                     answer
+    GetStream, GetDefinition, GetVersion, ListRounds: as in protos/registry.proto
+    Download          {"directory", "files"}   {"bytes": received}
+    Upload            {"folder"}               {"bytes": sent, "files": the manifest that control has made}
+    PutResumePoint    {"state"}                {}; of the files that were uploaded last
+    RegisterVersion   Version, as a draft      Version; of the files that were uploaded last
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common import errors
+from common.errors import HeadraceError, InvalidInput, Unavailable
+
+MARK = b"\0"
+OUTPUT, RESUME = "output", "resume"
+"""Folders of a round's own that are uploaded."""
+_MOST_BYTES = 64 * 1024 * 1024
+_MOST_SECONDS = 86_400.0
+"""Of an answer: files travel meanwhile. Control ends a round that takes too long."""
+_CALL_SECONDS = 60.0
+_PIECE_BYTES = 256 * 1024
+_ERRORS: Mapping[str, type[HeadraceError]] = {kind.__name__: kind for kind in HeadraceError.__subclasses__()}
+
+
+def call(channel: socket.socket, name: str, body: bytes) -> bytes:
+    """The answer. Raises what control raises, and Unavailable: control is gone, or has too many calls to answer."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.settimeout(_MOST_SECONDS)
+        try:
+            with theirs:
+                socket.send_fds(channel, [MARK], [theirs.fileno()])
+            ours.sendall(name.encode() + b"\n" + body)
+            ours.shutdown(socket.SHUT_WR)
+            error, separator, answer = _whole(ours).partition(b"\n")
+        except OSError as cause:
+            raise Unavailable(f"control does not answer {name}: {cause}") from cause
+    if not separator:
+        raise Unavailable(f"control does not answer {name}")
+    if error:
+        raise _ERRORS.get(error.decode(), errors.Unavailable)(answer.decode())
+    return answer
+
+
+def answer(connection: socket.socket, do: Callable[[str, bytes], bytes]) -> None:
+    """Control's side of a call. Raises OSError: the process is gone, or not what it should be."""
+    connection.settimeout(_CALL_SECONDS)
+    try:
+        name, _, body = _whole(connection, _CALL_SECONDS).partition(b"\n")
+        found = b"\n" + do(name.decode(errors="replace"), body)
+    except HeadraceError as error:
+        found = f"{errors.kind_of(error).__name__}\n{error.message}".encode(errors="replace")
+    connection.sendall(found)
+
+
+def as_json(body: bytes) -> dict[str, Any]:
+    """Raises InvalidInput: the body is no JSON object."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"a call's body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("a call's body must be a JSON object")
+    return found
+
+
+def _whole(connection: socket.socket, seconds: float = _MOST_SECONDS) -> bytes:
+    """Until the end of the other side. Raises OSError, and InvalidInput: it is too much."""
+    found, deadline = bytearray(), time.monotonic() + seconds
+    while data := connection.recv(_PIECE_BYTES):
+        found += data
+        if len(found) > _MOST_BYTES:
+            raise InvalidInput(f"a call has more than {_MOST_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the other side does not come to its end")
+    return bytes(found)

@@ -1,0 +1,348 @@
+"""What authors' code asks of the trusted half, over the channel that its process has, and what it is refused."""
+
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.definition.gate import Gate
+from common.errors import InvalidInput, PermissionDenied, Unavailable
+from common.registry.catalog import (
+    Decision,
+    FileEntry,
+    Lease,
+    OffsetRange,
+    ResumePoint,
+    Round,
+    RoundPlan,
+    RoundState,
+    Stream,
+    Verdict,
+    Version,
+    VersionDraft,
+    VersionStatus,
+)
+from common.registry.patches import SMALLEST_FILE_BYTES
+from services.trainer.control import trusted_half
+from services.trainer.control.trusted_half import TrustedHalf
+from services.trainer.protocol import calls
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.rounds.outside import Outside
+
+_GATE = Gate(metric="auc", min_value=0.9)
+_WEIGHTS = FileEntry("checkpoint/weights.npz", 5, "a" * 64)
+_MOST_BYTES = 1 << 20
+
+
+@dataclass
+class Registry:
+    """Has one version of each model; notes what is done in the trainer's name."""
+
+    plan: RoundPlan
+    done: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def get_stream(self, name: str, *, schema_version: int) -> Stream:
+        return Stream(name, schema_version, "{}", 0.0)
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        return {"model.yaml": digest.encode()}
+
+    def get_version(self, model: str, version: int) -> Version:
+        return Version(
+            model=model, version=version, status=VersionStatus.ACCEPTED, round_id="r", parent_version=0, stream="s",
+            schema_version=1, ranges=(), definition_digest="older", configuration_digest="", code_digest="", seed=1,
+            weights_digest="w", metrics={}, verdict=Verdict(Decision.PROMOTE, (), _GATE), events_trained=5,
+            events_held_out=0, events_unusable=0, files=(_WEIGHTS,), created_at=0.0, last_event_at=0.0, timings={},
+            environment={}, step=1,
+        )  # fmt: skip
+
+    def get_round(self, model: str, round_id: str) -> Round:
+        return Round(round_id, self.plan, 0.0, RoundState.DONE)
+
+    def download(self, files: list[FileEntry], directory: Path) -> int:
+        self.done.append(("download", files, directory))
+        return 5
+
+    def upload(self, directory: Path, files: tuple[FileEntry, ...], *, bases: dict[str, Path]) -> int:
+        self.done.append(("upload", directory, files, bases))
+        return sum(file.size_bytes for file in files)
+
+    def put_resume_point(self, lease: Lease, *, state: dict[str, Any], files: tuple[FileEntry, ...]) -> None:
+        self.done.append(("resume point", lease.token, state, files))
+
+    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+        self.done.append(("register", lease.token, draft))
+        return replace(self.get_version(lease.round.plan.model, 7), files=draft.files)
+
+
+@dataclass
+class Ground:
+    """`outside` is what authors' code has, `half` what it speaks to; `secret` is a file that is not its own."""
+
+    folder: Path
+    assignment: RoundAssignment
+    registry: Registry
+    half: TrustedHalf
+    channel: socket.socket
+    outside: Outside
+
+    @property
+    def output(self) -> Path:
+        return Path(self.assignment.work_dir) / "output"
+
+    @property
+    def secret(self) -> Path:
+        return self.folder / "secret"
+
+
+def given(folder: Path, **more: Any) -> RoundAssignment:
+    plan = RoundPlan(
+        model="m", sequence=1, parent_version=0, stream="s", schema_version=1, ranges=(OffsetRange(0, 0, 1),),
+        definition_digest="d", configuration={"warm_start": {"model": "words", "version": 2}},
+        configuration_digest="c", code_digest="e", seed=1, example_count=1, trigger="manual", last_event_at=0.0,
+    )  # fmt: skip
+    point = ResumePoint({}, (FileEntry("checkpoint/weights.npz", 6, "b" * 64),), 0.0)
+    return RoundAssignment(
+        Lease(Round("m-1", plan, 0.0, RoundState.RUNNING), 3, 0.0, point), event_log="", work_dir=str(folder / "work"),
+        cache_dir=str(folder / "cache"), intra_op_threads=1, inter_op_threads=1, resume_interval_seconds=1.0, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
+    opened: list[Ground] = []
+
+    def make(**more: Any) -> Ground:
+        assignment = given(tmp_path, **more)
+        (tmp_path / "work" / "output").mkdir(parents=True)
+        (tmp_path / "secret").write_text("the trainer's key")
+        registry: Any = Registry(assignment.plan)
+        half = TrustedHalf(assignment, registry, gate_of=lambda digest: _GATE, most_bytes=_MOST_BYTES)
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=taken, args=(ours, half), daemon=True).start()
+        opened.append(Ground(tmp_path, assignment, registry, half, theirs, Outside(theirs.fileno())))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.outside.close()
+        one.channel.close()
+
+
+def taken(channel: socket.socket, half: TrustedHalf) -> None:
+    """What control's loop does with the channel."""
+    with channel:
+        while (found := socket.recv_fds(channel, 1, 1))[0]:
+            half.take(found[1][0])
+
+
+@pytest.fixture
+def ground(made: Callable[..., Ground]) -> Ground:
+    return made()
+
+
+def draft(**more: Any) -> VersionDraft:
+    fields = {"files": (), "gate": Gate(), **more}
+    return VersionDraft(
+        weights_digest="w", metrics={"candidate": {"auc": 0.5}}, events_trained=1, events_held_out=0,
+        events_unusable=0, step=1, timings={}, environment={}, **fields,
+    )  # fmt: skip
+
+
+def linked(ground: Ground) -> None:
+    (ground.output / "weights").symlink_to(ground.secret)
+
+
+def linked_folder(ground: Ground) -> None:
+    (ground.output / "checkpoint").symlink_to(ground.folder)
+
+
+def piped(ground: Ground) -> None:
+    os.mkfifo(ground.output / "weights")
+
+
+def huge(ground: Ground) -> None:
+    with (ground.output / "weights").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def oddly_named(ground: Ground) -> None:
+    (ground.output / "weights\n2026-11-26 version registered").write_text("x")
+
+
+def without_end(ground: Ground) -> None:
+    for number in range(10_001):
+        (ground.output / f"{number}").touch()
+
+
+@pytest.mark.parametrize(
+    ("lay", "words"),
+    [
+        (linked, "weights, which is neither a file nor a folder"),
+        (linked_folder, "checkpoint, which is neither a file nor a folder"),
+        (piped, "weights, which is neither a file nor a folder"),
+        (huge, "have 1099511627776 bytes, and may have 1048576"),
+        (oddly_named, "expected a name of printable characters"),
+        (without_end, "more than 10000 files"),
+    ],
+)
+def test_what_is_no_ordinary_version_is_not_handed_in(
+    ground: Ground, lay: Callable[[Ground], None], words: str
+) -> None:
+    lay(ground)
+    with pytest.raises(InvalidInput, match=words):
+        ground.outside.upload(ground.output)
+    with pytest.raises(InvalidInput, match="has handed in no files"):
+        ground.outside.register_version(draft())
+    assert not ground.registry.done
+
+
+def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Ground) -> None:
+    (ground.output / "saved_model").mkdir()
+    (ground.output / "saved_model" / "saved_model.pb").write_bytes(b"graph")
+    entry = FileEntry("saved_model/saved_model.pb", 5, hashlib.sha256(b"graph").hexdigest())
+    assert ground.outside.upload(ground.output) == ((entry,), 5)
+    told = draft(files=(FileEntry("../../etc/shadow", 5, "0" * 64),), gate=Gate(metric="auc", min_value=0.0))
+    version = ground.outside.register_version(told)
+    (_, token, registered) = ground.registry.done[-1]
+    assert (token, registered.files, registered.gate) == (3, (entry,), _GATE)
+    assert registered.metrics == told.metrics
+    assert (version.version, ground.half.version) == (7, version)
+
+
+def _read(kind: str, *named: Any) -> Callable[[Ground], Any]:
+    return lambda ground: getattr(ground.outside, kind)(*named)
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        _read("get_version", "another", 1),
+        _read("get_round", "another", "another-000001"),
+        _read("get_stream", "another"),
+        _read("get_definition", "f" * 64),
+        lambda ground: ground.outside.download([replace(_WEIGHTS, digest="c" * 64)], Path(ground.assignment.work_dir)),
+        lambda ground: ground.outside.download([_WEIGHTS], Path(ground.assignment.work_dir)),
+        lambda ground: shown(ground).download([_WEIGHTS], ground.folder),
+        lambda ground: shown(ground).download([_WEIGHTS], ground.output / "../../cache/other"),
+        lambda ground: shown(ground).download([_WEIGHTS], link_to(ground.output / "out", ground.folder)),
+        lambda ground: shown(ground).download(
+            [replace(_WEIGHTS, path="../../../secret")], Path(ground.assignment.work_dir)
+        ),
+        lambda ground: ground.outside.upload(Path("..")),
+        lambda ground: ground.outside.upload(ground.folder),
+    ],
+)
+def test_a_round_reads_and_hands_in_nothing_but_its_own(ground: Ground, attempt: Callable[[Ground], Any]) -> None:
+    with pytest.raises(PermissionDenied):
+        attempt(ground)
+    assert not ground.registry.done
+
+
+def shown(ground: Ground) -> Outside:
+    """The files of a version that the round may read."""
+    assert ground.outside.get_version("m", 1).files == (_WEIGHTS,)
+    return ground.outside
+
+
+def link_to(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    return path
+
+
+def test_a_round_reads_what_its_plan_names_and_what_that_names_in_turn(ground: Ground) -> None:
+    outside, work_dir = ground.outside, Path(ground.assignment.work_dir)
+    assert outside.get_stream("s", schema_version=4) == Stream("s", 4, "{}", 0.0)
+    assert outside.get_definition("d") == {"model.yaml": b"d"}
+    assert outside.get_version("words", 2) == ground.registry.get_version("words", 2)
+    assert outside.get_definition("older") == {"model.yaml": b"older"}
+    assert outside.get_round("m", "m-0").plan == ground.assignment.plan
+    point = ground.assignment.lease.resume_point
+    assert point is not None
+    assert outside.download(point.files, work_dir / "resume") == 5
+    assert outside.download([_WEIGHTS], ground.folder / "cache/m/1") == 5
+
+
+def test_a_resume_point_is_of_the_files_that_were_handed_in(ground: Ground) -> None:
+    folder = Path(ground.assignment.work_dir) / "resume"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"w")
+    ground.outside.upload(folder)
+    ground.outside.put_resume_point({"step": 4})
+    entry = FileEntry("weights", 1, hashlib.sha256(b"w").hexdigest())
+    assert ground.registry.done[-1] == ("resume point", 3, {"step": 4}, (entry,))
+
+
+@pytest.mark.parametrize("more", [{"rebuild_of": 3}, {"candidate": (_WEIGHTS,)}, {"rank": 1}])
+def test_only_the_chief_of_a_leased_round_hands_anything_in(made: Callable[..., Ground], more: dict[str, Any]) -> None:
+    ground = made(**more)
+    for attempt in (lambda: ground.outside.upload(ground.output), lambda: ground.outside.register_version(draft())):
+        with pytest.raises(PermissionDenied, match="nothing is handed in here"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("SetAlias", b""), ("", b""), ("GetStream", b"\xff\xff"), ("Download", b"[]"), ("Download", b"{}"),
+        ("Download", b'{"directory": 1, "files": [{"path": 2}]}'), ("Upload", b"[" * 100_000),
+        ("RegisterVersion", b"\x0a"), ("PutResumePoint", json.dumps({"state": 5}).encode()),
+        ("Upload", b"x" * (65 << 20)),
+    ],
+)  # fmt: skip
+def test_what_is_no_call_is_refused_and_the_next_is_answered(ground: Ground, name: str, body: bytes) -> None:
+    with pytest.raises((InvalidInput, Unavailable)):
+        calls.call(ground.channel, name, body)
+    assert ground.outside.get_definition("d")
+    assert not ground.registry.done
+
+
+def test_descriptors_that_are_no_sockets_and_more_calls_than_are_answered_at_once_cost_nothing(ground: Ground) -> None:
+    with ground.secret.open("rb") as file:
+        socket.send_fds(ground.channel, [calls.MARK], [file.fileno()])
+    pairs = [socket.socketpair() for _ in range(trusted_half.MOST_CALLS + 1)]
+    for _, theirs in pairs:
+        socket.send_fds(ground.channel, [calls.MARK], [theirs.fileno()])
+        theirs.close()
+    last = pairs[-1][0]
+    last.settimeout(60.0)
+    assert last.recv(1) == b"", "it is closed at once"
+    for ours, _ in pairs:
+        ours.close()
+    while True:  # as soon as one of those has been given up
+        try:
+            assert ground.outside.get_definition("d")
+            break
+        except Unavailable:
+            continue
+
+
+def test_a_round_that_is_over_is_answered_nothing(ground: Ground) -> None:
+    ground.half.close()
+    with pytest.raises(Unavailable):
+        ground.outside.get_definition("d")
+
+
+def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Ground]) -> None:
+    ground = made()
+    plan = replace(ground.assignment.plan, parent_version=1)
+    large = replace(_WEIGHTS, size_bytes=SMALLEST_FILE_BYTES)
+    registry: Any = SimpleNamespace(
+        get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload
+    )
+    lease = replace(ground.assignment.lease, round=replace(ground.assignment.round, plan=plan))
+    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, gate_of=lambda digest: _GATE)
+    (ground.output / "weights").write_bytes(bytes(SMALLEST_FILE_BYTES))
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        threading.Thread(target=taken, args=(ours, half), daemon=True).start()
+        Outside(theirs.fileno()).upload(ground.output)
+    assert ground.registry.done[-1][-1] == {large.digest: ground.folder / "cache/m/1/checkpoint/weights.npz"}

@@ -112,7 +112,7 @@ requirements:  ## requirements/*.txt: what each image installs, with hashes, fro
 
 advisories:  ## known weaknesses of what the images install (pip-audit); asks an advisory database (SERVICE=pypi|osv)
 	python3 -m venv build/pip-audit && build/pip-audit/bin/pip install --quiet pip-audit==2.10.1
-	failed=0; for file in requirements/*.txt; do echo $$file; build/pip-audit/bin/pip-audit --no-deps --disable-pip \
+	failed=0; for file in requirements/*.txt; do echo $$file; build/pip-audit/bin/pip-audit --strict --no-deps --disable-pip \
 	  --vulnerability-service $(or $(SERVICE),pypi) --requirement $$file || failed=1; done; exit $$failed
 
 base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env

@@ -5,6 +5,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+from docker.utils.build import exclude_paths
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,6 +20,13 @@ _PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==(\S+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
 _NAMED = re.compile(r"^\s*(?:ARG BASE=|FROM |image: |x-base: )(?:&[\w-]+ )?(.+?)(?: AS \w+)?$", re.MULTILINE)
 _IMAGE = re.compile(r"(?:\$\{(\w+):-)?([\w./-]+:[\w.-]+)@sha256:([0-9a-f]{64})}?")
+_BUILDS_WITH = {"SERVICE", "HTTP_PORT", "BASE", "DEVICES"}
+_SECRETS = (
+    ".env", "access.yaml", "tls/ca.pem", "build/platform/access/tokens/operator", "build/wheelhouse/.env",
+    "services/serving/.env", "services/trainer/trainer.pem", "common/access/server.key", "docs/.env.production",
+    "keys/signing.key", ".git/config",
+)  # fmt: skip
+"""Where secrets lie in a checkout that is used."""
 _ELSEWHERE = re.compile(r"\$\{BASE}|\*[\w-]+|\$\{HEADRACE_IMAGES:-headrace}/\S+")
 """The base that an argument names, an image that stands further up, an image of this project."""
 
@@ -81,3 +90,20 @@ def test_each_image_of_others_is_named_by_one_digest_and_has_a_variable_for_anot
     stand_ins = set(re.findall(r"^(\w+)=", (_ROOT / "docker" / "stand-ins.env").read_text(), re.MULTILINE))
     assert stand_ins < variables
     assert None not in variables
+
+
+def test_no_file_with_secrets_and_no_secret_argument_gets_into_an_image(tmp_path: Path) -> None:
+    for name in (*_SECRETS, "services/serving/__main__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    lines = (_ROOT / ".dockerignore").read_text().splitlines()
+    sent = exclude_paths(str(tmp_path), [line for line in lines if line and not line.startswith("#")])
+    assert {name for name in sent if (tmp_path / name).is_file()} <= {"services/serving/__main__.py", "Dockerfile"}
+    assert "services/serving/__main__.py" in sent
+    assert set(re.findall(r"^ARG (\w+)", (_ROOT / "Dockerfile").read_text(), re.MULTILINE)) <= _BUILDS_WITH
+    assert not re.search(r"^(ADD|RUN --mount=type=secret)", (_ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for path in _ROOT.glob("docker-compose*.yml"):
+        for name, service in yaml.safe_load(path.read_text())["services"].items():
+            build = service.get("build", {})
+            arguments = build.get("args", {}) if isinstance(build, dict) else {}
+            assert set(arguments) <= _BUILDS_WITH, f"{path.name}: {name}"

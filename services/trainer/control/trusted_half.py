@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.definition.gate import Gate
 from common.definition.model import parse_definition
-from common.errors import InvalidInput, PermissionDenied
+from common.errors import InvalidInput, Overloaded, PermissionDenied
 from common.json_values import value_of
 from common.registry import wire
 from common.registry.catalog import FileEntry, RoundPlan, Version
@@ -36,6 +36,8 @@ from services.trainer.protocol.calls import OUTPUT, RESUME
 logger = logging.getLogger(__name__)
 MOST_CALLS = 64
 """Answered at once."""
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of the calls that are being answered, together."""
 _KNOWN_GATES = 256
 OpenRegistry = Callable[[str], RegistryClient]
 """By the traceparent of the calls; "" where they are not traced."""
@@ -116,7 +118,8 @@ class TrustedHalf:
         self._readable = _Readable.of(assignment)
         self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
         self._free = threading.Semaphore(MOST_CALLS)
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._counting = threading.Lock(), threading.Lock()
+        self._room_bytes = _MOST_BYTES
         self._is_closed = False
         self.version: Version | None = None
         self.registers = False
@@ -140,12 +143,24 @@ class TrustedHalf:
             os.close(descriptor)
             self._free.release()
             return
+        taken_bytes = 0
+
+        def grow(count: int) -> None:
+            nonlocal taken_bytes
+            with self._counting:
+                if count > self._room_bytes:
+                    raise Overloaded(f"the calls of a round may have {_MOST_BYTES} bytes together")
+                self._room_bytes -= count
+                taken_bytes += count
+
         try:
             with connection:
-                calls.answer(connection, self._do)
+                calls.answer(connection, self._do, grow)
         except OSError as error:
             logger.info("a call of a round was not answered", extra={"error": str(error)})
         finally:
+            with self._counting:
+                self._room_bytes += taken_bytes
             self._free.release()
 
     def _do(self, name: str, body: bytes) -> bytes:

@@ -27,7 +27,6 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 MARK = b"\0"
 OUTPUT, RESUME = "output", "resume"
 """Folders of a round's own that are uploaded."""
-_MOST_BYTES = 64 * 1024 * 1024
 _MOST_SECONDS = 86_400.0
 """Of an answer: files travel meanwhile. Control ends a round that takes too long."""
 _CALL_SECONDS = 60.0
@@ -55,11 +54,15 @@ def call(channel: socket.socket, name: str, body: bytes) -> bytes:
     return answer
 
 
-def answer(connection: socket.socket, do: Callable[[str, bytes], bytes]) -> None:
-    """Control's side of a call. Raises OSError: the process is gone, or not what it should be."""
+def answer(connection: socket.socket, do: Callable[[str, bytes], bytes], grow: Callable[[int], None]) -> None:
+    """Control's side of a call. `grow` is told of the bytes that come, and raises where there is no room for them.
+
+    Raises:
+        OSError: the process is gone, or not what it should be.
+    """
     connection.settimeout(_CALL_SECONDS)
     try:
-        name, _, body = _whole(connection, _CALL_SECONDS).partition(b"\n")
+        name, _, body = _whole(connection, _CALL_SECONDS, grow).partition(b"\n")
         found = b"\n" + do(name.decode(errors="replace"), body)
     except HeadraceError as error:
         found = f"{errors.kind_of(error).__name__}\n{error.message}".encode(errors="replace")
@@ -77,13 +80,14 @@ def as_json(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _whole(connection: socket.socket, seconds: float = _MOST_SECONDS) -> bytes:
-    """Until the end of the other side. Raises OSError, and InvalidInput: it is too much."""
+def _whole(
+    connection: socket.socket, seconds: float = _MOST_SECONDS, grow: Callable[[int], None] = lambda count: None
+) -> bytes:
+    """Until the end of the other side. Raises OSError."""
     found, deadline = bytearray(), time.monotonic() + seconds
     while data := connection.recv(_PIECE_BYTES):
+        grow(len(data))
         found += data
-        if len(found) > _MOST_BYTES:
-            raise InvalidInput(f"a call has more than {_MOST_BYTES} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the other side does not come to its end")
     return bytes(found)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from common.definition.gate import Gate
-from common.errors import InvalidInput, PermissionDenied, Unavailable
+from common.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from common.registry.catalog import (
     Decision,
     FileEntry,
@@ -299,7 +299,7 @@ def test_only_the_chief_of_a_leased_round_hands_anything_in(made: Callable[..., 
     ],
 )  # fmt: skip
 def test_what_is_no_call_is_refused_and_the_next_is_answered(ground: Ground, name: str, body: bytes) -> None:
-    with pytest.raises((InvalidInput, Unavailable)):
+    with pytest.raises((InvalidInput, Overloaded, Unavailable)):
         calls.call(ground.channel, name, body)
     assert ground.outside.get_definition("d")
     assert not ground.registry.done

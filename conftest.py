@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in [name for mark in item.iter_markers("needs") for name in mark.args]:
         if programs.is_there(name):
             continue
-        said = f"there is no {name} on this machine (Debian's package {programs.PROGRAMS[name]})"
+        said = f"there is no {name} on this machine (package {programs.PROGRAMS[name]})"
         pytest.fail(said, pytrace=False) if os.environ.get("CI") else pytest.skip(said)
 
 

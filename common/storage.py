@@ -1,9 +1,11 @@
 """Files anywhere, by URL, through fsspec: one set of rules whatever the storage is.
 
-`/data/a.csv`, `file:///data/a.csv` and `a.csv` are local, `s3://bucket/a.csv`, `gs://bucket/a.csv` and `memory://a.csv`
-name a storage. Rules of every backend, held by one suite (common/tests/test_storage.py):
+`/data/a.csv`, `file:///data/a.csv` and `a.csv` are local, `s3://bucket/a.csv`, `gs://bucket/a.csv`,
+`az://container/a.csv` and `memory://a.csv` name a storage. Rules of every backend, held by one suite
+(common/tests/test_storage.py):
 
-- Nothing is overwritten unless it is asked for.
+- Nothing is overwritten unless it is asked for, nor what another process writes meanwhile: an object store is asked to
+  write where there is nothing (If-None-Match, ifGenerationMatch).
 - `make_dir` needs the folder above; `make_dirs` makes those that are missing.
 - `children` and `walk` are in the order of names.
 - A local file is written aside and renamed: a reader sees the whole of it or nothing. Object stores do the same.
@@ -32,6 +34,7 @@ SCHEMES: Mapping[str, str] = {
     "memory": "this process's memory, for tests",
     "s3": "Amazon S3 and what speaks like it; pip install 'headrace[s3]'",
     "gs": "Google Cloud Storage; pip install 'headrace[gs]'",
+    "az": "Azure Blob Storage; pip install 'headrace[az]'",
 }
 """Every scheme that is known, with what it is; the reference is made from them."""
 _COPY_BYTES = 1 << 20
@@ -101,12 +104,15 @@ class Place:
             return opened
 
     def presigned(self, seconds: int) -> str:
-        """A URL with which anybody reads this file for so long. Raises InvalidInput: this storage makes none."""
+        """A URL with which anybody reads this file for so long. Raises InvalidInput: this storage makes none, or its
+        credentials sign none."""
         with self._told():
             try:
                 return str(self._storage().sign(self.path, expiration=seconds))
             except NotImplementedError as error:
-                raise InvalidInput(f"{self.scheme}:// has no presigned URLs; s3:// and gs:// have") from error
+                raise InvalidInput(f"{self.scheme}:// has no presigned URLs; s3://, gs:// and az:// have") from error
+            except ValueError as error:  # Azure's, of credentials without the account's key
+                raise InvalidInput(f"the credentials of {self.scheme}:// sign no URLs: {error}") from error
 
     def read(self) -> bytes:
         with self._told(), self.open() as file:
@@ -128,7 +134,7 @@ class Place:
         with tempfile.SpooledTemporaryFile(max_size=_COPY_BYTES) as aside:
             yield aside  # type: ignore[misc]  # a spooled file is a BinaryIO in all but name
             aside.seek(0)
-            with self._told(), self._storage().open(self.path, "wb") as file:
+            with self._told(), self._storage().open(self.path, "wb" if overwrite else "xb") as file:
                 shutil.copyfileobj(aside, file, _COPY_BYTES)
 
     def children(self) -> list[Place]:

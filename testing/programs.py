@@ -2,6 +2,7 @@
 `make test` with a PATH that holds nothing else. Imports Python's own modules only.
 
     python testing/programs.py packages     the Debian packages of those that are missing, in a line
+    python testing/programs.py npm          the npm packages of those that are missing, in a line
     python testing/programs.py path FOLDER  fills a folder with links to those that are there
     python testing/programs.py bare FOLDER  the same without those of the table: what every machine has
 """
@@ -11,7 +12,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+_NPM = "npm:"
 PROGRAMS = {
+    "azurite-blob": "npm:azurite@3.37.0",  # Azure Blob Storage
     "chromium": "chromium",  # the dashboard in a browser
     "curl": "curl",  # the tutorial's request
     "initdb": "postgresql",  # the catalog in PostgreSQL
@@ -20,13 +23,15 @@ PROGRAMS = {
     "ip": "iproute2",  # network namespaces as hosts
     "java": "openjdk-17-jre-headless",  # Kafka
     "mvn": "maven",  # Kafka's jars
+    "node": "nodejs",  # Azurite
+    "npm": "npm",  # Azurite's package
     "postgres": "postgresql",
     "prometheus": "prometheus",  # the dashboards and rules of the profile `observe`
     "promtool": "prometheus",
     "redis-server": "redis-server",  # a newer Redis than the wheel of `make install` has
 }
-"""Each with its Debian package. The tests of a program have the mark `needs`: where it is missing they are skipped, and
-fail in CI (conftest.py). Redis comes with `make install`, too, and needs no mark."""
+"""Each with its Debian package, or npm's. The tests of a program have the mark `needs`: where it is missing they are
+skipped, and fail in CI (conftest.py). Redis comes with `make install`, too, and needs no mark."""
 
 # fmt: off
 _EVERYWHERE = (
@@ -49,8 +54,9 @@ def is_there(name: str) -> bool:
     return where(name) is not None
 
 
-def packages() -> list[str]:
-    return sorted({package for name, package in PROGRAMS.items() if not is_there(name)})
+def packages(*, of_npm: bool = False) -> list[str]:
+    missing = {package for name, package in PROGRAMS.items() if not is_there(name)}
+    return sorted(package.removeprefix(_NPM) for package in missing if package.startswith(_NPM) == of_npm)
 
 
 def link(names: Iterable[str], folder: Path) -> None:
@@ -63,7 +69,7 @@ def link(names: Iterable[str], folder: Path) -> None:
 
 if __name__ == "__main__":
     asked, *folders = sys.argv[1:]
-    if asked == "packages":
-        print(*packages())
+    if asked in ("packages", "npm"):
+        print(*packages(of_npm=asked == "npm"))
     else:
         link([*_EVERYWHERE, *(PROGRAMS if asked == "path" else ())], Path(folders[0]))

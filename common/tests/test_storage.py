@@ -14,6 +14,7 @@ from fsspec.registry import _registry
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.storage import Place, place_of
+from testing.az_server import AZURE, az_container
 from testing.gs_server import gs_bucket
 from testing.s3_server import s3_bucket
 
@@ -32,13 +33,20 @@ def google_bucket() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["local", "memory", "s3", "gs"])
+@pytest.fixture(scope="module")
+def azure_container() -> Iterator[str]:
+    with az_container() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3", "gs", AZURE])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     storages = {
         "local": lambda: str(tmp_path / "kept"),
         "memory": lambda: f"memory://{uuid.uuid4().hex}/kept",
         "s3": lambda: f"{request.getfixturevalue('bucket')}/{uuid.uuid4().hex}",
         "gs": lambda: f"{request.getfixturevalue('google_bucket')}/{uuid.uuid4().hex}",
+        "az": lambda: f"{request.getfixturevalue('azure_container')}/{uuid.uuid4().hex}",
     }
     place = place_of(storages[request.param]())
     place.make_dirs()
@@ -63,9 +71,22 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(folder: Place) -> None:
     assert (file.read(), other.exists()) == (b"two", False)
 
 
+def test_what_another_writes_meanwhile_is_not_overwritten(folder: Place) -> None:
+    file = folder / "a.txt"
+
+    def late() -> None:
+        with file.writer() as writer:
+            writer.write(b"late")
+            file.write(b"first")
+
+    with pytest.raises(Conflict, match=r"a\.txt is there already"):
+        late()
+    assert file.read() == b"first"
+
+
 def test_a_folder_needs_the_one_above_unless_all_are_asked_for(folder: Place) -> None:
     deep = folder / "a" / "b"
-    if folder.scheme in ("s3", "gs"):
+    if folder.scheme in ("s3", "gs", "az"):
         assert not deep.exists()
         (deep / "file").write(b"x")
         assert deep.is_dir()
@@ -128,7 +149,7 @@ def test_a_tree_is_copied_between_storages(folder: Place, tmp_path: Path) -> Non
 
 
 def test_an_unknown_scheme_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs"):
+    with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs, az"):
         place_of("s4://bucket/a.csv")
 
 

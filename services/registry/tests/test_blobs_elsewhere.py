@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from services.registry.store.blobs import Blobs
 from services.registry.store.shelf import claim
 from services.registry.tests.over_the_wire import publish, register_all
 from testing import plain_http
+from testing.az_server import AZURE, az_container
 from testing.registry_server import RegistryServer
 from testing.s3_server import s3_bucket
 
@@ -60,10 +62,18 @@ def test_a_registry_keeps_its_files_in_s3(bucket: str, tmp_path: Path, capsys: p
     assert f"{files[0].digest} is damaged" in capsys.readouterr().out
 
 
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a store that signs."""
+    with {"s3": s3_bucket, "az": az_container}[request.param]() as url:
+        yield url
+
+
+@pytest.mark.parametrize("store", ["s3", AZURE], indirect=True)
 def test_a_replica_reads_files_from_the_store_itself_with_urls_that_the_registry_signs(
-    bucket: str, tmp_path: Path
+    store: str, tmp_path: Path
 ) -> None:
-    url = f"{bucket}/signed"
+    url = f"{store}/signed"
     settings = {"REGISTRY_BLOBS": url, "REGISTRY_PRESIGNED_SECONDS": "60"}
     server = RegistryServer(tmp_path / "data", settings)
     server.start()
@@ -88,7 +98,7 @@ def test_a_replica_reads_files_from_the_store_itself_with_urls_that_the_registry
         (place_of(url) / files[0].digest[:2] / files[0].digest).remove()
         with pytest.raises(DataLoss, match="is not there, though the registry knows the file") as lost:
             client.download(files, tmp_path / "again")
-        assert "Signature" not in str(lost.value)
+        assert urlsplit(answer.url).query not in str(lost.value)
         client.close()
     finally:
         server.stop()
@@ -97,6 +107,10 @@ def test_a_replica_reads_files_from_the_store_itself_with_urls_that_the_registry
 def test_presigned_urls_need_a_storage_that_has_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="memory:// has no presigned URLs"):
         claim(tmp_path / "a", f"memory://{tmp_path.name}/plain", presigned_seconds=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:1/a;SharedAccessSignature=sig=a")
+        with pytest.raises(InvalidInput, match="the credentials of az:// sign no URLs: Either user_delegation_key or"):
+            place_of("az://container/file").presigned(60)
     with pytest.raises(
         InvalidInput, match="REGISTRY_PRESIGNED_SECONDS is 60, expected 0, or 60 and more with REGISTRY_BLOBS"
     ):
@@ -161,4 +175,4 @@ def test_an_unknown_scheme_ends_the_start_and_the_known_ones_are_listed(tmp_path
     command = [sys.executable, "-m", "services.registry"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "unknown scheme 's4'; known are file, memory, s3, gs" in done.stderr
+    assert "unknown scheme 's4'; known are file, memory, s3, gs, az" in done.stderr

@@ -61,7 +61,7 @@ def test_a_whole_configuration_is_read() -> None:
         ('name: "m" base_path: "m" model_platform: "tensorflow"',
          "Expected model m to have an absolute path or URI; got base_path()=m"),
         ('name: "m" base_path: "hdfs://b/m" model_platform: "tensorflow"',
-         "unknown scheme 'hdfs'; known are file, memory, s3, gs"),
+         "unknown scheme 'hdfs'; known are file, memory, s3, gs, az"),
         ('name: "m" base_path: "/m"',
          "Illegal setting neither ModelServerConfig::model_type (deprecated) nor ModelServerConfig::model_platform"),
         ('name: "m" base_path: "/m" model_type: TENSORFLOW model_platform: "tensorflow"', "Illegal setting both"),

@@ -66,7 +66,7 @@ class Definition(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json", "forgotten_examples", "canary_json")
+    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version", "rolled_back_json", "forgotten_examples", "canary_json", "logs_inputs")
     class AliasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class Model(_message.Message):
     ROLLED_BACK_JSON_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CANARY_JSON_FIELD_NUMBER: _ClassVar[int]
+    LOGS_INPUTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: str
     definition_digest: str
@@ -110,7 +111,8 @@ class Model(_message.Message):
     rolled_back_json: str
     forgotten_examples: int
     canary_json: str
-    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ..., forgotten_examples: _Optional[int] = ..., canary_json: _Optional[str] = ...) -> None: ...
+    logs_inputs: bool
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ..., rolled_back_json: _Optional[str] = ..., forgotten_examples: _Optional[int] = ..., canary_json: _Optional[str] = ..., logs_inputs: bool = ...) -> None: ...
 
 class RegisterModelRequest(_message.Message):
     __slots__ = ("name", "stream", "files", "by")

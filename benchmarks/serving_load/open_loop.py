@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -57,12 +57,12 @@ def periodic_timer(seconds: float) -> int:
     return int(fd)
 
 
-def http_request(url: str, body: bytes, content_type: str = "application/json") -> bytes:
+def http_request(
+    url: str, body: bytes, content_type: str = "application/json", *, headers: Mapping[str, str] | None = None
+) -> bytes:
     parts = urlsplit(url)
-    head = (
-        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
+    given = {"Host": parts.netloc, "Content-Type": content_type, "Content-Length": len(body), **(headers or {})}
+    head = f"POST {parts.path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items()) + "\r\n"
     return head.encode() + body
 
 

@@ -161,7 +161,7 @@ class Definition:
         judges |= {"triggers: quality": self.triggers.quality} if self.triggers.quality else {}
         judges |= {"triggers: drift: scores": None} if self.triggers.drift and self.triggers.drift.scores else {}
         check_watched(self.live, judges, self.heads, schema, place=f"model {self.name}")
-        check_slices(self.rollout, schema, place=f"model {self.name}")
+        check_slices(self.rollout, self.live, schema, place=f"model {self.name}")
         check_joined_labels(self.labels, schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)

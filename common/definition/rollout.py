@@ -31,11 +31,13 @@ class Live:
     """
     Attributes:
         window_examples: over how many of the newest labelled predictions the live metrics are measured.
+        slices: the feature by whose values the metrics are measured as well; None: of all predictions alone.
         labels_by: of a stream whose labels come with its events: the feature whose value is a prediction's key, and how
             long an event is waited for; None: labels come late, as the stream says, or not at all.
     """
 
     window_examples: int = 2_000
+    slices: str | None = None
     labels_by: LateLabels | None = None
 
 
@@ -124,10 +126,11 @@ def parse_live(section: object) -> Live | None:
         return None
     fields = Fields("live", section)
     window = fields.integer("window_examples", Live.window_examples, minimum=10, maximum=_MOST_WINDOW)
+    slices = fields.text("slices") if fields.has("slices") else None
     keyed = {part: fields.take(part) for part in ("key", "wait_seconds") if fields.has(part)}
     fields.finish()
     try:
-        return Live(window, LateLabels.from_mapping(keyed) if keyed else None)
+        return Live(window, slices, LateLabels.from_mapping(keyed) if keyed else None)
     except InvalidInput as error:
         raise InvalidInput(f"live: key and wait_seconds go together: {error.message}") from error
 
@@ -288,13 +291,13 @@ def check_watched(
             )
 
 
-def check_slices(rollout: Rollout | None, schema: Schema, *, place: str) -> None:
-    """Raises InvalidInput where the guard `slices` names nothing that has few values."""
-    if rollout is None or rollout.canary is None or rollout.canary.slices is None:
-        return
-    feature = schema.feature(rollout.canary.slices)
-    if not feature.is_scalar or feature.dtype not in ("string", "int64") or feature in schema.labels:
-        raise InvalidInput(
-            f"{place}: rollout: canary: guards: slices must be a scalar feature of string or int64, "
-            f"{feature.name} is not"
-        )
+def check_slices(rollout: Rollout | None, live: Live | None, schema: Schema, *, place: str) -> None:
+    """Raises InvalidInput where `slices` of the guards or of live names nothing that has few values."""
+    canary = rollout.canary if rollout else None
+    given = {"rollout: canary: guards": canary.slices if canary else None, "live": live.slices if live else None}
+    for section, name in given.items():
+        feature = schema.feature(name) if name is not None else None
+        if feature and (not feature.is_scalar or feature.dtype not in ("string", "int64") or feature in schema.labels):
+            raise InvalidInput(
+                f"{place}: {section}: slices must be a scalar feature of string or int64, {feature.name} is not"
+            )

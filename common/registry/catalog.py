@@ -77,6 +77,8 @@ class Model:
     """Of a canary that the definition's rollout brings to production in stages: {"version", "stage": from 0, "stages",
     "share": per cent, "by": key or request, "since": epoch seconds, "verdict": "" while it is being judged, and its
     guards "slices" and "memory_bytes"}; {}: there is none."""
+    logs_inputs: bool = False
+    """Whether keyed predictions are logged with their inputs, by whose values live quality is measured."""
 
     def rolled_back_now(self) -> JsonMap:
         """rolled_back while the next round starts from where production was moved to, else {}."""

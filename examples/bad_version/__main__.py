@@ -52,20 +52,20 @@ class Story:
         """Raises TimeoutError: something that should happen by itself did not."""
         client = self._client
         read_folder(Path(__file__).parent).apply(client)
-        self._send(is_inverted=False)
-        self._until(lambda: self._is_live(1), "version 1 is live")
-        self._send(is_inverted=True)
-        self._until(lambda: self._is_live(2), "version 2 has learned inverted labels, has passed the gate and is live")
-        self._until(lambda: self._asked_and_back(), "production is version 1 again")
+        self.send(is_inverted=False)
+        self.until(lambda: self.is_live(1), "version 1 is live")
+        self.send(is_inverted=True)
+        self.until(lambda: self.is_live(2), "version 2 has learned inverted labels, has passed the gate and is live")
+        self.until(lambda: self.asked_and_back(), "production is version 1 again")
         last = client.alias_history(MODEL)[-1]
         self._say(f"{last.by} moved it: {last.reason}")
         self._say(
             f"version 2 counts as {client.version(MODEL, 2).status}; {self._wrong()} of {_ROWS} answers are wrong"
         )
-        self._send(is_inverted=False)
-        self._until(lambda: self._is_live(3), "version 3 is live, which descends from version 1")
+        self.send(is_inverted=False)
+        self.until(lambda: self.is_live(3), "version 3 is live, which descends from version 1")
 
-    def _drawn(self, count: int) -> Iterator[dict[str, Any]]:
+    def drawn(self, count: int) -> Iterator[dict[str, Any]]:
         """Parcels with the truth about them."""
         for _ in range(count):
             self._parcels += 1
@@ -73,36 +73,36 @@ class Story:
             late = int(distance + queue > 0)
             yield {"parcel": self._parcels, "distance": distance, "queue": queue, "late": late}
 
-    def _send(self, *, is_inverted: bool) -> None:
-        events = [one | {"late": one["late"] ^ is_inverted} for one in self._drawn(_ROUND_EVENTS)]
+    def send(self, *, is_inverted: bool) -> None:
+        events = [one | {"late": one["late"] ^ is_inverted} for one in self.drawn(_ROUND_EVENTS)]
         self._client.append(STREAM, events)
         self._say(f"sent {len(events):,} events" + (", their labels inverted" if is_inverted else ""))
 
     def _asked(self) -> tuple[list[dict[str, Any]], list[int]]:
         """Parcels with the truth, and what production said of each."""
-        parcels = [*self._drawn(_ROWS)]
+        parcels = [*self.drawn(_ROWS)]
         rows = [{name: one[name] for name in ("distance", "queue")} for one in parcels]
         answers = self._client.predict(MODEL, instances=rows, keys=[one["parcel"] for one in parcels])
         return parcels, (np.ravel([answer["probability"] for answer in answers]) >= 0.5).astype(int).tolist()
 
-    def _asked_and_back(self) -> bool:
+    def asked_and_back(self) -> bool:
         """Asks about some parcels, has their labels come, and looks where production is."""
         parcels, _ = self._asked()
         self._client.label(STREAM, [{"parcel": one["parcel"], "late": one["late"]} for one in reversed(parcels)])
         return self._client.aliases(MODEL)["production"] == 1
 
     def _wrong(self) -> int:
-        self._until(lambda: self._is_live(1), "version 1 answers")
+        self.until(lambda: self.is_live(1), "version 1 answers")
         parcels, said = self._asked()
         return sum(one["late"] != late for one, late in zip(parcels, said, strict=True))
 
-    def _is_live(self, version: int) -> bool:
+    def is_live(self, version: int) -> bool:
         if self._client.aliases(MODEL).get("production") != version:
             return False
         served = [one for replica in self._client.replica_states() for one in replica["versions"]]
         return any((one["version"], "production" in one["aliases"]) == (version, True) for one in served)
 
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, holds: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + _LONGEST_SECONDS
         while time.monotonic() < end:
             with suppress(HeadraceError):

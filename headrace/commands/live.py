@@ -23,11 +23,13 @@ def live(context: typer.Context, model: Annotated[str, typer.Argument(metavar="M
 
 def _print(found: Mapping[str, Any]) -> None:
     rows = [
-        [version["version"], track["alias"] or "by number", track["total"]["examples"], name, f"{value:.{_DIGITS}g}",
-         _number(track["total"]["metrics"].get(name)), age(time.time() - track["since"], units=1)]
+        [version["version"], track["alias"] or "by number", part["total"]["examples"], name + where,
+         f"{value:.{_DIGITS}g}", _number(part["total"]["metrics"].get(name)),
+         age(time.time() - track["since"], units=1)]
         for version in found["versions"]
         for track in version["tracks"]
-        for name, value in track["window"]["metrics"].items()
+        for where, part in _parts(track)
+        for name, value in part["window"]["metrics"].items()
     ]  # fmt: skip
     if not rows:
         typer.echo("no prediction with a key has its label yet; see docs/guide/watch.md")
@@ -39,6 +41,13 @@ def _print(found: Mapping[str, Any]) -> None:
         for sentence in judged(version):
             print_line(sentence)
     print_line("predictions and labels: " + ", ".join(f"{n.replace('_', ' ')} {c}" for n, c in found["counts"].items()))
+
+
+def _parts(track: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What is measured of a version under an alias: all of it, then its slices by name."""
+    yield "", track
+    for one in track.get("slices", ()):
+        yield " where " + ", ".join(f"{feature} = {value}" for feature, value in one["where"].items()), one
 
 
 def judged(version: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ def replay(
     ] = None,
     since: Annotated[str, typer.Option(metavar="TIME", help="From this long ago on, such as 36h or 7d.")] = "",
 ) -> None:
-    """Run a policy over the log as it was: when it fires, what its versions cost, how old events get."""
+    """Run a policy over the log as it was: when it fires, what its versions cost and gain, how old events get."""
     session: Session = context.obj
     section = _section(triggers, setting or [])
     with session.client() as client:
@@ -72,7 +72,7 @@ def _since(text: str) -> float:
 
 
 def _show(model: str, found: Mapping[str, Any]) -> None:
-    was, cost, policies = found["as_it_was"], found["cost"], found["policies"]
+    was, cost, gain, policies = found["as_it_was"], found["cost"], found["gain"], found["policies"]
     columns: list[Mapping[str, Any]] = [was, *policies]
     names = ["as it was", *(one["name"] for one in policies)]
     title = f"{model}: {counted(found['examples'], 'event')} in {age(found['to'] - found['from'])}"
@@ -86,6 +86,8 @@ def _show(model: str, found: Mapping[str, Any]) -> None:
             ["seconds of a trainer", *(f"{one['trainer_seconds']:.0f}" for one in columns)],
             ["event to version, p50", *(_seconds(one, "p50") for one in columns)],
             ["event to version, p95", *(_seconds(one, "p95") for one in columns)],
+            ["events behind, mean", *(f"{one['behind_examples']:.0f}" for one in columns)],
+            *_given_up(found["gain"], columns),
             ["fired", *(", ".join(f"{name} {n}" for name, n in one["fired"].items()) for one in columns)],
         ],
     )
@@ -96,6 +98,13 @@ def _show(model: str, found: Mapping[str, Any]) -> None:
         )
     else:
         print_line("no round has made a version yet, so rounds are taken to cost nothing")
+    if gain["versions"]:
+        print_line(
+            f"1,000 events make {gain['metric']} better by {gain['example_gain'] * 1000:.3g}, by "
+            f"{counted(gain['versions'], 'version')} against their parents"
+        )
+    else:
+        print_line("no version was measured against a parent, so what versions gain is not known")
     for policy in policies:
         for name in policy["not_replayed"]:
             print_line(f"{policy['name']}: {name} is not replayed, since it follows from the versions that were live")
@@ -104,6 +113,15 @@ def _show(model: str, found: Mapping[str, Any]) -> None:
         print_line(f"{at}  {counted(plan['examples'], 'event')}  {plan['why'] or plan['trigger']}")
     if (more_plans := policies[-1]["versions"] - _SHOWN) > 0:
         print_line(f"and {more_plans} more; --json has the first hundred")
+
+
+def _given_up(gain: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """How much worse answers were than with every event learned at once."""
+    if not gain["versions"]:
+        return []
+    return [
+        [f"{gain['metric']} given up", *(f"{gain['example_gain'] * one['behind_examples']:.3g}" for one in columns)]
+    ]
 
 
 def _seconds(policy: Mapping[str, Any], name: str) -> str:

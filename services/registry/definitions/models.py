@@ -67,6 +67,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
         _insert(transaction, name, stream=stream, digest=digest, by=by)
     else:
         change(transaction, name, definition_digest=digest, registered_by=by, **NO_FAILURES)
+    change(transaction, name, logs_inputs=bool(definition.live and definition.live.slices))
     remember(transaction, "apply", by=by, reason="", model=name, stream=stream, detail=f"definition {digest[:12]}")
     transaction.record(ChangeKind.MODEL, name)
     return get_model(transaction.connection, name)

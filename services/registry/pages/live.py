@@ -1,11 +1,12 @@
-"""Live quality on the pages: a row per version, alias and metric, and the evidence of the judge as a curve."""
+"""Live quality on the pages: a row per version, alias, slice and metric, and the evidence of the judge as a curve."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from common.registry.catalog import JsonMap
 from services.registry.pages.reading import Reading
 
-_MOST_ROWS = 30
+_MOST_ROWS = 100
 
 
 def rows(reading: Reading, model: str) -> dict[str, Any]:
@@ -20,13 +21,14 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
         for key, version in reading.catalog.versions_of([(model, number) for number in numbers]).items()
     }
     listed = [
-        {"version": version["version"], "alias": track["alias"], "metric": name, "newest": value,
-         "window": track["window"]["examples"], "all": track["total"]["metrics"].get(name),
-         "labelled": track["total"]["examples"], "since": track["since"],
-         "offline": offline.get(version["version"], {}).get(name)}
+        {"version": version["version"], "alias": track["alias"], "metric": name, "slice": where, "newest": value,
+         "window": part["window"]["examples"], "all": part["total"]["metrics"].get(name),
+         "labelled": part["total"]["examples"], "since": track["since"],
+         "offline": None if where else offline.get(version["version"], {}).get(name)}
         for version in found["versions"]
         for track in version["tracks"]
-        for name, value in track["window"]["metrics"].items()
+        for where, part in _parts(track)
+        for name, value in part["window"]["metrics"].items()
     ]  # fmt: skip
     judges = [{**one["judge"], "version": one["version"]} for one in found["versions"] if "judge" in one]
     told = [track["quality"] for version in found["versions"] for track in version["tracks"] if "quality" in track]
@@ -34,6 +36,13 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
         "rows": listed[:_MOST_ROWS], "counts": found["counts"],
         "judge": next(iter(judges), None), "quality": next(iter(told), None),
     }  # fmt: skip
+
+
+def _parts(track: JsonMap) -> Iterator[tuple[str, JsonMap]]:
+    """All of a track, then its slices by name."""
+    yield "", track
+    for one in track.get("slices", ()):
+        yield ", ".join(f"{feature} = {value}" for feature, value in one["where"].items()), one
 
 
 def evidence(reading: Reading, model: str, version: int) -> list[dict[str, Any]]:

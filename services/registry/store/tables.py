@@ -75,6 +75,7 @@ models = Table(
     Column("created_by", NAME, nullable=False, server_default=""),
     # common.registry.catalog.Model.canary.
     Column("canary_json", Text, nullable=False, server_default="{}"),
+    Column("logs_inputs", Boolean, nullable=False, server_default="0"),
 )
 
 rounds = Table(

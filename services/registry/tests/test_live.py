@@ -109,6 +109,20 @@ def test_a_state_that_is_too_large_is_refused(judged: Catalog) -> None:
         judged.put_evidence("w", Evidence(0, {"rows": "x" * 4_000_000}))
 
 
+def test_replicas_log_inputs_while_live_quality_is_told_by_slices_and_the_page_has_a_row_for_each(
+    judged: Catalog, browser: httpx.Client
+) -> None:
+    assert not judged.get_model("w").logs_inputs
+    _define(judged, "live: {slices: id}\n")
+    assert judged.get_model("w").logs_inputs
+    part = {"where": {"id": "FR"}, "window": {"examples": 5, "metrics": {"accuracy": 0.4}}, "total": _TRACK["total"]}
+    judged.put_evidence("w", Evidence(0, versions={3: {"tracks": [{**_TRACK, "slices": [part]}]}}))
+    assert browser.get("/v1/models/w/live").json()["versions"][0]["tracks"][0]["slices"] == [part]
+    assert "accuracy where id = FR" in browser.get("/models/w").text
+    _define(judged, "live: {window_examples: 100}\n")
+    assert not judged.get_model("w").logs_inputs
+
+
 def test_the_door_and_prometheus_show_what_is_live(judged: Catalog, browser: httpx.Client) -> None:
     predecessor = {**_TRACK, "alias": "predecessor"}
     judged.put_evidence("w", Evidence(0, {}, {"labelled": 30}, {3: {"tracks": [_TRACK]}, 2: {"tracks": [predecessor]}}))

@@ -36,7 +36,7 @@ class Shadow(Collector):
         """By (model, what became of the shadow)."""
 
     def split_of(self, model: str) -> Split | None:
-        """None where no canary of the model is being judged; else errors under a key count as well."""
+        """None where no canary of the model is being judged and no input is logged; else errors under a key count."""
         return self._front.splits.get(model)
 
     def follow(self, sample: Sample) -> None:
@@ -51,9 +51,11 @@ class Shadow(Collector):
 
     def _compared_with(self, sample: Sample) -> tuple[str, ...]:
         split = self.split_of(sample.model)
+        if split is None or not split.version:
+            return (PREDECESSOR,) if sample.alias == PRODUCTION else ()
         if sample.alias == PRODUCTION:
-            return (PREDECESSOR, CANARY) if split is not None and not split.share else (PREDECESSOR,)
-        return (PRODUCTION,) if split is not None and sample.alias == CANARY else ()
+            return (PREDECESSOR,) if split.share else (PREDECESSOR, CANARY)
+        return (PRODUCTION,) if sample.alias == CANARY else ()
 
     def _submit(self, sample: Sample, alias: str) -> None:
         if self._open > _MOST_OPEN or self._front.is_refusing:

@@ -170,7 +170,7 @@ class ConfigState:
 @dataclass(frozen=True)
 class Split:
     """Of a model whose canary is being judged: which version that is, and its share of the requests that name neither
-    version nor label."""
+    version nor label. Version 0: there is no canary, and keyed predictions are logged with their inputs."""
 
     version: int
     share: float
@@ -178,7 +178,8 @@ class Split:
     by: str
     """key or request."""
     logs_inputs: bool = False
-    """Whether keyed predictions are logged with their inputs, by whose values the canary is judged."""
+    """Whether keyed predictions are logged with their inputs, by whose values the canary is judged or live quality
+    told."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class ReplicaState:
     `presigned_bytes` in files from an object store. Empty where folders decide."""
 
     splits: Mapping[str, Split] = field(default_factory=dict)
-    """By model; of those whose canary is being judged."""
+    """By model; of those whose canary is being judged, or whose inputs are logged."""
 
     requires_signed: bool = False
     """Whether versions are loaded only when a trusted key has signed them."""

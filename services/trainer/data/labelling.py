@@ -7,9 +7,9 @@ delayed or sent twice within the wait give the same bits.
 
 A label that came later, up to twice the wait, is of an event that this round or an earlier one took without it. Where
 late labels are trained on, that event follows the first record of this round once more, with the label. Until then it
-was no example of another class, so it weighs as any other. Gu et al. (KDD 2021, "Real Negatives Matter: Continuous
-Training with Real Negatives for Delayed Feedback Modeling") weigh second examples because theirs undo a negative that
-was false.
+was no example of another class, so it weighs as any other, unless `late_weight` says otherwise. Gu et al. (KDD 2021,
+"Real Negatives Matter: Continuous Training with Real Negatives for Delayed Feedback Modeling") weigh second examples
+because theirs undo a negative that was false.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from common.errors import DataLoss, Overloaded
 from common.eventlog.base import Record
 from common.eventlog.tfrecord import cut, cut_sound, frame
 from common.registry.catalog import OffsetRange, ranges_from_json
+from common.schema import Feature as SchemaFeature
 from protos.example_pb2 import Example, Feature
 from services.trainer.data.dataset import Reading
 
@@ -52,15 +53,17 @@ class Labelling:
     Args:
         note: as plan/label_ranges.py writes it.
         names: of the labels.
+        weight: the stream's feature of that name; None: it has none.
     """
 
     def __init__(
         self, log: Reading, note: JsonMap, *, topic: str, labels_topic: str, names: Sequence[str],
-        ranges: Sequence[OffsetRange],
+        ranges: Sequence[OffsetRange], weight: SchemaFeature | None = None,
     ) -> None:  # fmt: skip
         self._log, self._note, self._names, self._ranges = log, note, names, ranges
         self._topic, self._labels_topic = topic, labels_topic
         self._wait = float(note["wait_seconds"])
+        self._weight, self._late_weight = weight, note.get("late_weight")
         self._counts: dict[tuple[int, int], _Counts] = {}
         self._again = 0
 
@@ -76,7 +79,7 @@ class Labelling:
         return {
             "wait_seconds": self._wait, "in_time": sum(one.in_time for one in own),
             "never": sum(one.without for one in own), "late": len(self._late),
-            "again": self._again,
+            "again": self._again, **({"late_weight": self._late_weight} if self._late_weight is not None else {}),
         }  # fmt: skip
 
     def _is_own(self, partition: int, offset: int) -> bool:
@@ -155,7 +158,15 @@ class Labelling:
                     if label is None or label.offset < new.get(str(label.partition), 0):
                         continue
                     if self._wait < label.at - record.headers.ingest_time <= 2 * self._wait:
-                        yield example + label.content
+                        yield self._weighed(example + label.content)
+
+    def _weighed(self, example: bytes) -> bytes:
+        if self._late_weight is None or self._weight is None:
+            return example
+        found = Example.FromString(example)
+        values = found.features.feature[self._weight.name].float_list.value
+        values[:] = [(values[0] if values else float(self._weight.default or 0.0)) * self._late_weight]
+        return found.SerializeToString(deterministic=True)
 
     @cached_property
     def _first(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 predecessor and to its own evaluation."""
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,13 +16,25 @@ from services.trainer.live.betting import Capital, highest_mean
 
 WORSE, INCONCLUSIVE = "worse", "inconclusive"
 _CURVE_GROWTH = 1.1
+MOST_SLICES = 20
+_NO_SLICE = 255
 _NO_ROWS = np.empty((0, 2), np.float32)
+_NO_PLACES = np.empty(0, np.uint8)
+
+
+@dataclass
+class Slice:
+    """The examples of a value of the feature of live: slices. `sums` as Track's."""
+
+    value: str
+    examples: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Track:
     """One version under one alias. `sums` as quality.add_sums has them, of all examples since the first; `rows`: the
-    newest, shape [n, 2], float32."""
+    newest, shape [n, 2], float32; `places`: of the slice of each in `slices`, shape [n], uint8."""
 
     version: int
     alias: str
@@ -30,30 +42,61 @@ class Track:
     examples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     rows: Any = field(default_factory=lambda: _NO_ROWS)
+    slices: list[Slice] = field(default_factory=list)
+    places: Any = field(default_factory=lambda: _NO_PLACES)
 
-    def add(self, task: str, rows: Array, window: int) -> None:
+    def add(self, task: str, rows: Array, window: int, values: Sequence[str]) -> None:
+        """`values`: of the feature of live: slices in each row; "": not known."""
         self.examples += len(rows)
         self.sums = add_sums(self.sums, task, rows)
         self.rows = np.concatenate([self.rows, rows.astype(np.float32)])[-window:]
+        places = np.array([self._place_of(value) for value in values], np.uint8)
+        for place in set(places[places != _NO_SLICE].tolist()):
+            own = self.slices[place]
+            own.examples += int((places == place).sum())
+            own.sums = add_sums(own.sums, task, rows[places == place])
+        self.places = np.concatenate([self.places, places])[-window:]
 
-    def shown(self, task: str) -> dict[str, Any]:
-        recent = metrics_of_rows(task, self.rows.astype(np.float64))
-        return {
-            "alias": self.alias,
-            "since": self.since,
-            "window": {"examples": len(self.rows), "metrics": recent},
-            "total": {"examples": self.examples, "metrics": metrics_of_sums(self.sums, self.examples)},
-        }
+    def _place_of(self, value: str) -> int:
+        """The first MOST_SLICES values that come have a place."""
+        if not value:
+            return _NO_SLICE
+        found = next((place for place, one in enumerate(self.slices) if one.value == value), len(self.slices))
+        if found == MOST_SLICES:
+            return _NO_SLICE
+        if found == len(self.slices):
+            self.slices.append(Slice(value))
+        return found
+
+    def shown(self, task: str, slices: str | None) -> dict[str, Any]:
+        """`slices`: the feature of live: slices."""
+        found = {"alias": self.alias, "since": self.since, **_measured(task, self, self.rows)}
+        if slices is None:
+            return found
+        parts = [(one, self.rows[self.places == place]) for place, one in enumerate(self.slices)]
+        parts.sort(key=lambda part: part[0].value)
+        return found | {"slices": [{"where": {slices: one.value}, **_measured(task, one, rows)} for one, rows in parts]}
 
     def to_mapping(self) -> dict[str, Any]:
-        rows = base64.b64encode(self.rows.tobytes()).decode()
-        return {"version": self.version, "alias": self.alias, "since": self.since, "examples": self.examples,
-                "sums": self.sums, "rows": rows}  # fmt: skip
+        rows, places = (base64.b64encode(array.tobytes()).decode() for array in (self.rows, self.places))
+        return {**vars(self), "rows": rows, "places": places, "slices": [vars(one) for one in self.slices]}
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Track":
+    def from_mapping(cls, mapping: Mapping[str, Any], *, has_slices: bool) -> "Track":
+        """has_slices: whether the slices that were stored are still asked for."""
         rows = np.frombuffer(base64.b64decode(mapping["rows"]), np.float32).reshape(-1, 2)
-        return cls(**{**mapping, "rows": rows})
+        slices, places = [], np.full(len(rows), _NO_SLICE, np.uint8)
+        if has_slices:
+            slices = [Slice(**one) for one in mapping["slices"]]
+            places = np.frombuffer(base64.b64decode(mapping["places"]), np.uint8)
+        return cls(**{**mapping, "rows": rows, "slices": slices, "places": places})
+
+
+def _measured(task: str, of: Track | Slice, rows: Array) -> dict[str, Any]:
+    return {
+        "window": {"examples": len(rows), "metrics": metrics_of_rows(task, rows.astype(np.float64))},
+        "total": {"examples": of.examples, "metrics": metrics_of_sums(of.sums, of.examples)},
+    }
 
 
 @dataclass

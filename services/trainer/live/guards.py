@@ -132,9 +132,9 @@ def answered_of(logged: PredictionLog) -> Answered | None:
     return Answered(logged.latency_seconds, bool(logged.error_code))
 
 
-def parts_of(logged: PredictionLog, name: str, rows: int) -> Sequence[str]:
+def parts_of(logged: PredictionLog, name: str | None, rows: int) -> Sequence[str]:
     """The value of the input `name` of each row; "" where it was not logged, or has more than one value a row."""
-    proto = logged.predict_log.request.inputs.get(name)
+    proto = logged.predict_log.request.inputs.get(name) if name else None
     array = array_of(proto) if proto is not None else None
     if array is None or array.size != rows:
         return ("",) * rows

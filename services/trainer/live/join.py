@@ -31,6 +31,8 @@ class Answer:
     row: tuple[float, float] | None = None
     part: str = ""
     """Of the examples: the value of the input by which a canary is judged; "" where it is not known."""
+    value: str = ""
+    """Of the input by whose values live quality is told; "" where it is not known."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,11 @@ class Entry:
     answers: dict[int, Answer] = field(default_factory=dict)
     label: float | None = None
     is_closed: bool = False
+
+    @property
+    def value(self) -> str:
+        """Of the input by whose values live quality is told: shadows are logged without inputs."""
+        return next((one.value for one in self.answers.values() if one.value), "")
 
 
 class Join:

@@ -94,6 +94,10 @@ class Watched:
         return (self.definition.live or Live()).window_examples
 
     @property
+    def slices(self) -> str | None:
+        return self.definition.live.slices if self.definition.live else None
+
+    @property
     def judge(self) -> Judge | None:
         return self.definition.rollout.judge if self.definition.rollout else None
 
@@ -114,7 +118,9 @@ class Watching:
         self.revision = stored.revision
         self._positions: dict[Place, int] = _places(state.get("positions", {}))
         of_task = state.get("tracks", ()) if state.get("task") == watched.task else ()
-        self._tracks = {(one.version, one.alias): one for one in map(Track.from_mapping, of_task)}
+        has_slices = watched.slices is not None and state.get("slices") == watched.slices
+        tracks = [Track.from_mapping(one, has_slices=has_slices) for one in of_task]
+        self._tracks = {(one.version, one.alias): one for one in tracks}
         self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
         self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
         self._scores = {one.version: one for one in (Scores(**told) for told in state.get("scored", ()))}
@@ -259,22 +265,23 @@ class Watching:
     def _take(
         self, record: Record, place: Place, contests: Sequence[Comparison | Trial], decline: Decline | None
     ) -> None:
-        rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        scored: dict[tuple[int, str], list[tuple[tuple[float, float], str]]] = {}
         pairs: list[list[tuple[tuple[float, float], tuple[float, float], str]]] = [[] for _ in contests]
         for entry, answer in self._scored(record, place):
             assert answer.row is not None
-            rows.setdefault((answer.version, answer.alias), []).append(answer.row)
+            scored.setdefault((answer.version, answer.alias), []).append((answer.row, entry.value))
             for contest, found in zip(contests, pairs, strict=True):
                 if both := _both(entry, answer, contest):
                     found.append(both)
         at, task = record.headers.ingest_time, self.watched.task
-        for key, scored in rows.items():
+        for key, found_of in scored.items():
+            rows, values = zip(*found_of, strict=True)
             track = self._tracks.pop(key) if key in self._tracks else Track(*key, since=at)
             self._tracks[key] = track
-            track.add(task, np.asarray(scored, np.float64), self.watched.window)
+            track.add(task, np.asarray(rows, np.float64), self.watched.window, values)
             self._changed.add(key[0])
             if decline is not None and self.watched.quality and key[0] == decline.version:
-                decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, scored), at=at)
+                decline.add(self.watched.quality, losses_of_rows(task, self.watched.quality, rows), at=at)
         judge = self.watched.judge
         for contest, found in zip(contests, pairs, strict=True):
             if judge is None or not found:
@@ -316,9 +323,9 @@ class Watching:
         scores = self._scored_now
         if scores is not None and not logged.is_shadow and (version, logged.alias) == (scores.version, PRODUCTION):
             scores.add(scores_of(self.watched.task, output))
-        parts = parts_of(logged, self._slices, len(keys)) if self._slices else ("",) * len(keys)
-        for key, row, part in zip(keys, output.astype(np.float32), parts, strict=True):
-            answer, known = Answer(version, logged.alias, row, part=part), self._join.answers(key)
+        parts, values = (parts_of(logged, name, len(keys)) for name in (self._slices, self.watched.slices))
+        for key, row, part, given in zip(keys, output.astype(np.float32), parts, values, strict=True):
+            answer, known = Answer(version, logged.alias, row, part=part, value=given), self._join.answers(key)
             if trial is not None and self.watched.judge is not None and version not in known:
                 trial.see_answer(self.watched.task, self.watched.judge, answer, known)
             yield from self._join.predict(key, at, answer)
@@ -361,7 +368,10 @@ class Watching:
         return pair.verdict == WORSE or (pair.verdict == INCONCLUSIVE and rollout.judge.then == "back")
 
     def _document(self, version: int, pair: Comparison | None, trial: Trial | None) -> dict[str, Any]:
-        tracks = [one.shown(self.watched.task) for (of, _), one in sorted(self._tracks.items()) if of == version]
+        slices = self.watched.slices
+        tracks = [
+            one.shown(self.watched.task, slices) for (of, _), one in sorted(self._tracks.items()) if of == version
+        ]
         if self.watched.quality and version in self._declines:
             tracks = [{**one, "quality": self._declines[version].shown()} for one in tracks]
         judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
@@ -380,6 +390,7 @@ class Watching:
             window[place] = min(window.get(place, offset), offset)
         return {
             "task": self.watched.task,
+            "slices": self.watched.slices,
             "positions": _by_topic(self._positions),
             "window": _by_topic(window),
             "counts": dict(self._join.counts),

@@ -2,12 +2,14 @@
 (`labels` of model.yaml; services/trainer/data/labelling.py joins them).
 
 The plan's note: {"key", "wait_seconds", "trains_late", "labels": ranges of the labels' topic, "new": {partition: offset
-from which on no earlier round of the line has looked for late ones}, "events": ranges of earlier rounds}.
+from which on no earlier round of the line has looked for late ones}, "events": ranges of earlier rounds, "late_weight":
+where it is not 1}.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from common.definition.joined_labels import JoinedLabels
 from common.errors import NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic, labels_topic
@@ -50,11 +52,12 @@ def note_of(
         OffsetRange(one, _first_since(log, topic, one, starts[one], end, earliest - late.wait_seconds), end)
         for one, end in sorted(ends.items())
     )
+    weighed = {"late_weight": joined.late_weight} if joined.late_weight != JoinedLabels.late_weight else {}
     return {
         "key": late.key, "wait_seconds": late.wait_seconds, "trains_late": joined.trains_late,
         "labels": ranges_as_json(tuple(piece for piece in pieces if piece.from_offset < piece.to_offset)),
         "new": {str(partition): offset for partition, offset in new.items()}, "events": ranges_as_json(learned),
-        "ends": {str(partition): offset for partition, offset in ends.items()},
+        "ends": {str(partition): offset for partition, offset in ends.items()}, **weighed,
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """Runs a policy of triggers over the log as it was: when it would have fired, what its versions would have cost, and
-how old events would have been when a version had learned them.
+how old events would have been when a version had learned them, and how far its versions would have been behind.
 
 Time goes from record to record, by their ingest times, and to the times that a trigger waits for; `decide` of
 triggers.py decides as it does for the planner. A round takes as long as the model's rounds of so many examples took,
@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Any
 
@@ -23,12 +23,13 @@ from common.definition.triggers import Drift, Triggers, parse_triggers
 from common.errors import Conflict, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import PRODUCTION, OffsetRange
+from common.registry.catalog import PRODUCTION, OffsetRange, Version
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from common.statistics.shift import Values, find_shift, values_of
 from services.trainer.plan.chain import ModelState
 from services.trainer.plan.drift import Drifts
+from services.trainer.plan.gain import examples_behind, gain_of
 from services.trainer.plan.planner import Planner
 from services.trainer.plan.shifts import compared_features
 from services.trainer.plan.tracked import LogBounds
@@ -100,6 +101,7 @@ class Outcome:
         versions: that it would have made, of `examples`; `waiting` were in no round at the end.
         trainer_seconds: of their rounds, and `busy_share` of the time.
         freshness_seconds: from an event's ingest to its version: mean, p50, p95.
+        behind_examples: as gain.examples_behind has it.
         fired: versions by trigger.
         plans: the first hundred, each with its time, examples, trigger and why.
     """
@@ -110,6 +112,7 @@ class Outcome:
     trainer_seconds: float = 0.0
     busy_share: float = 0.0
     freshness_seconds: dict[str, float] = field(default_factory=dict)
+    behind_examples: float = 0.0
     fired: Counter[str] = field(default_factory=Counter)
     plans: list[dict[str, Any]] = field(default_factory=list)
 
@@ -131,6 +134,8 @@ class _Run:
         self._windows: dict[tuple[int, int], Alarm] = {}
         self._done = Outcome()
         self._ages: list[NDArray[np.float64]] = []
+        self._live: list[tuple[float, int]] = []
+        """When each version is there, and how many of the replayed examples it and its ancestors have learned."""
 
     def outcome(self) -> Outcome:
         began, at = self._now, float(self._now)
@@ -144,6 +149,10 @@ class _Run:
         done = self._done
         done.waiting = int(self._counts[-1] - self._counts[self._learned_to])
         done.busy_share = done.trainer_seconds / max(self._world.until - began, 1e-9)
+        replayed = slice(self._world.begin, None)
+        done.behind_examples = examples_behind(
+            self._records.times[replayed], self._records.examples[replayed], self._live
+        )
         if self._ages:
             learned = slice(self._world.begin, self._learned_to)
             ages, weights = np.concatenate(self._ages), self._records.examples[learned]
@@ -222,6 +231,7 @@ class _Run:
         if done.versions > _MOST_PLANS:
             raise InvalidInput(f"the policy makes more than {_MOST_PLANS} versions; replay fewer days")
         self._ages.append(self._now + seconds - self._records.times[begin:end])
+        self._live.append((self._now + seconds, int(self._counts[end] - self._counts[self._world.begin])))
         self._learned_from, self._learned_to, self._planned_at = begin, end, self._now
         self._upstream_before, self._plans = self._upstream(self._now), self._plans + 1
         return self._now + seconds
@@ -244,8 +254,8 @@ class Replays:
         """The policy in force, and the one of a section `triggers` unless it is None, from `since` (epoch seconds) on.
 
         Returns:
-            {"from", "to", "records", "examples", "cost", "as_it_was", "policies": [{"name", "not_replayed", and what
-            Outcome has}]}
+            {"from", "to", "records", "examples", "cost", "gain", "as_it_was", "policies": [{"name", "not_replayed", and
+            what Outcome has}]}
 
         Raises:
             InvalidInput: the section is none, or so much cannot be replayed.
@@ -264,7 +274,8 @@ class Replays:
         begin = int(bisect_left(records.times, since))
         if begin == len(records.times):
             raise Conflict(f"stream {state.model.stream} has no events {'since then' if since else 'yet'} to replay")
-        rounds, now = self._rounds(model), self._clock()
+        versions, now = self._registry.list_versions(model), self._clock()
+        rounds = self._rounds(model, versions)
         cost, told = _cost_of(rounds), []
         for name, triggers in policies.items():
             world = World(
@@ -281,7 +292,8 @@ class Replays:
             "records": len(records.times) - begin,
             "examples": int(records.examples[begin:].sum()),
             "cost": asdict(cost),
-            "as_it_was": _as_it_was(rounds, began),
+            "gain": asdict(gain_of(state.definition.gate, versions)),
+            "as_it_was": _as_it_was(rounds, began, records.times[begin:], records.examples[begin:]),
             "policies": told,
         }
 
@@ -305,9 +317,9 @@ class Replays:
         rising = np.maximum.accumulate(columns["time"])
         return Records(rising, columns["partition"], columns["offset"], columns["examples"])
 
-    def _rounds(self, model: str) -> list[tuple[float, int, float, str]]:
+    def _rounds(self, model: str, versions: Sequence[Version]) -> list[tuple[float, int, float, str]]:
         """(planned at, examples, seconds from plan to version, trigger) of the newest thousand that made a version."""
-        made = {one.version: one.created_at for one in self._registry.list_versions(model)}
+        made = {one.version: one.created_at for one in versions}
         return [
             (one.planned_at, one.plan.example_count, made[one.version] - one.planned_at, one.plan.trigger)
             for one in self._registry.list_rounds(model, limit=len(made) or 1)
@@ -359,9 +371,15 @@ def _cost_of(rounds: Sequence[tuple[float, int, float, str]]) -> Cost:
     return Cost(float(fixed), float(slope), len(rounds))
 
 
-def _as_it_was(rounds: Sequence[tuple[float, int, float, str]], began: float) -> dict[str, Any]:
-    done = [one for one in rounds if one[0] >= began]
+def _as_it_was(
+    rounds: Sequence[tuple[float, int, float, str]], began: float, times: NDArray[np.float64],
+    examples: NDArray[np.int64],
+) -> dict[str, Any]:  # fmt: skip
+    done = sorted(one for one in rounds if one[0] >= began)
+    learned = accumulate(one[1] for one in done)
+    live = [(planned_at + seconds, count) for (planned_at, _, seconds, _), count in zip(done, learned, strict=True)]
     return {
+        "behind_examples": examples_behind(times, examples, live),
         "versions": len(done),
         "examples": sum(one[1] for one in done),
         "trainer_seconds": sum(one[2] for one in done),

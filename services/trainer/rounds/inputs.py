@@ -131,7 +131,8 @@ def _labelling(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Labelling 
         return None
     names = [label.name for label in inputs.schema.labels]
     topic, labels = examples_topic(plan.stream), labels_topic(plan.stream)
-    return Labelling(log, joined, topic=topic, labels_topic=labels, names=names, ranges=plan.ranges)
+    weight = inputs.schema.feature(inputs.schema.weight) if inputs.schema.weight else None
+    return Labelling(log, joined, topic=topic, labels_topic=labels, names=names, ranges=plan.ranges, weight=weight)
 
 
 def _with_windows(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading:

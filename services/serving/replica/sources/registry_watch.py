@@ -68,9 +68,11 @@ class RegistryWatch:
 
     def _tell(self) -> None:
         models = {name: dict(model.aliases) for name, model in self._models.items()}
-        self._on_models(models, {name: _split(model) for name, model in self._models.items() if model.canary})
+        splits = {name: _split(model) for name, model in self._models.items() if model.canary or model.logs_inputs}
+        self._on_models(models, splits)
 
 
 def _split(model: Model) -> Split:
-    canary = model.canary
-    return Split(canary["version"], canary["share"], canary["by"], logs_inputs=bool(canary.get("slices")))
+    canary = model.canary or {"version": 0, "share": 0.0, "by": "key"}
+    logs_inputs = model.logs_inputs or bool(canary.get("slices"))
+    return Split(canary["version"], canary["share"], canary["by"], logs_inputs)

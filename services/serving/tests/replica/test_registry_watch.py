@@ -1,10 +1,13 @@
 """What a replica learns from the registry's watch: models as they come and go."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from common.errors import NotFound, Unavailable
 from common.registry.catalog import Change, ChangeKind, Model
 from services.serving.replica.sources.registry_watch import RegistryWatch
+from services.serving.replica.versions_wanted import Models
+from services.serving.wire.replica_state import Split
 from testing.waiting import wait_until
 
 
@@ -32,16 +35,22 @@ class _Registry:
         yield Change(2, ChangeKind.MODEL, "m", 0, "", 0.0)
 
 
-def _seen(before: Model | None, after: Model | None) -> list[Mapping[str, Mapping[str, int]]]:
+def _told(before: Model | None, after: Model | None) -> list[tuple[Models, Mapping[str, Split]]]:
     """What the replica was told, in order."""
-    seen: list[Mapping[str, Mapping[str, int]]] = []
+    told: list[tuple[Models, Mapping[str, Split]]] = []
     watch = RegistryWatch(
-        _Registry(before, after), on_models=lambda models, splits: seen.append(models), on_away=lambda reason: None
+        _Registry(before, after),
+        on_models=lambda models, splits: told.append((models, splits)),
+        on_away=lambda reason: None,
     )
     watch.start()
-    wait_until(lambda: len(seen) >= 2, "both looks")
+    wait_until(lambda: len(told) >= 2, "both looks")
     watch.stop()
-    return seen[:2]
+    return told[:2]
+
+
+def _seen(before: Model | None, after: Model | None) -> list[Models]:
+    return [models for models, _ in _told(before, after)]
 
 
 def test_an_archived_model_is_served_no_more_and_comes_back_when_it_is_restored() -> None:
@@ -49,6 +58,13 @@ def test_an_archived_model_is_served_no_more_and_comes_back_when_it_is_restored(
     archived = Model("m", "s", "d", 1.0, {"production": 3}, archived=True)
     assert _seen(model, archived) == [{"m": {"production": 3}}, {}]
     assert _seen(archived, model) == [{}, {"m": {"production": 3}}]
+
+
+def test_a_model_that_is_measured_by_slices_has_its_inputs_logged_and_no_share() -> None:
+    model = Model("m", "s", "d", 1.0, {"production": 3})
+    assert [splits for _, splits in _told(model, replace(model, logs_inputs=True))] == [
+        {}, {"m": Split(0, 0.0, "key", logs_inputs=True)},
+    ]  # fmt: skip
 
 
 def test_a_deleted_model_is_served_no_more() -> None:

@@ -111,14 +111,23 @@ class Log:
         self._appended = 0
 
     def predict(
-        self, keys: Sequence[int], chance: float, version: int, alias: str, *, at: float = NOW, **ended: Any
+        self,
+        keys: Sequence[int],
+        chance: float,
+        version: int,
+        alias: str,
+        *,
+        at: float = NOW,
+        inputs: bool = True,
+        **ended: Any,
     ) -> None:
         """ended: fields of the record."""
         record = PredictionLog(prediction_keys=map(str, keys), alias=alias, **ended)
-        parts = record.predict_log.request.inputs["part"]
-        parts.dtype = DT_STRING
-        parts.tensor_shape.dim.add(size=len(keys))
-        parts.string_val.extend(b"a" if key % 5 else b"b" for key in keys)
+        if inputs:
+            parts = record.predict_log.request.inputs["part"]
+            parts.dtype = DT_STRING
+            parts.tensor_shape.dim.add(size=len(keys))
+            parts.string_val.extend(b"a" if key % 5 else b"b" for key in keys)
         record.log_metadata.model_spec.version.value = version
         output = record.predict_log.response.outputs["probability"]
         output.dtype = DT_FLOAT
@@ -170,6 +179,41 @@ def test_predictions_and_labels_become_metrics_by_version_and_alias(log: Log) ->
     assert registry.track(1, "predecessor")["total"]["metrics"]["accuracy"] == 0.25
     counts = registry.handed_in[-1].counts
     assert (counts["labelled"], counts["waiting"]) == (8, 1)
+
+
+SLICED = DEFINITION.replace(b"window_examples: 50", b"window_examples: 50, slices: part")
+
+
+def test_metrics_are_told_by_the_values_of_a_feature_for_shadows_too_and_across_a_restart(log: Log) -> None:
+    """Every fifth key has the value b, and production is wrong at key 35 alone. The window of 50 has the second
+    turn and the ten that were labelled last in the first, 25 and 35 among them."""
+    registry = Registry({"production": 2, "predecessor": 1}, definition=SLICED)
+    for first in (0, 40):
+        keys = range(first, first + 40)
+        log.predict(keys, 0.9, 2, "production")
+        log.predict(keys, 0.4, 1, "predecessor", is_shadow=True, inputs=False)
+        log.label([key for key in keys if key != 35], "yes")
+        log.label([key for key in keys if key == 35], "no")
+        assert _watch(registry, log).turn() == 1
+    wrong, right = -math.log(0.1), -math.log(0.9)
+    live, shadow = registry.track(2, "production"), registry.track(1, "predecessor")
+    a, b = live["slices"]
+    assert (a["where"], b["where"]) == ({"part": "a"}, {"part": "b"})
+    assert (a["total"]["examples"], b["total"]["examples"]) == (64, 16)
+    assert (a["window"]["examples"], b["window"]["examples"]) == (40, 10)
+    assert a["total"]["metrics"] == {"accuracy": 1.0, "log_loss": pytest.approx(right, rel=1e-6)}
+    assert b["total"]["metrics"] == {
+        "accuracy": 15 / 16,
+        "log_loss": pytest.approx((15 * right + wrong) / 16, rel=1e-6),
+    }
+    assert b["window"]["metrics"]["accuracy"] == 0.9
+    assert [one["total"]["metrics"]["accuracy"] for one in shadow["slices"]] == [0.0, 1 / 16]
+    registry.definition = SLICED.replace(b"slices: part", b"slices: id")
+    log.predict([100], 0.9, 2, "production")
+    log.label([100], "yes")
+    _watch(registry, log).turn()
+    assert registry.track(2, "production")["slices"] == [], "the input of another feature was not logged"
+    assert registry.track(2, "production")["total"]["examples"] == 81
 
 
 def test_a_stream_whose_labels_come_with_its_events_is_left_alone_whatever_its_features_are_called(log: Log) -> None:

@@ -1,15 +1,19 @@
 """A policy is replayed over the log as it was: the expected figures are counted by hand."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common.definition.gate import Gate
 from common.definition.triggers import Drift, parse_triggers
 from common.errors import Conflict, InvalidInput
 from common.eventlog.sourced_log import SourcedLog
+from common.registry.catalog import Version
 from common.registry.client import RegistryClient
+from services.trainer.plan.gain import gain_of
 from services.trainer.plan.replay import Cost, Outcome, Records, Replays, World, replay
 from services.trainer.tests.support.plans import INPUTS, Plans
 from services.trainer.tests.support.platform_processes import MODEL, Events
@@ -39,6 +43,33 @@ def test_a_round_takes_its_time_and_nothing_fires_while_it_runs() -> None:
     assert found.freshness_seconds == {"mean": 3.0, "p50": 3.0, "p95": 4.0}
     slow = outcome_of(range(100, 110), {"min_examples": 30}, seconds=6.0)
     assert plans_of(slow) == [(102, 30), (108, 60)], "what comes while a round runs waits for the next"
+
+
+def test_a_policy_gives_up_what_its_versions_had_not_learned_yet_when_events_came() -> None:
+    """Versions of 30 are there at 104, 107 and 110; before an event at 100 + k come 10 k."""
+    found = outcome_of(range(100, 110), {"min_examples": 30}, seconds=2.0)
+    assert found.behind_examples == np.mean([0, 10, 20, 30, 10, 20, 30, 10, 20, 30])
+    rarely = outcome_of(range(100, 110), {"min_examples": 60}, seconds=2.0)
+    assert rarely.behind_examples == np.mean([0, 10, 20, 30, 40, 50, 60, 10, 20, 30])
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("log_loss", -1)])
+def test_the_gain_of_an_example_is_fitted_to_what_versions_became_better_than_their_parents(
+    metric: str, sign: int
+) -> None:
+    measured = [(100, 0.60, 0.72), (200, 0.72, 0.80), (0, 0.7, 0.7)]
+    fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(Version))
+    versions = [
+        Version(
+            **{**fields, "events_trained": n, "metrics": {"parent": {metric: before}, "candidate": {metric: after}}}
+        )
+        for n, before, after in measured
+    ]
+    found = gain_of(Gate(metric, "higher" if sign > 0 else "lower"), versions)
+    expected = np.linalg.lstsq(np.array([[100.0], [200.0], [0.0]]), np.array([0.12, 0.08, 0.0]), rcond=None)[0][0]
+    assert (found.metric, found.versions) == (metric, 3)
+    assert found.example_gain == pytest.approx(sign * expected)
+    assert gain_of(Gate(), versions).versions == 0
 
 
 def test_events_that_wait_for_their_labels_arrive_so_much_later() -> None:
@@ -101,6 +132,7 @@ def test_a_policy_stands_beside_the_one_in_force_and_what_was(replays: Replays, 
     assert [plan["at"] / _DAY for plan in proposed["plans"]] == [1, 3]
     assert proposed["freshness_seconds"]["mean"] == pytest.approx(_DAY / 2 + found["cost"]["fixed_seconds"])
     assert (found["as_it_was"]["versions"], found["as_it_was"]["fired"]) == (1, {"min_examples": 1})
+    assert (found["gain"]["versions"], in_force["behind_examples"], proposed["behind_examples"]) == (1, 0.0, 5.0)
     later = replays.compare(MODEL, None, since=1.5 * _DAY)
     assert [plan["at"] / _DAY for plan in later["policies"][0]["plans"]] == [2, 3]
 

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.joined_labels import JoinedLabels, check_joined_labels
+from common.errors import InvalidInput
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.tfrecord import frame
 from common.registry.catalog import LABELS, Lease, Version
+from common.schema import Schema
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, rebuilt, serialized
 
@@ -21,6 +24,7 @@ _LATE: Mapping[str, Any] = {
     "late_labels": {"key": "key", "wait_seconds": 100},
 }
 _FILES = definition(estimator="linear_classifier", parameters={})
+_WEIGHT = {"name": "importance", "dtype": "float32", "required": False, "default": 1.0}
 _EVENTS, _PER_RECORD, _WAIT = 80, 10, 100.0
 Row = dict[str, Any]
 
@@ -34,9 +38,9 @@ def _features(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in ("late", "kind", "amount")}
 
 
-def _platform(directory: Path, records: Sequence[Sequence[Row]]) -> Platform:
+def _platform(directory: Path, records: Sequence[Sequence[Row]], schema: Mapping[str, Any] = _LATE) -> Platform:
     """With these records of events, a second apart."""
-    platform = Platform(directory, _LATE, exports=False)
+    platform = Platform(directory, schema, exports=False)
     for number, rows in enumerate(records):
         headers = RecordHeaders(1, len(rows), 1000.0 + number, b"%016d" % number)
         platform.log.append("examples.stream", 0, [NewRecord(frame([serialized(row) for row in rows]), headers)])
@@ -52,13 +56,13 @@ def _append_labels(platform: Platform, labels: Sequence[tuple[float, int, int]])
         platform.log.append("labels.stream", number % 2, [NewRecord(value, headers)])
 
 
-def _joining(platform: Platform, lease: Lease, *, trains_late: bool = False) -> Lease:
-    """The lease with a plan that joins all labels that there are."""
+def _joining(platform: Platform, lease: Lease, *, trains_late: bool = False, **weighed: float) -> Lease:
+    """The lease with a plan that joins all labels that there are. `weighed`: late_weight."""
     ends = platform.log.end_position("labels.stream")
     pieces = [{"partition": one, "from_offset": 0, "to_offset": end} for one, end in ends.items()]
     note = {
         "key": "key", "wait_seconds": _WAIT, "trains_late": trains_late, "labels": pieces, "new": {}, "events": [],
-        "ends": {},
+        "ends": {}, **weighed,
     }  # fmt: skip
     plan = replace(lease.round.plan, configuration={**lease.round.plan.configuration, LABELS: note})
     return replace(lease, round=replace(lease.round, plan=plan))
@@ -123,3 +127,23 @@ def test_late_labels_are_counted_and_learned_as_further_examples_where_the_defin
     assert left_out.events_trained + left_out.events_held_out == _EVENTS
     assert [one.environment["labels"]["late"] for one in (trained, left_out)] == [7, 7]
     assert [one.environment["labels"]["again"] for one in (trained, left_out)] == [7, 0]
+
+
+def test_a_late_weight_multiplies_the_weights_of_what_is_learned_late(tmp_path: Path) -> None:
+    """As a log would have it in which these events come once more, with their labels and a quarter of their weights."""
+    schema = {**_LATE, "features": [*_LATE["features"], _WEIGHT], "weight": "importance"}
+    rows = [{**row, "importance": 2.0} if row["key"] % 2 else row for row in _rows()]
+    late = [{**row, "importance": 0.25 * row.get("importance", 1.0)} for row in rows[:7]]
+    records = _cut([*map(_features, rows[:10]), *rows[10:]])
+    by_hand = _platform(tmp_path / "by hand", [[*records[0], *late], *records[1:]], schema)
+    expected = _version(by_hand, by_hand.lease(_FILES))
+    labels = [(1000.0 + row["key"] // 10, row["key"], row["late"]) for row in rows[10:]]
+    labels += [(1000.0 + 1.5 * _WAIT, row["key"], row["late"]) for row in rows[:7]]
+    platform = _platform(tmp_path / "late", _cut([*map(_features, rows)]), schema)
+    _append_labels(platform, labels)
+    lease = _joining(platform, platform.lease(_FILES), trains_late=True, late_weight=0.25)
+    version = _version(platform, lease)
+    assert version.weights_digest == expected.weights_digest
+    assert version.environment["labels"]["late_weight"] == 0.25
+    with pytest.raises(InvalidInput, match="late_weight multiplies an event's weight"):
+        check_joined_labels(JoinedLabels(True, 0.25), Schema.from_mapping(_LATE), place="model m")

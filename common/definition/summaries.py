@@ -13,7 +13,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from common.suggestions import did_you_mean
 
-_MOST_WORST = 64
+_MOST_SHOWN = 64
 _MOST_SAMPLES_PER_SECOND = 192_000
 _MOST_ROWS = 100_000
 _MOST_TAP_BYTES = 64 << 20
@@ -24,8 +24,10 @@ _DEBUGGER_BYTES, _MOST_DEBUGGER_BYTES = 16 << 20, 256 << 20
 class Summaries:
     """Attributes:
     histograms: after every so many blocks, of weights, gradients and what each layer gives; 0: none.
+    weight_images: each weight of two dimensions or more as an image, when histograms are taken.
     worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
-    audio: features that are sounds, with their samples per second: of the worst examples they can be heard.
+    samples: the first held-out examples of the round, shown in the same way; 0: none.
+    audio: features that are sounds, with their samples per second: of examples that are shown they can be heard.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     graph: what is served, as TensorBoard's tab of graphs shows it.
     projector: rows of each embedding table, the first rows, with what each is in words; 0: none.
@@ -37,7 +39,9 @@ class Summaries:
     """
 
     histograms: int = 0
+    weight_images: bool = False
     worst: int = 0
+    samples: int = 0
     audio: Mapping[str, int] = field(default_factory=dict)
     statistics: bool = True
     graph: bool = True
@@ -67,7 +71,9 @@ def parse_summaries(section: object) -> Summaries:
     fields = Fields("summaries", section)
     summaries = Summaries(
         histograms=fields.integer("histograms", 0, minimum=0, maximum=1_000_000),
-        worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_WORST),
+        weight_images=fields.flag("weight_images", False),
+        samples=fields.integer("samples", 0, minimum=0, maximum=_MOST_SHOWN),
+        worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_SHOWN),
         audio=_audio(fields.take("audio", {})),
         statistics=fields.flag("statistics", True),
         graph=fields.flag("graph", True),
@@ -84,8 +90,10 @@ def parse_summaries(section: object) -> Summaries:
         raise InvalidInput("summaries: tap_blocks and tap_bytes are of taps; say which tensors")
     if not summaries.debugger and summaries.debugger_bytes != _DEBUGGER_BYTES:
         raise InvalidInput("summaries: debugger_bytes is of the debugger's dump; say debugger: true")
-    if summaries.audio and not summaries.worst:
-        raise InvalidInput("summaries: audio is of the worst examples; say how many (worst)")
+    if summaries.audio and not summaries.worst + summaries.samples:
+        raise InvalidInput("summaries: audio is of the examples that are shown; say how many (worst, samples)")
+    if summaries.weight_images and not summaries.histograms:
+        raise InvalidInput("summaries: weight_images come with histograms; say after how many blocks")
     return summaries
 
 

@@ -1,5 +1,7 @@
 """What makes two versions one program."""
 
+import pytest
+
 from common.saved_model.program import is_state, program_digest
 
 _FILES = {
@@ -18,6 +20,7 @@ def test_versions_that_differ_in_state_alone_are_one_program() -> None:
     assert program_digest(changed) == program_digest(dict(reversed(_FILES.items())))
 
 
+@pytest.mark.covers("fmt-assets")
 def test_a_graph_an_asset_and_their_paths_make_the_program() -> None:
     known = {program_digest(_FILES)}
     for path in ("saved_model.pb", "assets/words.txt"):

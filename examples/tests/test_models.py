@@ -1,6 +1,7 @@
 """Every example in real rounds on its own events: trained, judged, exported, loaded and asked; what it has to reach."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,13 +60,20 @@ def test_an_autoencoder_gives_digits_back_without_their_labels(tmp_path: Path) -
 
 
 @pytest.mark.covers("ex-mnist")
-@each_row("network", ["softmax", "dense", "convolution"])
-def test_three_networks_learn_small_digits(tmp_path: Path, network: str) -> None:
-    """Of a module with options the largest is exported."""
+@each_row(
+    ("network", "training"),
+    [("softmax", {}), ("dense", {"jit_compile": True}), ("convolution", {"summaries": {"histograms": 1}})],
+)
+def test_three_networks_learn_small_digits(tmp_path: Path, network: str, training: dict[str, Any]) -> None:
+    """Of a module with options the largest is exported. One is compiled with XLA, one has summaries."""
     example = Example("small_digits", tmp_path)
-    options = {"parameters": {"network": network}}
+    options = {"parameters": {"network": network}, "training": training}
     learned = example.learn(example.events(1797), options, exports=network == "convolution")
     assert learned.metrics["accuracy"] > 0.9
+    told = example.platform.registry.versions[0].environment["training"]
+    assert ("xla" in told) == ("jit_compile" in training)
+    seen = b"".join(path.read_bytes() for path in (learned.directory / "tensorboard").glob("events.*"))
+    assert (b"activations/" in seen) == ("summaries" in training)
 
 
 @pytest.mark.covers("ex-classic")

@@ -1,10 +1,13 @@
 """The replays give what stream.yaml promises: every event, in order, with nothing known only afterwards."""
 
+import gzip
 import itertools
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -91,6 +94,24 @@ def test_every_digit_comes_once_in_a_random_order_that_is_the_same_each_time() -
     assert Counter(event["digit"] for event in first) == dict.fromkeys(range(10), 500)
     assert len({event["digit"] for event in first[:50]}) > 5
     assert first == list(digits.events())
+
+
+@pytest.mark.covers("ex-mnist")
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_images_of_mnists_own_files_are_events_of_the_same_stream(tmp_path: Path, is_packed: bool) -> None:
+    """Fashion-MNIST is published in these files, too."""
+    images = np.random.default_rng(1).integers(0, 256, (3, 28, 28), np.uint8)
+    contents = {
+        "train-images-idx3-ubyte": struct.pack(">4I", 0x0803, 3, 28, 28) + images.tobytes(),
+        "train-labels-idx1-ubyte": struct.pack(">2I", 0x0801, 3) + bytes([9, 0, 4]),
+    }
+    for name, content in contents.items():
+        (tmp_path / (f"{name}.gz" if is_packed else name)).write_bytes(gzip.compress(content) if is_packed else content)
+    found = list(digits.of_idx(tmp_path))
+    assert [event["digit"] for event in found] == [9, 0, 4]
+    np.testing.assert_array_equal([event["pixels"] for event in found], images.reshape(3, 784))
+    assert all(_fits(_schema("digits"), event) for event in found)
+    assert len(list(digits.of_idx(tmp_path, 2))) == 2
 
 
 def test_digits_fit_the_schema() -> None:

@@ -226,6 +226,8 @@ def cost(context: typer.Context, name: Name) -> None:
         typer.echo(f"{document['bytes']:,} bytes")
         for signature, count in counted["flops"].items():
             typer.echo(f"{signature}: {count:,} floating-point operations for one row")
+            for scope, part in counted["flops_by_scope"][signature].items():
+                typer.echo(f"  {scope or 'outside of layers'}: {part:,}")
         for signature, reason in counted["reasons"].items():
             typer.echo(f"{signature}: not counted, {reason}")
         for line in _latency_in_words(measured):
@@ -257,8 +259,10 @@ def chosen_version(client: Client, name: str) -> Version:
 
 def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
     """The SavedModel that is meant, its wanted files below `folder`; none named: all, and the checkpoint's weights."""
-    local = Path(name)
-    if local.is_dir():
+    if Path(name).is_dir():
+        from headrace.local.inspect import in_binary
+
+        local = in_binary(Path(name), folder)
         sizes = {path.relative_to(local).as_posix(): path.stat().st_size for path in local.rglob("*") if path.is_file()}
         return _Files(name, local, sizes)
     with session.client() as client:

@@ -16,7 +16,7 @@ from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
 
 _TABLE, _FOLDER = "profile/profile.json", "profile/"
-_VIEWS = ("node", "scope", "op")
+_VIEWS = ("node", "scope", "op", "code")
 _ORDERS = ("micros", "count", "mean", "name")
 _LOOKED_AT = 50
 """Newest versions among which the last traced one is looked for."""
@@ -29,7 +29,9 @@ def profile(
         int, typer.Option(help="Number of steps of the model's next round to trace; then end.", min=0, max=100)
     ] = 0,
     first_step: Annotated[int, typer.Option(help="With --steps: the first to trace, counted from 0.", min=0)] = 10,
-    view: Annotated[str, typer.Option(help="Rows: node, scope (layers and what is in them) or op.")] = "node",
+    view: Annotated[
+        str, typer.Option(help="Rows: node, scope (layers and what is in them), op, or code (the line that made it).")
+    ] = "node",
     order_by: Annotated[str, typer.Option(help="micros, count, mean or name.")] = "micros",
     min_micros: Annotated[float, typer.Option(help="Leave out what took less, over all traced steps.", min=0)] = 0.0,
     op: Annotated[str, typer.Option(help="Only nodes of this operation.")] = "",
@@ -99,7 +101,8 @@ def _rows(nodes: Sequence[dict[str, Any]], view: str) -> list[dict[str, Any]]:
     counts, micros = defaultdict[str, int](int), defaultdict[str, float](float)
     for node in nodes:
         scope = node["name"].rpartition("/")[0] or "(none)"
-        name = {"node": f"{node['name']}:{node['op']}", "scope": scope, "op": node["op"]}[view]
+        line = node.get("code") or "(none)"
+        name = {"node": f"{node['name']}:{node['op']}", "scope": scope, "op": node["op"], "code": line}[view]
         counts[name] += node["count"]
         micros[name] += node["micros"]
     return [

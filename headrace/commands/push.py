@@ -26,7 +26,8 @@ def push(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="DIR", help="A folder with saved_model.pb, or a .keras file, which is exported; a path or URL."
+            metavar="DIR",
+            help="A folder with saved_model.pb or .pbtxt, or a .keras file, which is exported; a path or URL.",
         ),
     ],
     reason: Reason = "",
@@ -96,14 +97,15 @@ def exported_by(script: Path, directory: Path) -> Path:
 
 @contextmanager
 def saved_model_of(source: Path) -> Iterator[Path]:
-    """The folder with the SavedModel; of a Keras file, one that is gone afterwards."""
+    """The folder with the SavedModel; of a Keras file or a graph as text, a folder that is gone afterwards."""
+    from headrace.local.inspect import in_binary, run
+
     if source.is_dir():
-        yield source
+        with tempfile.TemporaryDirectory() as folder:
+            yield in_binary(source, Path(folder))
         return
     if source.suffix != ".keras" or not source.is_file():
         raise InvalidInput(f"push takes a folder with saved_model.pb or a .keras file, and {source} is neither")
-    from headrace.local.inspect import run
-
     check_archive(source)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "saved_model"

@@ -1,5 +1,6 @@
 """Runs the trainer's code over a model's files, as a process: the command line has no TensorFlow of its own."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,6 +26,21 @@ def run(what: str, source: Path, target: Path) -> None:
         raise InvalidInput(f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[trainer]'")
     last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
     raise InvalidInput(f"TensorFlow cannot do that with {source}: {last[0][:500]}")
+
+
+def in_binary(directory: Path, folder: Path) -> Path:
+    """A SavedModel's folder as it is; where its graph is saved_model.pbtxt, a copy below `folder` with saved_model.pb.
+
+    Raises:
+        InvalidInput: as run().
+    """
+    text, binary = "saved_model.pbtxt", "saved_model.pb"
+    if (directory / binary).exists() or not (directory / text).is_file():
+        return directory
+    copied = folder / "in_binary"
+    shutil.copytree(directory, copied, symlinks=True, ignore=shutil.ignore_patterns(text))
+    run("pb", directory, copied / binary)
+    return copied
 
 
 def run_session_script(script: Path, target: Path) -> None:

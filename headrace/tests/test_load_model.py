@@ -228,16 +228,28 @@ _SLIM_SCRIPT = """
 import sys
 import tensorflow as tf
 import tf_slim as slim
+from tf_slim import evaluation, model_analyzer, queues, summaries
 
 def line(x):
     return slim.fully_connected(x, 1, activation_fn=None, biases_initializer=None, scope="line")
 
 logs = sys.argv[1] + "/logs"
-x = tf.constant([[1.0], [2.0]])
+x = tf.train.input_producer([[1.0], [2.0]], shuffle=False).dequeue_many(2)
 slim.losses.mean_squared_error(line(x), 2.0 * x)
 train = slim.learning.create_train_op(slim.losses.get_total_loss(), tf.train.GradientDescentOptimizer(0.1))
 tf.logging.set_verbosity(tf.logging.INFO)
+model_analyzer.analyze_vars(slim.get_model_variables(), print_info=True)
 slim.learning.train(train, logs, number_of_steps=50, log_every_n_steps=10, save_summaries_secs=0)
+with tf.Graph().as_default():
+    x = tf.constant([[3.0]])
+    error = tf.reduce_mean(tf.abs(line(x) - 2.0 * x))
+    summaries.add_scalar_summary(error, "error")
+    checkpoint = tf.train.latest_checkpoint(logs)
+    print("evaluated:", evaluation.evaluate_once("", checkpoint, sys.argv[1] + "/evaluated", final_op=error))
+with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.train.input_producer([7.0]).dequeue()
+    with queues.QueueRunners(session):
+        print("from the queue:", session.run(x))
 with tf.Graph().as_default(), tf.Session() as session:
     x = tf.placeholder(tf.float32, [None, 1], name="x")
     y = line(x)
@@ -253,7 +265,13 @@ def test_a_script_of_slim_trains_with_log_lines_and_its_export_is_registered(
 ) -> None:
     (tmp_path / "script.py").write_text(_SLIM_SCRIPT)
     directory = exported_by(tmp_path / "script.py", tmp_path / "out")
-    assert "global step 50: loss = " in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "global step 50: loss = " in said
+    assert "Total size of variables: 1\n" in said
+    assert "from the queue: 7.0\n" in said
+    assert float(said.partition("evaluated: ")[2].split()[0]) < 0.05
+    (summed,) = (tmp_path / "out/evaluated").glob("events.out.tfevents.*")
+    assert b"error" in summed.read_bytes()
     url = registry.url
     with Client(Addresses(url, url, url, (url,), registry_grpc=registry.address), timeout_seconds=60.0) as client:
         assert client.push("m", directory, origin="here", reason="trial").status == "accepted"

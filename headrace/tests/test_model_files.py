@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.commands.push import saved_model_of
 from headrace.tests.answering_server import VERSION, Run, Server
 from testing.saved_models import saved_model
 
@@ -20,14 +22,24 @@ GRAPH = saved_model(operations=("MatMul", "MatMul", "Relu"), tags=("serve",), ma
 _WRITE_A_MODEL = """
 import sys, tensorflow as tf
 module = tf.Module()
-module.kernel = tf.Variable(tf.ones([4, 2]), name="kernel")
-module.f = tf.function(lambda x: {"y": x @ module.kernel}, input_signature=[tf.TensorSpec([None, 4], name="x")])
+module.kernel, module.last = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([2, 3]))
+def answer(x):
+    with tf.name_scope("hidden"):
+        x = x @ module.kernel
+    with tf.name_scope("outer/inner"):
+        return {"y": x @ module.last}
+module.f = tf.function(answer, input_signature=[tf.TensorSpec([None, 4], name="x")])
 tf.saved_model.save(module, sys.argv[1], signatures=module.f)
 """
 _READ_A_CHECKPOINT = """
 import sys, tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+binary, text, folder = sys.argv[1:]
+assert text_format.Parse(open(text).read(), SavedModel()) == SavedModel.FromString(open(binary, "rb").read())
 kernel = tf.Variable(tf.zeros([2]))
-tf.train.Checkpoint(model={"dense": {"kernel": kernel}}).read(sys.argv[1]).expect_partial()
+tf.train.Checkpoint(model={"dense": {"kernel": kernel}}).read(
+    tf.train.latest_checkpoint(folder)).expect_partial()
 print(kernel.numpy().tolist())
 """
 
@@ -55,6 +67,7 @@ def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run:
     assert found["files"] == {"saved_model.pb": len(GRAPH)}
 
 
+@pytest.mark.covers("fmt-savedmodel")
 def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Server, run: Run, tmp_path: Path) -> None:
     contents = {"saved_model/saved_model.pb": GRAPH, "saved_model/variables/variables.index": b"index"}
     found = version(contents | {"checkpoint/state.json": b"{}"})
@@ -75,7 +88,7 @@ def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Serv
     assert run("model", "export", "m@2", "--to", str(tmp_path / "n")).exit_code == 4
 
 
-@pytest.mark.covers("fmt-op-list")
+@pytest.mark.covers("fmt-op-list", "fmt-metagraph")
 def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "saved_model.pb").write_bytes(saved_model(operations=("MatMul", "MatMul", "PyFunc")))
@@ -143,13 +156,17 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     model = tmp_path / "model"
     subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, str(model)], check=True, capture_output=True, timeout=200)
     cost = run.json("model", "cost", str(model))
-    assert cost["flops"] == {"serving_default": 16}
-    assert sum(cost["parameters"].values()) == 8
+    assert cost["flops"] == {"serving_default": 2 * 4 * 2 + 2 * 2 * 3}
+    assert cost["flops_by_scope"] == {"serving_default": {"hidden": 2 * 4 * 2, "outer/inner": 2 * 2 * 3}}
+    assert cost["parameters"] == {"kernel": 4 * 2, "last": 2 * 3}
     assert cost["latency"]["milliseconds"].keys() == {"1", "16", "256"}
     assert (cost["latency"]["signature"], cost["latency"]["inputs"]) == ("serving_default", "made up")
-    result = run("model", "show", str(model), "--pbtxt", str(tmp_path / "model.pbtxt"))
-    assert result.exit_code == 0, result.output
-    assert "meta_graphs {" in (tmp_path / "model.pbtxt").read_text()
+    text = tmp_path / "text" / "saved_model.pbtxt"
+    shutil.copytree(model, text.parent, ignore=shutil.ignore_patterns("saved_model.pb"))
+    binary = run.json("model", "show", str(model), "--pbtxt", str(text))
+    assert "meta_graphs {" in text.read_text()
+    with saved_model_of(text.parent) as directory:
+        assert run.json("model", "show", str(directory)) == binary | {"model": str(directory)}
     content = weights(model__dense__kernel=np.array([1.5, -2.0], np.float32), optimizer__iteration=np.array(3))
     server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     result = run("checkpoint", "export", "m@2", "--only", "model/*", "--to", str(tmp_path / "tf" / "ckpt"))
@@ -159,7 +176,7 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     result = run("checkpoint", "export", "m@2", "--only", "modle/dense/kernel", "--to", str(tmp_path / "no"))
     assert "m@2 has no tensor modle/dense/kernel; did you mean model/dense/kernel?" in result.output
     done = subprocess.run(
-        [sys.executable, "-c", _READ_A_CHECKPOINT, str(tmp_path / "tf" / "ckpt")],
+        [sys.executable, "-c", _READ_A_CHECKPOINT, str(model / "saved_model.pb"), str(text), str(tmp_path / "tf")],
         check=True, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.stdout.strip() == "[1.5, -2.0]"

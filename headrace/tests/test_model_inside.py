@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 
 from headrace.tests.answering_server import Run
 
@@ -36,16 +37,25 @@ class WithWords(Model):
     def look(self, word):
         return {"found": self.words.lookup(word) * 2.0}
 
+def warm_up(folder, row):
+    log = warmup_pb2.PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = "serving_default"
+    request.inputs["x"].CopyFrom(tfserving_pb2.TensorProto.FromString(tf.make_tensor_proto(row).SerializeToString()))
+    (folder / "assets.extra").mkdir(exist_ok=True)
+    (folder / "assets.extra/tf_serving_warmup_requests").write_bytes(frame([log.SerializeToString()]))
+
 target = Path(sys.argv[1])
 model = WithWords()
 tf.saved_model.save(model, str(target / "model"), signatures={"serving_default": model.serve, "look": model.look})
-log = warmup_pb2.PredictionLog()
-request = log.predict_log.request
-request.model_spec.signature_name = "serving_default"
-one_row = tf.make_tensor_proto([[1.0, 1.0]]).SerializeToString()
-request.inputs["x"].CopyFrom(tfserving_pb2.TensorProto.FromString(one_row))
-(target / "model/assets.extra").mkdir()
-(target / "model/assets.extra/tf_serving_warmup_requests").write_bytes(frame([log.SerializeToString()]))
+warm_up(target / "model", [[1.0, 1.0]])
+image = keras.Input((4, 4, 1), name="x")
+normed = keras.layers.BatchNormalization()(keras.layers.Conv2D(2, 3, use_bias=False)(image))
+network = keras.Model(image, keras.layers.ReLU()(normed))
+for number, variable in enumerate(network.weights):
+    variable.assign(tf.reshape(tf.range(1.0, tf.size(variable) + 1.0), variable.shape) / (number + 2.0))
+network.export(str(target / "normed"), verbose=False)
+warm_up(target / "normed", tf.reshape(tf.range(16.0), [1, 4, 4, 1]))
 model = Model()
 tf.saved_model.save(model, str(target / "plain"), signatures={"serving_default": model.serve})
 converter = tf.lite.TFLiteConverter.from_saved_model(str(target / "plain"), signature_keys=["serving_default"])
@@ -90,31 +100,39 @@ def test_an_inner_tensor_is_read_and_overridden_and_an_unknown_one_lists_near_on
 @pytest.mark.covers("fmt-tflite-inspect", "fmt-nnapi")
 @pytest.mark.timeout(300)
 def test_a_tflite_file_shows_its_operations_tensors_and_inner_values(run: Run, models: Path, tmp_path: Path) -> None:
-    found = _json(run, "tflite", str(models / "model.tflite"), "--target", "nnapi")
+    model, packed = str(models / "model.tflite"), tmp_path / "packed.tflite"
+    found = _json(run, "tflite", model, "--target", "nnapi", "--strip", str(packed))
     operations = dict(found["operations"])
     assert "FULLY_CONNECTED" in operations
     assert found["covered"]["FULLY_CONNECTED"] == 27
     assert set(found["covered"]) | set(found["missing"]) == set(operations)
     assert "2021" in str(found["as_of"])
-    packed = _json(run, "tflite", str(models / "model.tflite"), "--strip", str(tmp_path / "packed.tflite"))
-    assert packed["stripped_bytes"] == (tmp_path / "packed.tflite").stat().st_size < packed["bytes"]
-    again = _json(run, "tflite", str(tmp_path / "packed.tflite"))
+    assert found["stripped_bytes"] == packed.stat().st_size < found["bytes"]
+    (answer,) = Interpreter(str(packed)).get_signature_runner()(x=np.array([[1, 1], [2, 0]], np.float32)).values()
+    np.testing.assert_allclose(answer, [18.0, 12.0])
+    again = _json(run, "tflite", str(packed))
     assert again["operations"] == found["operations"]
     assert not any("inner" in one["name"] for one in again["tensors"])
     (tmp_path / "in.json").write_text('{"x": [[1, 1], [2, 0]]}')
-    names = _json(run, "tap", str(models / "model.tflite"))["tensors"]
+    names = _json(run, "tap", model)["tensors"]
     inner = next(name for name in names if "inner" in name)
-    tapped = _json(run, "tap", str(models / "model.tflite"), "--tensor", inner, "--inputs", str(tmp_path / "in.json"))
+    tapped = _json(run, "tap", model, "--tensor", inner, "--inputs", str(tmp_path / "in.json"))
     np.testing.assert_allclose(tapped["value"], [[3.0, 0.0], [2.0, 0.0]])
+    told = run("model", "tflite", model, "--target", "nnapi").output
+    assert "nothing was run on a device" in told
+    refused = run("model", "tflite", model, "--target", "coreml")
+    assert (refused.exit_code, "there is no table of coreml, expected nnapi" in refused.output) == (3, True)
 
 
 @pytest.mark.covers("perf-graph-opt")
 @pytest.mark.timeout(300)
 def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: Path, tmp_path: Path) -> None:
     found = _json(
-        run, "optimize", str(models / "model"), "--to", str(tmp_path / "fast"), "--passes", "constfold,pruning"
+        run, "optimize", str(models / "normed"), "--to", str(tmp_path / "fast"), "--passes", "constfold,pruning"
     )
     assert int(str(found["nodes_after"])) < int(str(found["nodes_before"]))
+    assert {"Conv2D", "Mul", "Rsqrt", "Sub"} <= found["operations_before"].keys()
+    assert {"Conv2D"} == found["operations_after"].keys() & {"Conv2D", "Mul", "Rsqrt", "Sub"}, "of the batch norm"
     assert float(str(found["largest_difference"])) <= 1e-5
     assert json.loads((tmp_path / "fast" / "report.json").read_text()) == found
     assert (tmp_path / "fast" / "frozen_graph.pb").stat().st_size

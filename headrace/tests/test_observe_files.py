@@ -62,6 +62,14 @@ def test_dashboards_read_the_provisioned_source_and_have_links_of_their_own() ->
         assert panel["datasource"]["uid"] in sources, panel["title"]
 
 
+@pytest.mark.covers("tb-serve")
+def test_the_compose_file_starts_tensorboard_over_the_registrys_versions() -> None:
+    service = read("docker-compose.yml")["services"]["tensorboard"]
+    assert service["entrypoint"][:3] == ["python", "-m", "services.trainer.summaries.board"]
+    assert "--registry=http://registry:8701" in service["entrypoint"]
+    assert "profiles" not in service, "without being asked"
+
+
 @pytest.mark.covers("srv-monitoring")
 def test_prometheus_finds_every_service_of_the_compose_file_and_only_the_profile_starts_it() -> None:
     services = read("docker-compose.yml")["services"]

@@ -13,6 +13,7 @@ import headrace
 from headrace import InvalidInput, NotFound, Overloaded, PredictionClient, Unavailable
 from headrace.client.tensor_values import as_input
 from headrace.tests.answering_server import Server
+from protos import example_pb2
 from testing.rows import each_row
 
 _MIXED = {"x": np.array([1.5, 2.5], np.float32), "n": [1, 2], "s": ["a", b"\xfe"]}
@@ -30,6 +31,7 @@ def rest(front_ports: dict[str, int]) -> Iterator[PredictionClient]:
         yield client
 
 
+@pytest.mark.covers("srv-client")
 def test_arrays_in_arrays_out_with_the_version(client: PredictionClient) -> None:
     answer = client.predict("m", {"x": np.array([[1, 2], [3, 4]], np.float32)}, request_id="mine")
     assert (answer.version, answer.request_id) == (3, "mine")
@@ -50,6 +52,7 @@ def test_a_bare_array_is_for_the_one_input_that_may_not_be_left_out(client: Pred
         assert client.predict("m", inputs, signature_name="grown").outputs["y"].tolist() == [3.0]
 
 
+@pytest.mark.covers("srv-client")
 def test_types_and_strings_travel_both_ways(client: PredictionClient) -> None:
     outputs = client.predict("m", _MIXED, signature_name="mixed", label="canary").outputs
     assert {name: array.dtype.name for name, array in outputs.items()} == {
@@ -67,6 +70,16 @@ def test_rows_and_a_filter(client: PredictionClient) -> None:
     assert answer.rows() == [{"double": 2.0, "n": 2}, {"double": 4.0, "n": 3}]
 
 
+@pytest.mark.covers("srv-client")
+def test_a_request_of_several_examples_has_a_row_of_each(client: PredictionClient) -> None:
+    events = [example_pb2.Example(), example_pb2.Example()]
+    for event, values in zip(events, ([1.5, 2.0], [4.0]), strict=True):
+        event.features.feature["x"].float_list.value.extend(values)
+    given = {"examples": [event.SerializeToString() for event in events]}
+    answer = client.predict("m", given, signature_name="serving_examples")
+    assert answer.outputs["y"].tolist() == [3.5, 4.0]
+
+
 def test_numbers_that_are_none_travel(client: PredictionClient) -> None:
     outputs = client.predict("m", np.array([[np.nan, 1], [np.inf, 1]], np.float32)).outputs
     assert np.isnan(outputs["y"][0])
@@ -80,6 +93,7 @@ def test_a_signature_tells_its_types(client: PredictionClient) -> None:
         client.signature("m", "other")
 
 
+@pytest.mark.covers("srv-client")
 def test_every_fault_is_one_of_the_six_errors(client: PredictionClient) -> None:
     one = [[1, 2]]
     with pytest.raises(InvalidInput, match="begins with -1"):

@@ -23,9 +23,9 @@ TABLE = {
     "first_step": 10, "steps": 2, "seconds": {"read": 0.1, "train": 0.9}, "bound": "compute",
     "advice": "compute-bound: 90%", "left_out": 0,
     "nodes": [
-        {"name": "net/hidden/MatMul", "op": "MatMul", "count": 2, "micros": 30.0},
-        {"name": "net/hidden/BiasAdd", "op": "BiasAdd", "count": 2, "micros": 8.0},
-        {"name": "net/logits/MatMul", "op": "MatMul", "count": 4, "micros": 20.0},
+        {"name": "net/hidden/MatMul", "op": "MatMul", "count": 2, "micros": 30.0, "code": "net.py:7 (call)"},
+        {"name": "net/hidden/BiasAdd", "op": "BiasAdd", "count": 2, "micros": 8.0, "code": "net.py:7 (call)"},
+        {"name": "net/logits/MatMul", "op": "MatMul", "count": 4, "micros": 20.0, "code": ""},
     ],
 }  # fmt: skip
 FILES = {"profile/profile.json": json.dumps(TABLE).encode(), "profile/trace.json": b"{}"}
@@ -37,7 +37,7 @@ def answer(server: Server, *fetched: str) -> None:
         server.will_answer(200, FILES[path])
 
 
-@pytest.mark.covers("perf-tfprof")
+@pytest.mark.covers("perf-tfprof", "perf-timeline")
 def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server, run: Run, tmp_path: Path) -> None:
     def rows(*options: str) -> list[tuple[str, int, float]]:
         answer(server)
@@ -45,6 +45,7 @@ def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server
 
     assert rows("--view", "op") == [("MatMul", 6, 50.0), ("BiasAdd", 2, 8.0)]
     assert rows("--view", "scope", "--order-by", "name") == [("net/hidden", 4, 38.0), ("net/logits", 4, 20.0)]
+    assert rows("--view", "code") == [("net.py:7 (call)", 4, 38.0), ("(none)", 4, 20.0)]
     assert [name for name, _, _ in rows("--min-micros", "10")] == [
         "net/hidden/MatMul:MatMul",
         "net/logits/MatMul:MatMul",

@@ -215,6 +215,7 @@ def test_a_rule_of_every_value_names_the_value_that_breaks_it() -> None:
     assert "carrier is AA" in verdict.reasons[0]
 
 
+@pytest.mark.covers("eco-tfma")
 @each_row(
     ("of", "sentence"),
     [

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from services.serving.front.core import Front
 from services.serving.front.request_counts import cumulative
 from services.serving.wire.replica_state import VersionState
-from services.serving.wire.work import BATCH_SIZE_BUCKETS, SECONDS_BUCKETS
+from services.serving.wire.work import BATCH_SIZE_BUCKETS, DEPTH_BUCKETS, SECONDS_BUCKETS
 
 _QUEUE = ("model", "target")
 _VERSION = ("model", "version")
@@ -60,6 +60,11 @@ class FrontMetrics(Collector):
         depth = GaugeMetricFamily(
             "headrace_serving_queue_requests", "Requests in a queue, waiting and running, of all fronts", labels=_QUEUE
         )
+        depths = HistogramMetricFamily(
+            "headrace_serving_queue_depth",
+            "Requests in a queue, as it was seen four times a second",
+            labels=_QUEUE,
+        )
         in_flight = GaugeMetricFamily(
             "headrace_serving_in_flight", "Requests that this front has open at a queue", labels=_QUEUE
         )
@@ -81,10 +86,12 @@ class FrontMetrics(Collector):
             for principal, count in tuple(load.of_principals.items()):
                 of_principals.add_metric([model, target, principal], count)
             depth.add_metric([model, target], route.queue.depth)
+            seen = cumulative(DEPTH_BUCKETS, route.queue.depth_counts)
+            depths.add_metric([model, target], seen, route.queue.depth_sum)
             in_flight.add_metric([model, target], load.open_count)
             if load.rate is not None:
                 rate.add_metric([model, target], load.rate)
-        yield from (depth, in_flight, rate, of_principals, waiting)
+        yield from (depth, depths, in_flight, rate, of_principals, waiting)
 
     def _refusals(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(

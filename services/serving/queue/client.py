@@ -6,6 +6,7 @@ Two connections: one writes requests, the other waits at this front's reply list
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from services.serving.queue.redis_connection import RedisConnection, Reply, conn
 from services.serving.queue.scripts import CANCEL, ENQUEUE
 from services.serving.queue.turns import Turns
 from services.serving.wire.keys import CONSUMER_GROUP, queue_key, queue_name, replies_key, serving_key
+from services.serving.wire.work import DEPTH_BUCKETS
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class Queue:
     __slots__ = (
         "client",
         "depth",
+        "depth_counts",
+        "depth_sum",
         "fault",
         "key",
         "limit",
@@ -77,6 +81,8 @@ class Queue:
         """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
         self.depth = 0
         """Requests in the queue, waiting and running, of all fronts; as of the last tick."""
+        self.depth_counts, self.depth_sum = [0] * (len(DEPTH_BUCKETS) + 1), 0
+        """How many ticks saw a depth of each bucket, and one beyond the last; the sum of these depths."""
         self.fault = ""
         """Why Redis has no queue under the key, as of the last tick; empty: it has, or nothing was written yet."""
         self.refusal = ""
@@ -285,6 +291,8 @@ class QueueClient:
         before = queue.fault
         if isinstance(reply, int):
             queue.depth, queue.fault = reply, ""
+            queue.depth_counts[bisect_left(DEPTH_BUCKETS, reply)] += 1
+            queue.depth_sum += reply
         else:
             queue.fault = f"Redis has no queue under {queue.key.decode()}: {_shown(reply)}"
         if queue.fault != before:

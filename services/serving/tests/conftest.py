@@ -67,14 +67,17 @@ def _write_models(module: str, directory: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    """One zygote for all tests that need runners; it takes seconds to import TensorFlow.
-
-    It finds examples/lookup as if that were installed.
-    """
+def path_with_lookup(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PYTHONPATH with which a process finds examples/lookup as if that were installed."""
     installed = _as_if_installed(_LOOKUP, tmp_path_factory.mktemp("site"))
+    return f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+
+
+@pytest.fixture(scope="session")
+def zygote(path_with_lookup: str) -> Iterator[Zygote]:
+    """One zygote for all tests that need runners; it takes seconds to import TensorFlow. It finds examples/lookup."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("PYTHONPATH", path_with_lookup)
         started = Zygote()
     yield started
     started.stop()

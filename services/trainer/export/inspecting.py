@@ -1,9 +1,12 @@
 """What can be said of a model only with TensorFlow: `python -m services.trainer.export.inspecting WHAT IN OUT`.
 
     pbtxt FOLDER FILE        a SavedModel's saved_model.pb as text, from which the same bytes can be read again
-    flops FOLDER FILE        {"flops": {signature: multiplications and additions for one row}, "reasons": {...}}
+    flops FOLDER FILE        {"flops": {signature: multiplications and additions for one row}, "flops_by_scope":
+                             {signature: {scope: count}}, "reasons": {...}}
+    pb FOLDER FILE           a SavedModel's saved_model.pbtxt as saved_model.pb
     checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
-                             model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE
+                             model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE; and the folder's text file
+                             `checkpoint`, which names it the newest
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
@@ -16,8 +19,10 @@ The command line runs it as a process: it has no TensorFlow itself.
 
 import json
 import os
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,17 +47,23 @@ def pbtxt(source: Path, target: Path) -> None:
     target.write_text(text)
 
 
+def pb(source: Path, target: Path) -> None:
+    text = (source / "saved_model.pbtxt").read_text()
+    target.write_bytes(text_format.Parse(text, saved_model_pb2.SavedModel()).SerializeToString(deterministic=True))
+
+
 def flops(source: Path, target: Path) -> None:
     """Counted by TensorFlow's profiler on the graph of each signature, with one row in every input."""
     loaded = tf.saved_model.load(str(source))
-    counted: dict[str, int] = {}
+    counted: dict[str, dict[str, int]] = {}
     reasons: dict[str, str] = {}
     for name, signature in loaded.signatures.items():
         try:
             counted[name] = _flops_of(signature)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             reasons[name] = " ".join(str(error).split())[:300]
-    target.write_text(json.dumps({"flops": counted, "reasons": reasons}))
+    sums = {name: sum(scopes.values()) for name, scopes in counted.items()}
+    target.write_text(json.dumps({"flops": sums, "flops_by_scope": counted, "reasons": reasons}))
 
 
 def graph(source: Path, target: Path) -> None:
@@ -72,6 +83,10 @@ def graph(source: Path, target: Path) -> None:
     writer.close()
 
 
+_CALLS = re.compile(r"^(?:\w*PartitionedCall\w*/)+")
+"""Of the functions around a signature, before the scopes of its layers."""
+
+
 def _frozen(signature: Any) -> Any:
     """The signature's graph for one row, without calls of functions and without variables."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -84,13 +99,20 @@ def _frozen(signature: Any) -> Any:
     return convert_variables_to_constants_v2(one_row)
 
 
-def _flops_of(signature: Any) -> int:
+def _flops_of(signature: Any) -> dict[str, int]:
+    """By scope: layers, and what is in them."""
     frozen = _frozen(signature)
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
-        found = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
-    return int(found.total_float_ops)
+        waiting = [tf.compat.v1.profiler.profile(graph, cmd="scope", options=options.with_empty_output().build())]
+    found = Counter[str]()
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.float_ops:
+            found[_CALLS.sub("", node.name).rpartition("/")[0]] += node.float_ops
+    return dict(found)
 
 
 def checkpoint(source: Path, target: Path) -> None:
@@ -102,6 +124,7 @@ def checkpoint(source: Path, target: Path) -> None:
     for name, value in arrays.items():
         if not np.array_equal(read.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"), value):
             raise ValueError(f"{name} does not read back as it was")
+    tf.compat.v1.train.update_checkpoint_state(str(target.parent), target.name)
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,8 +163,8 @@ def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable
 
 
 _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
-    "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load, "graph": graph,
-    "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize),
+    "pbtxt": pbtxt, "pb": pb, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load,
+    "graph": graph, "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize),
     "freeze": _answered(optimizing.freeze), "tflite": _answered(tflite.describe),
     "upgrade": _answered(upgrading.upgrade),
 }  # fmt: skip

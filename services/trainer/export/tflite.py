@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import InvalidInput
+from services.trainer.export.converting import NotMadeError
 
 _TABLES = {"nnapi": Path(__file__).with_name("nnapi.tsv")}
 
@@ -39,7 +39,7 @@ def describe(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strip(source: Path, target: Path) -> int:
-    """Packs the file again without names and descriptions; how many bytes it then has.
+    """Packs the file again without names of tensors and descriptions; how many bytes it then has.
 
     Raises:
         ValueError: it does not run, or answers otherwise.
@@ -47,7 +47,9 @@ def strip(source: Path, target: Path) -> int:
     from tensorflow.lite.tools import flatbuffer_utils
 
     model = flatbuffer_utils.read_model(str(source))
+    signatures = model.signatureDefs
     flatbuffer_utils.strip_strings(model)
+    model.signatureDefs = signatures  # by which it is called and served
     packed = bytes(flatbuffer_utils.convert_object_to_bytearray(model))
     expected, got = _answers(source.read_bytes()), _answers(packed)
     if not all(np.array_equal(one, other) for one, other in zip(expected, got, strict=True)):
@@ -73,10 +75,10 @@ def coverage(target: str, operations: list[str]) -> dict[str, Any]:
     """By the dated table of the target; nothing is run on a device.
 
     Raises:
-        InvalidInput: there is no such table.
+        NotMadeError: there is no such table.
     """
     if target not in _TABLES:
-        raise InvalidInput(f"there is no table of {target}, expected {', '.join(_TABLES)}")
+        raise NotMadeError(f"there is no table of {target}, expected {', '.join(_TABLES)}")
     head, *lines = _TABLES[target].read_text().splitlines()
     levels = {name: int(level) for name, level in (line.split("\t") for line in lines)}
     return {

@@ -204,6 +204,9 @@ class Trainable(Protocol):
     tracer: Any
     """learn/tracing.py's StepTracer where some steps are to be traced, else None."""
 
+    def code_places(self) -> dict[str, str]:
+        """By operation of a step: the line of code that made it; where it has none, nothing."""
+
     def may_begin_again(self, parent: Arrays, carrying: Carrying) -> bool:
         """Whether `carry` would leave nothing of what the model holds now; so that a round from this parent begins as
         with a model built for it."""

@@ -68,6 +68,9 @@ class Boosting:
     def end_round(self) -> None:
         """Nor here."""
 
+    def code_places(self) -> dict[str, str]:
+        return {}  # no step is an operation of TensorFlow's
+
     def before_saving(self, arrays: Arrays) -> None:
         """Nor here."""
 

@@ -21,6 +21,7 @@ from services.trainer.learn.asynchronous import ServedSteps, running_of
 from services.trainer.learn.augmenting import Augmentation
 from services.trainer.learn.batches import cut_for, refuse_padding
 from services.trainer.learn.bucketing import Buckets
+from services.trainer.learn.code_places import places_of
 from services.trainer.learn.feeding import Feeding, Run
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
@@ -188,6 +189,11 @@ class Steps:
     def texts(self) -> Mapping[str, str]:
         """Of files of the version, by name."""
         return self._xla.texts
+
+    def code_places(self) -> dict[str, str]:
+        """The line of code of each operation of a step; empty where steps are taken eagerly or in a session."""
+        traced = getattr(self._compiled, "get_concrete_function", None)
+        return places_of(traced().graph) if traced else {}
 
     def note_compiled(self, examples: TrainingSet) -> None:
         """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""

@@ -154,6 +154,9 @@ class Training:
         found |= {"bucketed": self._buckets.told()} if self._buckets else {}
         return self._steps.told() | {name: told for name, told in found.items() if told}
 
+    def code_places(self) -> dict[str, str]:
+        return self._steps.code_places()
+
     @property
     def texts(self) -> Mapping[str, str]:
         return self._steps.texts

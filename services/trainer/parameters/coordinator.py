@@ -117,15 +117,11 @@ class Coordinator:
     def told(self) -> dict[str, Any]:
         """The same, which server holds what, and of tables whose rows come with each batch the most rows that a worker
         had at once; for the version's environment."""
-        placement = [
-            {"server": number, "bytes": sum(self._sizes[path] for path in paths), "variables": paths}
-            for number, paths in enumerate(self._held())
-        ]
         most = dict[str, int]()
         for path, rows in chain(*(one.get("rows", {}).items() for one in self._holding)):
             most[path] = max(rows, most.get(path, 0))
         by_row = [{"variable": path, "rows": self._rows[path], "most_held": most[path]} for path in sorted(most)]
-        return {**self.figures(), "placement": placement, "by_row": by_row}
+        return {**self.figures(), "placement": self._table(), "by_row": by_row}
 
     def place(self, taught: Mapping[str, keras.Variable], running: Mapping[str, keras.Variable]) -> None:
         """Which server holds what."""
@@ -134,8 +130,8 @@ class Coordinator:
         }
         self._rows = {path: int(one.shape[0]) for path, one in taught.items() if len(one.shape) == 2}
         self._placement = placed(self._sizes, len(self._servers), self.asked.placement)
-        for number, held in enumerate(self._held()):
-            logger.info("a parameter server holds", extra={"server": number, "variables": held})
+        for one in self._table():
+            logger.info("a parameter server holds", extra=one)
 
     def build(
         self,
@@ -191,6 +187,12 @@ class Coordinator:
         """Ends all processes."""
         for peer in [*self._workers, *self._servers]:
             end(peer)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return [
+            {"server": number, "bytes": sum(self._sizes[path] for path in paths), "variables": paths}
+            for number, paths in enumerate(self._held())
+        ]
 
     def _held(self) -> list[list[str]]:
         return [[path for path, at in self._placement.items() if at == number] for number in range(len(self._servers))]

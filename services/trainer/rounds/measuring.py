@@ -24,8 +24,8 @@ from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.rounds.window import Window
 from services.trainer.summaries import pr_curves
+from services.trainer.summaries.shown_examples import ShownExamples
 from services.trainer.summaries.statistics import RoundStatistics
-from services.trainer.summaries.worst import WorstExamples
 
 SetAside = Mapping[tuple[int, int], str]
 """(block index, row of its trained examples) to the reason."""
@@ -49,7 +49,7 @@ class Measured:
     sample: list[bytes]
     warnings: dict[str, str]
     pr_curves: dict[str, NDArray[np.float64]]
-    worst: WorstExamples
+    shown: ShownExamples
     statistics: RoundStatistics
     newest_event_time: float | None
 
@@ -95,7 +95,7 @@ def measure(
         own_of_parent = None
     tally = _Tally()
     asked = model.definition.training.summaries
-    worst = WorstExamples(model.heads, asked.worst, asked.audio)
+    shown = ShownExamples(model.heads, worst=asked.worst, samples=asked.samples, sounds=asked.audio)
     equal = EqualEvents()
     statistics = RoundStatistics(model.schema)
     labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
@@ -134,7 +134,7 @@ def measure(
         if not is_own:
             continue
         own_count = compared.count("candidate")
-        worst.add(block.held_out, block.held_out_raw, outputs, without=bad)
+        shown.add(block.held_out, block.held_out_raw, outputs, without=bad)
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
         equal.add(block)
@@ -165,7 +165,7 @@ def measure(
             for tag, data in compared.judged()
             if data.task == "binary" and data.weights.sum() > 0
         },
-        worst,
+        shown,
         statistics,
         max(tally.event_times, default=None),
     )

@@ -138,7 +138,8 @@ class RoundWork:
                 told["labels"] = trained.data.labelling.told()
             self._program.training.after_saving(_saved("result", trained.final))
             if self._tracer:
-                publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
+                training, steps = self._program.training, self._tracer.traced_steps
+                publishing.write_profile(self._assignment, output, training, self._seconds, traced_steps=steps)
         with self._stages.stage("upload"):
             files, told["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):

@@ -28,7 +28,7 @@ from services.trainer.data.dataset import Reading, places_of
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
-from services.trainer.families.port import Model
+from services.trainer.families.port import Model, Trainable
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import package_folder
 from services.trainer.learn import adapters, checkpoint, gradient_check, pruning, weights_files
@@ -140,7 +140,7 @@ def write_files(
         seen=tensorboard_events.Seen(
             [*trained.seen, *_by_step_summaries(trained)],
             measured.pr_curves,
-            [*measured.worst.summaries(), *drawings.summaries_of(measured.evaluation)],
+            [*measured.shown.summaries(), *drawings.summaries_of(measured.evaluation)],
             _hyperparameters(trained.definition),
             trial=assignment.round.round_id,
         ),
@@ -182,13 +182,17 @@ def _write_subsets(output: Path, trained: Trained) -> None:
         weights_files.write_one(output / "subsets" / f"{name}.npz", chosen)
 
 
-def write_profile(assignment: RoundAssignment, output: Path, traced_steps: int, seconds: Mapping[str, float]) -> None:
+def write_profile(
+    assignment: RoundAssignment, output: Path, training: Trainable, seconds: Mapping[str, float], *, traced_steps: int
+) -> None:
     """profile/: what was traced, as files of the version."""
     traced = Path(assignment.work_dir) / "profile"
     target = output / "profile"
     if traced.is_dir():
         shutil.copytree(traced, target)
-    profile.write(target, steps=traced_steps, first_step=assignment.profile_first, seconds=seconds)
+    profile.write(
+        target, steps=traced_steps, first_step=assignment.profile_first, seconds=seconds, places=training.code_places()
+    )
     shutil.rmtree(traced, ignore_errors=True)
 
 

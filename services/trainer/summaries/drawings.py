@@ -1,4 +1,4 @@
-"""Confusion matrices and calibration plots as images for TensorBoard, each with its numbers as its description."""
+"""Confusion matrices, calibration plots and weights as images for TensorBoard, described by their numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,6 +51,21 @@ def _plot(points: Sequence[Sequence[float]]) -> NDArray[np.uint8]:
 def _image(tag: str, pixels: NDArray[np.uint8], description: str) -> Summary:
     png = tf.io.encode_png(pixels[:, :, np.newaxis]).numpy()
     return image(tag, png, height=pixels.shape[0], width=pixels.shape[1], description=description)
+
+
+def of_weight(tag: str, values: NDArray[np.generic]) -> Summary:
+    """A kernel with a column per output; the more dimensions, the more rows."""
+    pixels = as_bytes(values.reshape(-1, values.shape[-1]))
+    return _image(tag, pixels, f"from {values.min():.6g} (black) to {values.max():.6g} (white)")
+
+
+def as_bytes(pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Spread from the smallest to the largest value, unless they are bytes already."""
+    if pixels.dtype == np.uint8:
+        return pixels.astype(np.uint8)
+    values = pixels.astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    return np.asarray(np.round((values - low) * (255.0 / (high - low) if high > low else 0.0)), np.uint8)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

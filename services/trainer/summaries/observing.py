@@ -17,12 +17,14 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, Model, Trainable, TrainingSet
 from services.trainer.summaries.debugger import DebuggerDump
+from services.trainer.summaries.drawings import of_weight
 from services.trainer.summaries.events import Curves, LiveFile, curve_summaries, histogram, scalar, thinned
 from services.trainer.summaries.taps import Taps
 
 _MOST_VARIABLES = 64
 """Of more, the largest are left out."""
 _MOST_LOOKS = 100
+_MOST_PIXELS = 65_536
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -38,6 +40,7 @@ class Observer:
         self._training = training
         asked = training.model.definition.training.summaries
         self._every, self._tap_every = asked.histograms, asked.tap_blocks if asked.taps else 0
+        self._draws_weights = asked.weight_images
         self.taps = Taps(asked, training.model.definition.name)
         self.debugger = DebuggerDump(training.model, work_dir) if asked.debugger else None
         looks = self._every or self._tap_every
@@ -106,12 +109,18 @@ class Observer:
             for kind, arrays in kinds.items()
             for name, array in _smallest(arrays).items()
         ]
+        if self._draws_weights:
+            drawn += [of_weight(f"weights/{name}", array) for name, array in _smallest(_drawable(weights)).items()]
         self._before = weights
         one = Summary(value=[*values, *(value for summary in drawn for value in summary.value)])
         return [(step, one)]
 
     def close(self) -> None:
         self._live.close()
+
+
+def _drawable(weights: Arrays) -> Arrays:
+    return {name: array for name, array in weights.items() if array.ndim > 1 and 0 < array.size <= _MOST_PIXELS}
 
 
 def _smallest(arrays: Arrays) -> Arrays:

@@ -6,7 +6,6 @@ profile/profile.json                              the table
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,10 +14,11 @@ from typing import Any
 
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
+from services.trainer.learn.code_places import LOOP
+
 _MOST_EVENTS, _MOST_NODES = 50_000, 2000
 _CALLS = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"})
 """What these take is what the operations in them take."""
-_LOOP = re.compile(r"^(?:.*/)?while/body/_\d+/while/")
 _INPUT_BOUND_SHARE = 0.5
 _PICOSECONDS = 1e6
 """In a microsecond."""
@@ -26,25 +26,30 @@ _PICOSECONDS = 1e6
 
 @dataclass(frozen=True)
 class Node:
-    """An operation of the graph: its name without the loop over batches, how often it ran, and for how long."""
+    """An operation of the graph: its name without the loop over batches, how often it ran, and for how long; and the
+    line that made it, where that is known."""
 
     name: str
     op: str
     count: int
     micros: float
+    code: str
 
 
-def write(folder: Path, *, steps: int, first_step: int, seconds: Mapping[str, float]) -> dict[str, Any]:
+def write(
+    folder: Path, *, steps: int, first_step: int, seconds: Mapping[str, float], places: Mapping[str, str]
+) -> dict[str, Any]:
     """Writes trace.json and profile.json beside what the profiler left in the folder; returns what the latter says.
 
     Args:
         steps: that were traced.
         seconds: of the whole round, by stage.
+        places: the line of code of each operation, by name.
     """
     space = XSpace()
     for path in sorted(folder.glob("plugins/profile/*/*.xplane.pb")):
         space.MergeFromString(path.read_bytes())
-    nodes = _nodes(space)
+    nodes = _nodes(space, places)
     told: dict[str, Any] = {
         "first_step": first_step,
         "steps": steps,
@@ -77,7 +82,7 @@ def advice(seconds: Mapping[str, float], nodes: list[Node], *, steps: int) -> di
     return {"bound": "compute", "advice": said + top}
 
 
-def _nodes(space: XSpace) -> list[Node]:
+def _nodes(space: XSpace, places: Mapping[str, str]) -> list[Node]:
     """The longest first."""
     counts, micros = defaultdict[tuple[str, str], int](int), defaultdict[tuple[str, str], float](float)
     for plane in space.planes:
@@ -86,10 +91,12 @@ def _nodes(space: XSpace) -> list[Node]:
                 name, colon, op = plane.event_metadata[event.metadata_id].name.rpartition(":")
                 if not colon or not op.isidentifier() or op in _CALLS or not name or name.endswith(":"):
                     continue
-                key = (_LOOP.sub("", name), op)
+                key = (LOOP.sub("", name), op)
                 counts[key] += 1
                 micros[key] += event.duration_ps / _PICOSECONDS
-    found = [Node(name, op, count, round(micros[name, op], 3)) for (name, op), count in counts.items()]
+    found = [
+        Node(name, op, count, round(micros[name, op], 3), places.get(name, "")) for (name, op), count in counts.items()
+    ]
     return sorted(found, key=lambda node: (-node.micros, node.name))
 
 

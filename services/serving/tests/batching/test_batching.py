@@ -34,6 +34,15 @@ def test_a_batch_is_padded_to_the_next_allowed_size_with_the_first_row_of_its_la
     assert (work["examples"], work["padding_rows"], work["batches"]) == (3, 1, 1)
 
 
+@pytest.mark.covers("srv-batch-inter")
+def test_rows_of_64_requests_are_one_call_for_each_full_batch() -> None:
+    model = RecordingModel()
+    replies, _ = answers_of(model, requests_of(*(rows(number) for number in range(64))), max_batch_size=20)
+    assert [len(call) for call in model.calls] == [20, 20, 20, 4]
+    assert values_of(replies) == [[[2.0 * number]] for number in range(64)]
+
+
+@pytest.mark.covers("srv-batch-inter")
 def test_a_single_request_is_padded_too_and_the_surplus_is_cut_off() -> None:
     model = RecordingModel()
     replies, _ = answers_of(model, requests_of(rows(5, 6, 7)), max_batch_size=4, allowed_batch_sizes=(4,))
@@ -49,6 +58,7 @@ def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
     assert [len(call) for call in model.calls] == [4, 1, 1]
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_a_larger_request_is_run_in_parts_or_refused_in_tensorflow_servings_words() -> None:
     model = RecordingModel()
     asked = requests_of(rows(1, 2, 3, 4, 5))
@@ -141,6 +151,7 @@ def test_the_work_of_a_signature_is_counted_per_batch() -> None:
     assert sum(work["waits"]) == 2
 
 
+@pytest.mark.covers("srv-batch-inter")
 @each_row(
     ("options", "reason"),
     [

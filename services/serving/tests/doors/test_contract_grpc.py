@@ -32,6 +32,7 @@ def stock(contract: ContractServer, warm_python: None) -> list[Any]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.covers("srv-grpc")
 @each_row("index", range(len(CALLS)))
 def test_the_stock_stubs_get_what_tensorflow_gives(contract: ContractServer, stock: list[Any], index: int) -> None:
     expected = contract.expected(index)
@@ -41,10 +42,12 @@ def test_the_stock_stubs_get_what_tensorflow_gives(contract: ContractServer, sto
         assert repr(flat) == repr(expected[name].ravel().tolist()), "equal to the last bit, NaN too"
 
 
+@pytest.mark.covers("srv-grpc")
 def test_the_stock_stubs_get_every_other_type_back(stock: list[Any]) -> None:
     assert stock[len(CALLS)] == dict.fromkeys(["float16", "bfloat16", "uint16", "complex64", "complex128"], True)
 
 
+@pytest.mark.covers("srv-classify-regress")
 def test_the_stock_stubs_classify_regress_and_do_both(stock: list[Any]) -> None:
     classified, regressed, labels, values, specs = stock[len(CALLS) + 1 :]
     assert (classified, regressed) == ([["a", 0.5], ["other", 3.0]], [1.0])
@@ -173,6 +176,7 @@ _FAULTS: list[tuple[str, Any, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covers("srv-grpc")
 @each_row(("method", "request_", "code", "words"), _FAULTS)
 def test_faults_have_their_code_and_words(
     channel: grpc.Channel, method: str, request_: Any, code: str, words: str
@@ -207,6 +211,7 @@ def test_metadata_shows_the_defaults_of_a_signature(channel: grpc.Channel, contr
     assert shown["divide_by_two"]["defaults"]["y"]["float_val"] == [2.0]
 
 
+@pytest.mark.covers("srv-grpc")
 def test_a_filter_leaves_only_the_outputs_it_names(channel: grpc.Channel) -> None:
     request = predict("sizes", ["two"], x=tensor(1, 2, 3))
     response = call(channel, "Predict", request, tfs.PredictResponse.FromString)
@@ -216,6 +221,7 @@ def test_a_filter_leaves_only_the_outputs_it_names(channel: grpc.Channel) -> Non
 _HALF = np.array(1.5, np.float16).view("u2").item()
 
 
+@pytest.mark.covers("srv-grpc")
 @each_row(
     ("signature", "given", "field", "values"),
     [

@@ -213,6 +213,7 @@ def test_without_a_name_the_signatures_are_meant_that_trained_versions_have(cont
     assert answer == {"results": [1.0, 0.2]}
 
 
+@pytest.mark.covers("srv-classify-regress")
 @each_row(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
 def test_regress_lists_values(contract: ContractServer, signature: str, expected: list[float]) -> None:
     response = contract.post("m/versions/7:regress", body(signature, examples=[{"x": 0.5}, {"x": 0.1, "k": 2}]))

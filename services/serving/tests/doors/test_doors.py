@@ -105,6 +105,7 @@ def status_over(channel: grpc.Channel, padding: str = "") -> tfserving_pb2.GetMo
     return call(request, timeout=60)
 
 
+@pytest.mark.covers("srv-flags")
 def test_rest_and_metrics_speak_tls_and_ask_for_the_clients_certificate(
     secure: StandaloneServer, client: httpx.Client, certificates: Certificates
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_prediction_goes_its_short_way_over_tls_too(
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
+@pytest.mark.covers("srv-flags")
 def test_rest_api_timeout_in_ms_ends_a_request(
     secure: StandaloneServer, client: httpx.Client, redis_beside: RedisServer
 ) -> None:
@@ -137,6 +139,7 @@ def test_rest_api_timeout_in_ms_ends_a_request(
     assert late.status_code == 504
 
 
+@pytest.mark.covers("srv-flags")
 def test_grpc_speaks_tls_and_asks_for_the_clients_certificate(
     secure: StandaloneServer, certificates: Certificates
 ) -> None:
@@ -154,6 +157,7 @@ def test_grpc_speaks_tls_and_asks_for_the_clients_certificate(
         status_over(channel)
 
 
+@pytest.mark.covers("srv-flags")
 def test_grpc_listens_on_the_unix_socket_as_well(secure: StandaloneServer) -> None:
     with grpc.insecure_channel(f"unix:{secure.socket_path}") as channel:
         assert status_over(channel).model_version_status[0].version == 3
@@ -174,6 +178,7 @@ def test_metrics_are_at_the_configured_path_with_tensorflow_servings_names_too(
     assert (refused.status_code, refused.text) == (400, f"Unexpected path: {_METRICS}?a=1. Should be {_METRICS}")
 
 
+@pytest.mark.covers("srv-flags")
 def test_without_the_flags_nothing_of_it_is_there_and_rest_may_be_off(redis_beside: RedisServer) -> None:
     plain = StandaloneServer(redis_beside.url, "--rest_api_port=0", is_stubbed=True, STUB_MANAGER_LOG=os.devnull)
     try:
@@ -239,6 +244,7 @@ def test_an_ssl_configuration_that_cannot_be_used_is_refused(tmp_path: Path, tex
         read_tls_config(path)
 
 
+@pytest.mark.covers("srv-monitoring")
 def test_a_monitoring_configuration_names_the_path(tmp_path: Path) -> None:
     path = tmp_path / "monitoring.config"
     for text, expected in (

@@ -85,7 +85,7 @@ def _by_queue(url: str, signature: str, **inputs: np.ndarray) -> float:
     return float(read_tensor(reply.outputs[0])[0])
 
 
-@pytest.mark.covers("srv-inputs")
+@pytest.mark.covers("srv-inputs", "srv-client")
 def test_one_row_has_one_score_by_every_door(server: StandaloneServer, redis_beside: RedisServer) -> None:
     x, k = np.array([_X], np.float32), np.array([_K], np.int64)
     example = np.array([_example()], object)

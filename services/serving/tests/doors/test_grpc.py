@@ -48,7 +48,7 @@ def predict(channel: grpc.Channel, **fields: Any) -> Any:
     return predict_stub(channel)(predict_request([1, 2]), **{"timeout": _TIMEOUT_SECONDS, **fields})
 
 
-@pytest.mark.covers("srv-grpc")
+@pytest.mark.covers("srv-grpc", "srv-metadata")
 def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         done = subprocess.run(
@@ -100,6 +100,7 @@ def test_an_input_that_is_optional_by_the_schema_may_be_left_out_and_metadata_sh
         assert ([dim.size for dim in default.tensor_shape.dim], list(default.int64_val)) == ([1, 2], [7, 7])
 
 
+@pytest.mark.covers("srv-grpc")
 def test_the_clients_deadline_is_the_requests_deadline(
     front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_reload_of_the_configuration_is_refused_with_the_reason(channel: grpc.
     assert "takes its models from a registry" in str(caught.value.details())
 
 
+@pytest.mark.covers("srv-metadata")
 @each_row(
     ("fields", "message"),
     [

@@ -320,6 +320,7 @@ def get(front: FrontThread, path: str, method: str = "GET") -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
+@pytest.mark.covers("srv-metadata")
 def test_status_lists_versions_and_ignores_labels(front: FrontThread) -> None:
     version_status = {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     expected = (200, {"model_version_status": [version_status]})
@@ -330,6 +331,7 @@ def test_status_lists_versions_and_ignores_labels(front: FrontThread) -> None:
     assert get(front, "/v1/models/m/versions/4") == (404, {"error": "Could not find version 4 of model m"})
 
 
+@pytest.mark.covers("srv-metadata")
 def test_metadata_shows_signatures_with_default_values_written_out(front: FrontThread) -> None:
     status, body = get(front, "/v1/models/m/metadata")
     assert status == 200

@@ -1,6 +1,7 @@
 """A server with folders and a configuration file: one process for the whole module, a model for each test."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,10 +14,12 @@ from typing import Any
 
 import grpc
 import httpx
+import numpy as np
 import orjson
 import psutil
 import pytest
 import redis
+import xgboost
 
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
@@ -44,11 +47,18 @@ class Place:
     def add(self, model: str, version: int, source: str = "") -> Path:
         return copy_version(self.saved_models / (source or f"affine/{version}"), self.base(model), version)
 
-    def entry(self, model: str, policy: str = "", **labels: int) -> str:
+    def add_file(self, model: str, version: int, name: str, content: bytes) -> None:
+        """A version of one file: aside, then renamed."""
+        aside = self.base(model) / f".{version}.partial"
+        aside.mkdir()
+        (aside / name).write_bytes(content)
+        aside.rename(self.base(model) / str(version))
+
+    def entry(self, model: str, policy: str = "", platform: str = "tensorflow", **labels: int) -> str:
         pairs = " ".join(f'version_labels {{ key: "{label}" value: {version} }}' for label, version in labels.items())
         chosen = f"model_version_policy {{ {policy} }}" if policy else ""
         base = self.base(model)
-        return f'config {{ name: "{model}" base_path: "{base}" model_platform: "tensorflow" {chosen} {pairs} }}'
+        return f'config {{ name: "{model}" base_path: "{base}" model_platform: "{platform}" {chosen} {pairs} }}'
 
     def write(self, *more: str, without: str = "", **labels: int) -> None:
         """The module's models, with labels of `every`, and more entries."""
@@ -78,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, saved_models: Path) -> Place
 
 
 @pytest.fixture(scope="module")
-def server(place: Place, redis_beside: RedisServer) -> Iterator[StandaloneServer]:
+def server(place: Place, redis_beside: RedisServer, path_with_lookup: str) -> Iterator[StandaloneServer]:
     started = StandaloneServer(
         redis_beside.url,
         f"--model_config_file={place.config}",
@@ -86,6 +96,8 @@ def server(place: Place, redis_beside: RedisServer) -> Iterator[StandaloneServer
         "--file_system_poll_wait_seconds=0.2",
         "--max_num_load_retries=1",
         "--num_load_threads=4",
+        "--tensorflow_intra_op_parallelism=2",
+        PYTHONPATH=path_with_lookup,
     )
     started.wait_ready()
     yield started
@@ -122,6 +134,7 @@ def config_page(server: StandaloneServer) -> Any:
     return server.get("/headrace/config").json()
 
 
+@pytest.mark.covers("srv-version-policy", "srv-lifecycle")
 def test_the_newest_version_is_served_the_old_one_unloaded_and_a_deleted_one_taken_back(
     server: StandaloneServer, place: Place
 ) -> None:
@@ -136,6 +149,7 @@ def test_the_newest_version_is_served_the_old_one_unloaded_and_a_deleted_one_tak
     assert server.states("latest")[2] == "END"
 
 
+@pytest.mark.covers("srv-version-policy")
 def test_the_policies_all_and_specific(server: StandaloneServer) -> None:
     server.wait_states("every", {1: "AVAILABLE", 2: "AVAILABLE", 3: "AVAILABLE"})
     assert answer_of(server, "every") == (200, [3006.0])
@@ -145,6 +159,7 @@ def test_the_policies_all_and_specific(server: StandaloneServer) -> None:
     assert "there is no version 9" in config_page(server)["problems"]["chosen"]
 
 
+@pytest.mark.covers("srv-version-policy")
 def test_labels_follow_the_configuration_and_only_to_versions_that_are_available(
     server: StandaloneServer, place: Place
 ) -> None:
@@ -163,6 +178,42 @@ def test_labels_follow_the_configuration_and_only_to_versions_that_are_available
     place.write()
     wait_until(lambda: not config_page(server)["error"], "the configuration being taken")
     assert answer_of(server, "every") == (200, [3006.0])
+
+
+@pytest.mark.covers("srv-custom-servable", "srv-xgboost")
+def test_versions_of_other_platforms_come_go_and_are_chosen_as_tensorflows_are(
+    server: StandaloneServer, place: Place
+) -> None:
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    trained = [
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, factor * rows[:, 0]), 3, verbose_eval=False)
+        for factor in (1, 2)
+    ]
+    files = {
+        "lookup": ("table.json", [json.dumps({"default": 0, "table": {"a": found}}).encode() for found in (1, 2)]),
+        "xgboost": ("model.json", [bytes(booster.save_raw("json")) for booster in trained]),
+        "tflite": ("model.tflite", [(place.saved_models / "lite.tflite").read_bytes()] * 2),
+    }
+    asked: dict[str, Any] = {"lookup": "a", "xgboost": rows[3].tolist(), "tflite": [1.0, 2.0]}
+    predicted = [booster.predict(xgboost.DMatrix(rows[3:4])).tolist() for booster in trained]
+    expected = {"lookup": [[1.0], [2.0]], "xgboost": predicted, "tflite": [[6.0], [6.0]]}
+
+    def answers(version: int) -> None:
+        for model in files:
+            server.wait_states(model, {version: "AVAILABLE"})
+            answer = server.predict(model, asked[model])
+            assert answer.headers["headrace-version"] == str(version)
+            assert answer.json()["predictions"] == pytest.approx(expected[model][version - 1])
+
+    for version in (1, 2):
+        for model, (name, contents) in files.items():
+            place.add_file(model, version, name, contents[version - 1])
+        if version == 1:
+            place.write(*(place.entry(platform, platform=platform) for platform in files))
+        answers(version)
+    place.write(*(place.entry(platform, "specific { versions: 1 }", platform=platform) for platform in files))
+    answers(1)
+    place.write()
 
 
 def test_a_half_copied_version_is_not_taken(server: StandaloneServer, place: Place) -> None:
@@ -189,6 +240,7 @@ def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_no
     place.write()
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_broken_configuration_file_keeps_the_old_state_and_shows_the_error(
     server: StandaloneServer, place: Place
 ) -> None:
@@ -205,6 +257,7 @@ def test_a_broken_configuration_file_keeps_the_old_state_and_shows_the_error(
     server.wait_states("chosen", {1: "AVAILABLE", 3: "AVAILABLE"})
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_broken_and_an_endlessly_loading_model_hold_up_nobody(server: StandaloneServer, place: Place) -> None:
     place.add("endless", 1, "endless")
     broken = place.base("broken") / "1"
@@ -225,6 +278,7 @@ def test_a_broken_and_an_endlessly_loading_model_hold_up_nobody(server: Standalo
     server.wait_states("endless", {})
 
 
+@pytest.mark.covers("perf-threads")
 def test_all_models_are_listed_with_what_each_version_costs_and_v1_stays_tensorflow_servings(
     server: StandaloneServer,
 ) -> None:
@@ -237,6 +291,7 @@ def test_all_models_are_listed_with_what_each_version_costs_and_v1_stays_tensorf
     assert version["private_bytes"] > 0
     assert version["engine"]
     assert version["options"]["batching"]["max_batch_size"] == 64
+    assert version["options"]["engine"]["intra_op_threads"] == 2
     refused = server.get("/v1/models")
     assert (refused.status_code, refused.json()) == (400, {"error": "Missing model name in request."})
     assert server.get("/v1/config").json() == {"error": "Malformed request: GET /v1/config"}
@@ -250,6 +305,7 @@ def test_queues_are_the_servers_own(server: StandaloneServer, redis_beside: Redi
     assert all(f":{server.port}/" in key for key in keys)
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, place: Place) -> None:
     place.add("added", 1)
     place.base("corrupt")

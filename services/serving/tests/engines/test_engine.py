@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("warm_python")
 
 
-@pytest.mark.covers("perf-graph-opt")
+@pytest.mark.covers("perf-graph-opt", "perf-threads")
 def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
@@ -20,5 +20,5 @@ def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     differences = json.loads(done.stdout)
-    assert len(differences) == 13
+    assert len(differences) == 14
     assert {case: text for case, text in differences.items() if text} == {}

@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.covers("srv-custom-servable")
+@pytest.mark.covers("srv-custom-servable", "srv-lifecycle")
 def test_a_lookup_table_is_served_with_batches_and_warm_up(
     start_runner: StartRunner, asker: Asker, table: Path
 ) -> None:
@@ -51,12 +51,14 @@ def test_a_lookup_table_is_served_with_batches_and_warm_up(
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[12.5, -1.0], [9.0]]
 
 
+@pytest.mark.covers("srv-custom-servable")
 def test_what_goes_wrong_in_a_platform_fails_the_load_with_its_words(start_runner: StartRunner, table: Path) -> None:
     (table / "table.json").write_text("{}")
     code, message = failure(start_runner(table, options=ModelOptions(platform="lookup")))
     assert (code, message) == (2, "platform \"lookup\" cannot load version 1: KeyError: 'table'")
 
 
+@pytest.mark.covers("srv-custom-servable")
 def test_a_platform_that_is_not_there_is_refused_with_those_that_are(start_runner: StartRunner, table: Path) -> None:
     code, message = failure(start_runner(table, options=ModelOptions(platform="spreadsheet")))
     assert code == Code.INVALID_ARGUMENT
@@ -129,6 +131,7 @@ def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(start_runner: Sta
         assert words in refusal[1]
 
 
+@pytest.mark.covers("srv-xgboost")
 def test_an_xgboost_version_without_a_model_fails(start_runner: StartRunner, tmp_path: Path) -> None:
     code, message = failure(start_runner(tmp_path, options=ModelOptions(platform="xgboost")))
     assert code == Code.FAILED_PRECONDITION
@@ -237,7 +240,7 @@ def test_a_library_that_cannot_be_loaded_fails_the_load(
     assert words in message
 
 
-@pytest.mark.covers("perf-xla", "perf-threads")
+@pytest.mark.covers("perf-xla", "perf-threads", "srv-flags")
 @pytest.mark.parametrize(
     ("options", "kind"),
     [

@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
-from services.serving.tests.support.fake_runner import FakeRunner, row_sums
+from services.serving.tests.support.fake_runner import FakeRunner, row_sums, sums_of_no_negative
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire import keys as queue_keys
@@ -372,6 +373,7 @@ def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, r
     assert served in page["queues"]
 
 
+@pytest.mark.covers("srv-monitoring")
 def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_server: RedisServer) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
@@ -401,6 +403,27 @@ def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, re
         )
     counts = [line for line in front.latency.lines() if "_count" in line]
     assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="predict",entrypoint="REST"} 1\n']
+
+
+@pytest.mark.covers("srv-monitoring")
+def test_counts_by_model_version_signature_and_status_add_up_to_what_was_asked(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    with FakeRunner(redis_server.url, sums_of_no_negative):
+        rows = [1, 2, -3, 4, -5]
+        assert [predict(front, [[row, 0]]).status_code for row in rows] == [200, 200, 400, 200, 400]
+        assert predict(front, [[1, 2]], path="/v1/models/other:predict").status_code == 404
+    scraped = plain_http.get(front.url + "/metrics", timeout=60).text
+    families = {family.name: family.samples for family in text_string_to_metric_families(scraped)}
+    counts = {
+        tuple(sample.labels[name] for name in ("model", "version", "signature", "code")): sample.value
+        for sample in families["headrace_serving_requests"]
+        if sample.name.endswith("_total")
+    }
+    answered = ("m", "3", "serving_default")
+    assert counts == {(*answered, "0"): 3.0, (*answered, "3"): 2.0, ("", "", "", "5"): 1.0}
+    timed = [sample for sample in families["headrace_serving_request_seconds"] if sample.name.endswith("_count")]
+    assert [sample.value for sample in timed if sample.value] == [3.0], "those that were answered"
 
 
 def test_threads_are_not_needed_for_many_open_requests(front: FrontThread, redis_server: RedisServer) -> None:

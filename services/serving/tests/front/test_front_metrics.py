@@ -13,7 +13,7 @@ from services.serving.front.model_info import version_json
 from services.serving.front.request_counts import ContextCounts
 from services.serving.options.model_options import BatchingOptions
 from services.serving.queue.admission import Admission, QueueLoad
-from services.serving.queue.turns import Turns
+from services.serving.queue.client import Queue
 from services.serving.tests.support.recording_model import RecordingModel, answers_of, requests_of, rows
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.replica_state import decode, encode
@@ -36,7 +36,8 @@ def text(report: dict[str, Any]) -> str:
 def _scraped(report: dict[str, Any]) -> str:
     load = QueueLoad()
     load.opened(1)
-    queue = SimpleNamespace(load=load, turns=Turns(), depth=5)
+    queue = Queue("m", "alias/production")
+    queue.load, queue.depth = load, 5
     admission = Admission(1, 10_000)
     admission.refusals["m", "too late"] = 4
     served = replica_state(version(work=report, runner_pid=7, private_bytes=23))
@@ -54,6 +55,7 @@ def _scraped(report: dict[str, Any]) -> str:
     return generate_latest(registry).decode()
 
 
+@pytest.mark.covers("srv-monitoring")
 @each_row(
     "line",
     [
@@ -115,9 +117,7 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
     versions = [replace(version(work=work), model=f"a-model-of-some-name-{number}") for number in range(10)]
     front: Any = SimpleNamespace(
         routes={
-            (one.model, "alias/production"): SimpleNamespace(
-                queue=SimpleNamespace(load=QueueLoad(), turns=Turns(), depth=0)
-            )
+            (one.model, "alias/production"): SimpleNamespace(queue=Queue(one.model, "alias/production"))
             for one in versions
         },
         admission=Admission(1, 10_000),

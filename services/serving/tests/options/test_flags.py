@@ -78,6 +78,7 @@ def test_a_flag_sets_what_it_says(line: str, expected: dict[str, Any], monkeypat
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
+@pytest.mark.covers("srv-flags")
 def test_every_supported_flag_is_among_these_and_in_the_documentation() -> None:
     tried = {word.lstrip("-").split("=")[0] for line, _ in SET for word in line.split()}
     page = flags.document()
@@ -122,6 +123,7 @@ def test_what_is_not_supported_is_refused_by_its_name_with_the_reason(line: str)
     assert flag.refusal in refused.value.message
 
 
+@pytest.mark.covers("srv-flags")
 @each_row(
     ("line", "message"),
     [
@@ -163,6 +165,7 @@ def run_serving(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.covers("srv-flags")
 def test_a_process_with_a_wrong_command_line_or_file_ends_with_2_and_a_sentence(tmp_path: Path) -> None:
     done = run_serving("--rest_api_num_threads=4")
     assert (done.returncode, "--rest_api_num_threads=4 is not supported" in done.stderr) == (2, True)

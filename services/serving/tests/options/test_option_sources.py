@@ -35,6 +35,7 @@ def write_own(version: Path, content: object) -> None:
     (version / "assets.extra/headrace_serving.json").write_text(json.dumps(content))
 
 
+@pytest.mark.covers("perf-graph-opt")
 def test_settings_and_flags_are_the_defaults() -> None:
     options = options_of(max_batch_size=8, batch_timeout_micros=5, intra_op_threads=2, inter_op_threads=3,
                          enable_xla=True, engine="auto", enable_model_warmup=False,

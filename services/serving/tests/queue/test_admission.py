@@ -249,6 +249,7 @@ def submit_here(front: FrontThread, on_reply: OnReply) -> bytes:
     return core.submit(core.resolve("m"), request, on_reply)
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(
     front: FrontThread, redis_server: RedisServer
 ) -> None:
@@ -348,6 +349,7 @@ def test_an_expired_request_leaves_the_queue_unrun(redis_server: RedisServer) ->
         assert Asker(redis_server.url, "m").queue_length() == 0
 
 
+@pytest.mark.covers("srv-monitoring")
 def test_depths_of_queues_are_sampled(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front, held_back(redis_server):
         codes: list[tuple[int, str]] = []
@@ -355,3 +357,7 @@ def test_depths_of_queues_are_sampled(redis_server: RedisServer) -> None:
         queue = front.front.resolve("m").queue
         assert queue.key == queue_key("m", "alias/production")
         wait_until(lambda: queue.depth == 1)
+        metrics = plain_http.get(front.url + "/metrics", timeout=60).text
+        buckets = re.findall(r'queue_depth_bucket{le="([01])",.*target="alias/production"} (.*)', metrics)
+        empty, one = (float(seen) for _, seen in sorted(buckets))
+        assert one > empty, "ticks that saw a request in the queue, beside those that saw none"

@@ -135,6 +135,7 @@ def test_a_reload_that_another_one_undoes_is_answered(start: Callable[..., Sourc
     assert "b: it was taken out of the configuration" in first.message
 
 
+@pytest.mark.covers("srv-version-policy")
 def test_a_label_points_at_what_is_available_unless_new_labels_may_point_anywhere(
     start: Callable[..., Source], tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_label_points_at_what_is_available_unless_new_labels_may_point_anywher
     assert free.wanted.models["a"] == {"stable": 6}
 
 
+@pytest.mark.covers("srv-version-policy")
 def test_labels_at_the_start_need_leave(tmp_path: Path) -> None:
     config = two(tmp_path, stable=1)
     check_first_labels(config, allow_unavailable=True)
@@ -160,6 +162,7 @@ def test_labels_at_the_start_need_leave(tmp_path: Path) -> None:
         check_first_labels(config, allow_unavailable=False)
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_the_file_wins_again_when_it_changes_and_a_broken_one_is_shown(
     start: Callable[..., Source], tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_graph_without_variables_is_whole_by_itself_and_so_is_any_file_of_anot
     assert what_is_missing(version, platform="lookup_table") == ""
 
 
+@pytest.mark.covers("srv-lifecycle")
 def test_versions_come_and_go(start: Callable[[float], Watcher], tmp_path: Path) -> None:
     watcher = start(0.1)
     watcher.watch.watch({"m": ConfiguredModel("m", tmp_path)})

@@ -38,6 +38,7 @@ def has_new_runner(old_pid: int, state: ReplicaState) -> bool:
     return state.versions[0].runner_pid not in (0, old_pid)
 
 
+@pytest.mark.covers("srv-lifecycle")
 def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_process_ends(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
     wait_until(lambda: not is_running(pid), "the runner's end")
 
 
+@pytest.mark.covers("srv-lifecycle")
 def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def _answer(server: StandaloneServer, number: int) -> list[float]:
     return list(response.json()["predictions"])
 
 
-@pytest.mark.covers("srv-multi-model")
+@pytest.mark.covers("srv-multi-model", "srv-lifecycle")
 def test_a_model_is_loaded_when_it_is_asked_and_not_before(server: StandaloneServer) -> None:
     assert _memory(server)["loaded"] == []
     assert server.states("m0") == {1: "START"}, "TensorFlow Serving's word for what is not loaded yet"

@@ -19,6 +19,7 @@ def play() -> Iterator[Callable[..., Played]]:
         yield begin
 
 
+@pytest.mark.covers("srv-lifecycle", "srv-flags")
 @pytest.mark.parametrize(("limit", "begun"), [(1, [7]), (2, [7, 5]), (9, [7, 5, 3])])
 def test_num_load_threads_bounds_the_loads_at_a_time_and_the_newest_is_first(
     play: Callable[..., Played], limit: int, begun: list[int]
@@ -26,8 +27,12 @@ def test_num_load_threads_bounds_the_loads_at_a_time_and_the_newest_is_first(
     played = play(parallel_loads=limit)
     played.want(3, 7, 5)
     assert played.forked == begun
+    assert played.states() == {
+        number: ServingState.LOADING if number in begun else ServingState.START for number in (3, 5, 7)
+    }
 
 
+@pytest.mark.covers("srv-flags")
 @pytest.mark.parametrize(("limit", "leaving"), [(0, 3), (1, 1), (2, 2)])
 def test_num_unload_threads_bounds_the_unloads_at_a_time(play: Callable[..., Played], limit: int, leaving: int) -> None:
     played = play(parallel_unloads=limit)
@@ -57,6 +62,7 @@ def test_max_num_load_retries_bounds_the_attempts(play: Callable[..., Played], a
     assert played.forked == [1] * attempts
 
 
+@pytest.mark.covers("srv-lifecycle")
 @pytest.mark.parametrize(("retry", "least", "most"), [(60.0, 50.0, 60.0), (None, 0.0, 0.6)])
 def test_load_retry_interval_micros_is_the_time_between_two_attempts(
     play: Callable[..., Played], retry: float | None, least: float, most: float
@@ -68,6 +74,7 @@ def test_load_retry_interval_micros_is_the_time_between_two_attempts(
     assert least - 0.6 < wait_seconds <= most
 
 
+@pytest.mark.covers("srv-lifecycle")
 def test_the_old_version_answers_until_the_new_one_can_and_the_newest_that_is_wanted_then(
     play: Callable[..., Played],
 ) -> None:

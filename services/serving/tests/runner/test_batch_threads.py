@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 
 from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
@@ -68,6 +69,7 @@ class ThreadedRunner:
         self._queue.close()
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_as_many_batches_run_at_once_as_there_are_threads(redis_server: RedisServer, asker: Asker) -> None:
     asker.enqueue(*(request(str(index).encode(), rows(index)) for index in range(6)))
     runner = ThreadedRunner(redis_server.url, MeetingModel(3), 3)

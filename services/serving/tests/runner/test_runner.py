@@ -33,10 +33,21 @@ def affine(start_runner: StartRunner, saved_models: Path) -> RunnerProcess:
     return start_runner(saved_models / "affine/1", max_batch_size=4).serve()
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_an_answer_holds_what_the_model_says_and_names_its_version(affine: RunnerProcess, asker: Asker) -> None:
     reply = asker.ask(request(b"a", rows(1, 2)))
     assert (reply.error_code, reply.version) == (0, 1)
     assert read_tensor(reply.outputs[0]).tolist() == [1001.0, 1002.0]
+
+
+@pytest.mark.covers("fmt-assets")
+def test_words_are_looked_up_in_a_versions_asset_when_their_source_is_gone(
+    start_runner: StartRunner, asker: Asker, saved_models: Path, tmp_path: Path
+) -> None:
+    assert not (saved_models / "words.txt").exists()
+    start_runner(shutil.copytree(saved_models / "lookup", tmp_path / "1")).serve()
+    reply = asker.ask(request(b"a", {"word": np.array([b"cat", b"unknown", b"ant"], object)}))
+    assert read_tensor(reply.outputs[0]).tolist() == [2, -1, 0]
 
 
 def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: RunnerProcess, asker: Asker) -> None:
@@ -217,6 +228,7 @@ def test_a_graph_that_the_single_threaded_executor_refuses_is_served_by_the_defa
     assert read_tensor(reply.outputs[0]).tolist() == [4.0]
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_a_linger_makes_one_batch_of_what_comes_within_it(
     start_runner: StartRunner, asker: Asker, saved_models: Path
 ) -> None:

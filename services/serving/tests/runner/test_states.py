@@ -89,6 +89,7 @@ def test_a_state_is_taken_beside_the_one_that_answers_and_named_by_its_answers(
     assert answer(asker, 5) == (2, expected(2, 5))
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_requests_to_two_versions_that_are_taken_at_once_are_answered_by_their_own(
     runner: RunnerProcess, asker: Asker, same_program: Path
 ) -> None:

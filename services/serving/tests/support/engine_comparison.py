@@ -105,10 +105,18 @@ def without_rewriters(directory: Path) -> str:
     return difference(ours.run("serving_default", inputs), usual.run("serving_default", inputs))
 
 
+def threads(directory: Path) -> str:
+    """Whether the threads that are asked for are those of the session."""
+    config = tensorflow_engine.load(directory, EngineOptions(intra_op_threads=3, inter_op_threads=2))._session._config
+    found = (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads, config.use_per_session_threads)
+    return "" if found == (3, 2, True) else f"the session has {found}"
+
+
 if __name__ == "__main__":
     saved_models = Path(sys.argv[1])
     results = {"compiled with XLA": xla_operations(saved_models / "network")}
     results |= {"without rewriters": without_rewriters(saved_models / "network")}
+    results |= {"threads": threads(saved_models / "network")}
     results |= {
         f"{number} {model} {signature}": compare(saved_models / model, signature, inputs)
         for number, (model, signature, inputs) in enumerate(CASES)

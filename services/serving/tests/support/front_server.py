@@ -5,6 +5,7 @@ does.
 Model m, version 3, production; its signatures:
     serving_default    x float [-1, 2] -> y float [-1], the sums of the rows
     mixed              x float, n int64, s string, each [-1] -> double, n, s, raw_bytes
+    serving_examples   examples, serialized tf.train.Examples [-1] -> y float [-1], the sum of each one's x
     grown              as serving_default, with an input k int64 [-1] that is optional by its schema
 A row that begins with -1 is refused, one with -2 kills no runner but is an INTERNAL error, one with -3 waits a second.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protos import queue_pb2
+from protos import example_pb2, queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
@@ -38,12 +39,18 @@ MIXED = Signature(
     },
 )  # fmt: skip
 
+EXAMPLES = Signature(_PREDICT, {"examples": TensorSpec("DT_STRING", (-1,))}, {"y": TensorSpec("DT_FLOAT", (-1,))})
 GROWN = dataclasses.replace(
     ROWS_OF_TWO, inputs={**ROWS_OF_TWO.inputs, "k": TensorSpec("DT_INT64", (-1,))}, optional={"k": 7}, has_schema=True
 )
 
+SIGNATURES = {"serving_default": ROWS_OF_TWO, "mixed": MIXED, "serving_examples": EXAMPLES, "grown": GROWN}
+
 
 def model(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    if request.signature == "serving_examples":
+        parsed = [example_pb2.Example.FromString(one).features.feature["x"] for one in inputs["examples"]]
+        return {"y": np.array([sum(feature.float_list.value) for feature in parsed], np.float32)}
     x = inputs["x"]
     if x.flat[0] == -1:
         raise RequestFailed(Code.INVALID_ARGUMENT, "x begins with -1")
@@ -71,7 +78,7 @@ def main() -> None:
         redis.start()
         state = replica_state(
             version(
-                signatures={"serving_default": ROWS_OF_TWO, "mixed": MIXED, "grown": GROWN},
+                signatures=SIGNATURES,
                 aliases=("production", "canary"),
             ),
             aliases={"production": 3, "canary": 3},

@@ -259,6 +259,7 @@ def save_all(directory: Path) -> None:
     vocabulary_path = directory / "words.txt"
     vocabulary_path.write_text("\n".join(WORDS))
     tf.saved_model.save(Lookup(vocabulary_path), str(directory / "lookup"))
+    vocabulary_path.unlink()
     tf.saved_model.save(Examples(), str(directory / "examples"))
     scorer = Scorer()
     tf.saved_model.save(

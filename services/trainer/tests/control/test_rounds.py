@@ -364,12 +364,15 @@ def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryCli
     assert trainer.post(path, {"by": "ada", "colour": "red"})[0] == 400
 
 
-@pytest.mark.covers("perf-tfprof")
+@pytest.mark.covers("perf-tfprof", "perf-threads")
 def test_the_next_round_can_be_asked_to_be_traced_once(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
+    trainer.environment |= {"TRAINER_INTRA_OP_THREADS": "3", "TRAINER_INTER_OP_THREADS": "2"}
     trainer.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    threads = trainer.get("/v1/status")[1]["threads"]
+    assert threads == {"intra_op": 3, "inter_op": 2, "cores": len(os.sched_getaffinity(0))}
     path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
     assert trainer.post(path, asked | {"by": "ada@there", "reason": "slow"})[0] == 202
     (job,) = registry.jobs(model=MODEL)

@@ -54,7 +54,7 @@ def trees(**sections: Any) -> dict[str, bytes]:
     return definition(**(given | sections))
 
 
-@pytest.mark.covers("est-boosted-trees")
+@pytest.mark.covers("est-boosted-trees", "srv-xgboost")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_the_export_answers_as_xgboost_predicts(case: dict[str, Any], tmp_path: Path) -> None:
     spec = parse_definition(trees(**case))

@@ -14,7 +14,7 @@ from services.trainer.families.building import build
 from services.trainer.families.model import Scorer
 from services.trainer.features.parsing import parse
 from services.trainer.tests.families.test_modules import trained_twice
-from services.trainer.tests.support.small_rounds import FEATURES, definition, serialized
+from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, serialized
 
 LISTS = Schema.from_mapping({
     "features": [
@@ -73,6 +73,23 @@ def test_it_answers_as_keras_does_over_each_list_by_itself(estimator: str, cell:
         expected.append(float((state @ variables["deep/kernel"] + variables[f"{output}/bias"])[0]))
     found = Scorer(model)(model.transformed(parse([serialized(row) for row in ROWS], LISTS.columns).raw).columns, 3)
     np.testing.assert_allclose(found[label], expected, atol=1e-5)
+
+
+@pytest.mark.covers("ex-nets")
+def test_it_learns_whether_values_rise_or_fall_where_their_sum_says_nothing(tmp_path: Path) -> None:
+    described = {
+        "features": [{"name": "prices", "dtype": "float32", "shape": [None]}],
+        "labels": [{"name": "late", "dtype": "int64"}],
+    }
+    rising = np.sort(np.random.default_rng(1).uniform(-1, 1, [150, 4])).tolist()
+    both = [one for values in rising for one in ((values, 1), (values[::-1], 0))]
+    platform = Platform(tmp_path, described, exports=False)
+    platform.append([serialized({"prices": values, "late": late}) for values, late in both])
+    training = {"batch_size": 16, "passes": 10, "optimizer": {"name": "adam", "learning_rate": 0.03}}
+    parameters = {"sequence": ["prices"], "units": [8], "cell": "gru"}
+    features = {"prices": {"type": "numeric"}}
+    platform.learn(definition(estimator="rnn_classifier", features=features, parameters=parameters, training=training))
+    assert platform.registry.versions[0].metrics["candidate"]["auc"] > 0.95, "of the sum it is a half"
 
 
 @pytest.mark.covers("ex-nets", "ckpt-resume")

@@ -64,6 +64,7 @@ class Toy:
 
 
 _SHAPES = {"kernel": (3, 2), "table": (_ROWS, 2), "bias": (2,)}
+_BYTES = {"kernel": 4 * 6, "table": 4 * 2 * _ROWS, "bias": 4 * 2, "mean": 4 * 2}
 
 
 def _variable(path: str, shape: tuple[int, ...]) -> keras.Variable:
@@ -223,10 +224,15 @@ def test_greedy_placement_evens_out_what_turns_do_not() -> None:
     assert max(sum(sizes[p] for p, at in placed(sizes, 2, "greedy").items() if at == one) for one in (0, 1)) == 101
 
 
-@pytest.mark.covers("dist-ps-async", "eco-horn")
+@pytest.mark.covers("dist-ps-async", "eco-horn", "dist-replication")
 @pytest.mark.parametrize("servers", [1, 2, 5])
-def test_every_batch_is_one_step_whoever_computes_it(tmp_path: Path, servers: int) -> None:
-    with _cluster(tmp_path, Toy(), Toy(), servers=servers) as cluster:
+def test_every_batch_is_one_step_whoever_computes_it(
+    tmp_path: Path, servers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level("INFO", "services.trainer.parameters.coordinator"),
+        _cluster(tmp_path, Toy(), Toy(), servers=servers) as cluster,
+    ):
         ran = cluster.run(20)
         _assert_equal(cluster.values(), _expected(20))
         np.testing.assert_array_equal(ran.losses[:, 0], np.arange(20))
@@ -247,12 +253,11 @@ def test_every_batch_is_one_step_whoever_computes_it(tmp_path: Path, servers: in
         told = cluster.coordinator.told()
         assert (told["updates"], told["workers"], sum(told["batches_by_worker"])) == (40, 2, 40)
         assert told["staleness"]["max"] >= 0
-        assert sorted(path for one in told["placement"] for path in one["variables"]) == [
-            "bias",
-            "kernel",
-            "mean",
-            "table",
-        ]
+        assert sorted(path for one in told["placement"] for path in one["variables"]) == [*sorted(_BYTES)]
+        for one in told["placement"]:
+            assert one["bytes"] == sum(_BYTES[path] for path in one["variables"])
+        logged = [record for record in caplog.records if record.message == "a parameter server holds"]
+        assert [{name: vars(record)[name] for name in told["placement"][0]} for record in logged] == told["placement"]
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
@@ -447,6 +452,7 @@ def test_without_any_worker_or_server_the_attempt_ends_with_a_sentence(tmp_path:
             cluster.run(3)
 
 
+@pytest.mark.covers("dist-replication")
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [

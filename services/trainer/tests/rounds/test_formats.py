@@ -50,7 +50,7 @@ def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path
     assert np.isfinite(told["onnx"]["metric"]["value"])
 
 
-@pytest.mark.covers("fmt-tflite")
+@pytest.mark.covers("fmt-tflite", "perf-ptq")
 @pytest.mark.timeout(300)
 def test_formats_are_held_against_learned_events_where_none_is_held_out_and_that_is_said(tmp_path: Path) -> None:
     platform = Platform(tmp_path).append(events(40))

@@ -1,14 +1,19 @@
 """A traced round: what is kept of it, what it is told to be bound by, and that nothing else changes."""
 
+import importlib.util
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
+from services.trainer.families.package_name import PACKAGE_PREFIX
+from services.trainer.learn.code_places import places_of
 from services.trainer.protocol.messages import Done
 from services.trainer.summaries import profile
 from services.trainer.tests.support.small_rounds import Platform, definition, events
@@ -33,6 +38,7 @@ def test_the_steps_of_the_window_are_traced_and_no_bit_depends_on_it(tmp_path: P
     by_name = {(node["name"], node["op"]): node for node in told["nodes"]}
     product = next(node for (name, op), node in by_name.items() if op.endswith("MatMul") and "hidden_0" in name)
     assert product["count"] % 3 == 0, "as often in each step"
+    assert re.fullmatch(r"services/trainer/families/.+\.py:\d+ \(\w+\)", product["code"])
     (xplane,) = folder_of(traced).glob("plugins/profile/*/*.xplane.pb")
     marks = [
         event
@@ -60,6 +66,37 @@ class SlowLog:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+
+_NET = """
+import tensorflow as tf
+
+def half(x):
+    return x / 2.0
+
+def loop(x):
+    return tf.while_loop(lambda x: tf.reduce_sum(x) > 1.0, lambda x: [half(x) - 0.1], [x])[0] * 3.0
+"""
+
+
+@pytest.mark.covers("perf-tfprof")
+def test_each_operation_is_told_with_the_line_of_the_definition_that_made_it(tmp_path: Path) -> None:
+    path = tmp_path / f"{PACKAGE_PREFIX}1" / "net.py"
+    path.parent.mkdir()
+    path.write_text(_NET)
+    spec = importlib.util.spec_from_file_location("net", path)
+    assert spec is not None
+    assert spec.loader is not None
+    net = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(net)
+    graph = tf.function(net.loop, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
+    found = places_of(graph)
+    kinds = {name.rpartition("/")[2]: place for name, place in found.items()}
+    assert (kinds["truediv"], kinds["sub"], kinds["mul"]) == (
+        "net.py:5 (half)",
+        "net.py:8 (<lambda>)",
+        "net.py:8 (loop)",
+    )
 
 
 @pytest.mark.covers("perf-tfprof")

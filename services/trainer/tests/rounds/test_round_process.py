@@ -205,6 +205,7 @@ def test_a_range_without_a_usable_example_is_refused(platform: Platform) -> None
         platform.train(platform.lease(definition()))
 
 
+@pytest.mark.covers("perf-threads")
 def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
     """The zygote forks after the import."""
     script = (
@@ -213,6 +214,16 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
         "resolve('services.trainer.rounds.process:run_round')\n"
         "from tensorflow.python.eager import context\n"
         "print(json.dumps([len(os.listdir('/proc/self/task')), context.context()._initialized]))\n"
+        "import tensorflow as tf\n"
+        "from services.trainer import determinism\n"
+        "determinism.configure(intra_op_threads=3, inter_op_threads=2)\n"
+        "tf.constant(1.0) + 1.0\n"
+        "of = tf.config.threading\n"
+        "print(json.dumps([of.get_intra_op_parallelism_threads(), of.get_inter_op_parallelism_threads()]))\n"
+        "try:\n"
+        "    determinism.configure(intra_op_threads=1, inter_op_threads=1)\n"
+        "except RuntimeError as error:\n"
+        "    print(json.dumps(str(error)))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", script],
@@ -222,4 +233,6 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
         timeout=280,
         env={"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
     )
-    assert json.loads(result.stdout) == [1, False]
+    at_first, threads, refusal = map(json.loads, result.stdout.splitlines())
+    assert (at_first, threads) == ([1, False], [3, 2])
+    assert "cannot be modified after initialization" in refusal

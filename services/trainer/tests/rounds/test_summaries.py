@@ -64,7 +64,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     for platform, summaries in (
         (plain, {"summaries": {"statistics": False, "graph": False, "projector": 0}}),
-        (watched, {"summaries": {"histograms": 2, "worst": 3}}),
+        (watched, {"summaries": {"histograms": 2, "weight_images": True, "worst": 3}}),
     ):
         platform.append(small_events(240))
         files = definition(features=WATCHED, training=asked | summaries)
@@ -92,6 +92,13 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert of_hidden == [asked["batch_size"] * sizes["hidden_0/bias"]] * 3, (
         "what each unit gives to each row of a batch"
     )
+    with np.load(tmp_path / "watched/cache/model/1/checkpoint/weights.npz") as file:
+        kernel = file["model/hidden_0/kernel"]
+    (_, (width, height, png)) = found["images"]["weights/hidden_0/kernel"][-1]
+    assert (int(height), int(width)) == kernel.shape
+    grey = (kernel - kernel.min()) / (kernel.max() - kernel.min())
+    np.testing.assert_allclose(tf.io.decode_png(png).numpy()[:, :, 0] / 255, grey, atol=0.51 / 255)
+    assert "weights/hidden_0/bias" not in found["images"], "it has one dimension"
     steps = [step for step, _ in drawn["weights/hidden_0/kernel"]]
     assert steps == sorted(set(steps))
     assert all(norm > 0 for _, norm in found["scalars"]["gradient_norm"])
@@ -164,6 +171,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
     assert "taps: activations/hiden means none of activations/" in failed.reason
 
 
+@pytest.mark.covers("tb-pr-curve")
 def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
     labels, said = np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.array([0.9, 0.75, 0.5, 0.2, 0.1])
     weights = np.array([1.0, 1.0, 2.0, 1.0, 1.0])
@@ -223,7 +231,10 @@ def test_the_worst_images_are_shown_as_images(tmp_path: Path) -> None:
     platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]}, exports=False)
     random = np.random.default_rng(5)
     labels = [{name: event(random)[name] for name in ("late", "kind", "amount")} for _ in range(60)]
-    platform.append([serialized({"picture": random.random(16).tolist(), **label}) for label in labels])
+    pictures = random.random((60, 4, 4)).astype(np.float32)
+    platform.append(
+        [serialized({"picture": one.ravel().tolist(), **label}) for one, label in zip(pictures, labels, strict=True)]
+    )
     module = """
 import keras
 
@@ -233,11 +244,18 @@ def build_model(schema, params):
 """
     files = definition(
         estimator=None, features=None, parameters=None, module="net.py", task="binary", net_py=module,
-        training={"batch_size": 8, "summaries": {"worst": 2}},
+        training={"batch_size": 8, "summaries": {"worst": 2, "samples": 3}},
     )  # fmt: skip
     platform.learn(files)
     images = of_version(platform)["images"]
     assert {tag for tag in images if tag.startswith("worst/")} == {"worst/0/picture", "worst/1/picture"}
+    assert {tag for tag in images if tag.startswith("sample/")} == {f"sample/{place}/picture" for place in range(3)}
+    low, high = (extreme(axis=(1, 2), keepdims=True) for extreme in (pictures.min, pictures.max))
+    drawn = np.round((pictures.astype(np.float64) - low) / (high - low) * 255)
+    shown = [tf.io.decode_png(images[f"sample/{place}/picture"][0][1][2]).numpy()[:, :, 0] for place in range(3)]
+    places = [int(np.abs(drawn - one).max(axis=(1, 2)).argmin()) for one in shown]
+    assert places == sorted(set(places)), "in the log's order"
+    np.testing.assert_allclose(drawn[places], shown, atol=1)
     ((_, (width, height, png)),) = images["worst/0/picture"]
     assert (width, height, png[:4]) == (b"4", b"4", b"\x89PNG")
 
@@ -267,8 +285,9 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
     for wrong, words in (({"pcn": 4000}, "is no feature of the stream"), ({"pcm": 0}, "1 to 192000")):
         with pytest.raises(InvalidInput, match=words):
             parse_summaries({"worst": 2, "audio": wrong}).check_against_schema(schema)
-    with pytest.raises(InvalidInput, match="say how many"):
-        parse_summaries({"audio": {"pcm": 4000}})
+    for alone, words in (({"audio": {"pcm": 4000}}, "say how many"), ({"weight_images": True}, "say after how many")):
+        with pytest.raises(InvalidInput, match=words):
+            parse_summaries(alone)
 
 
 @pytest.mark.parametrize(

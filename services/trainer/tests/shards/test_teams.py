@@ -35,7 +35,7 @@ def test_processes_compared_with_one_say_what_a_step_took_each_way_and_change_no
     assert min(told["step_seconds"], told["alone_step_seconds"]) > 0
 
 
-@pytest.mark.covers("dist-mirrored")
+@pytest.mark.covers("dist-mirrored", "dist-replication")
 def test_each_device_computes_its_shard_and_sums_are_formed_where_they_are_asked_for(teams: Teams) -> None:
     """Four shards are added as (0 + 1) + (2 + 3); on which devices is read from the graph that TensorFlow runs."""
     shards = {"shards": 4}

@@ -84,7 +84,7 @@ def write_version(folder: Path) -> None:
     events.write_events(folder, CURVES, {"candidate": {"auc": 0.75}}, wall_time=1000.0, seen=seen)
 
 
-@pytest.mark.covers("tb-serve", "tb-graph", "tb-projector")
+@pytest.mark.covers("tb-serve", "tb-graph", "tb-projector", "tb-scalar-hist", "tb-pr-curve")
 @pytest.mark.usefixtures("warm_python")
 def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Doors, tmp_path: Path) -> None:
     platform = Platform(tmp_path / "platform").append(small_events(240))

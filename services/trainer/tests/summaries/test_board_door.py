@@ -37,6 +37,7 @@ def _basic(token: str) -> str:
     return "Basic " + base64.b64encode(f"anybody:{token}".encode()).decode()
 
 
+@pytest.mark.covers("tb-serve")
 @pytest.mark.parametrize("form", [lambda token: f"Bearer {token}", _basic])
 def test_who_may_view_is_shown_the_board(tmp_path: Path, form: Callable[[str], str]) -> None:
     access = access_in(tmp_path)
@@ -46,6 +47,7 @@ def test_who_may_view_is_shown_the_board(tmp_path: Path, form: Callable[[str], s
     assert answers == {"viewer": "200", "operator": "200", "predictor": "403", "nobody": "401"}
 
 
+@pytest.mark.covers("tb-serve")
 @pytest.mark.parametrize("authorization", ["", "Basic", "Basic !", "Basic " + base64.b64encode(b"\xff").decode()])
 def test_nothing_else_is_shown_it(tmp_path: Path, authorization: str) -> None:
     status, body = _asked(access_in(tmp_path), authorization)

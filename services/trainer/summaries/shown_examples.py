@@ -1,7 +1,9 @@
-"""The held-out examples on which a version errs most: what they were, what it said, and how they look."""
+"""Held-out examples: the first ones, and those on which a version errs most; what they were, what it said, and how they
+look."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.port import Outputs, TrainingSet
+from services.trainer.summaries.drawings import as_bytes
 from services.trainer.summaries.events import audio, image, text
 
 _LONGEST = 200
@@ -18,31 +21,49 @@ _CHANNELS = (1, 3, 4)
 _NO_SOUNDS: Mapping[str, int] = {}
 
 
-class WorstExamples:
-    """Keeps `limit` of them, whatever the number of examples; `sounds`: features by samples per second."""
+@dataclass(frozen=True)
+class _Shown:
+    loss: float
+    place: int
+    told: dict[str, str]
+    media: dict[str, NDArray[np.generic]]
 
-    def __init__(self, heads: tuple[BuiltHead, ...], limit: int, sounds: Mapping[str, int] = _NO_SOUNDS) -> None:
-        self._heads, self._limit, self._sounds = heads, limit, sounds
-        self._kept: list[tuple[float, int, dict[str, str], dict[str, NDArray[np.generic]]]] = []
+
+class ShownExamples:
+    """Keeps `worst` and `samples` of them, however many come. `sounds`: features by samples per second."""
+
+    def __init__(
+        self, heads: tuple[BuiltHead, ...], *, worst: int, samples: int = 0, sounds: Mapping[str, int] = _NO_SOUNDS
+    ) -> None:
+        self._heads, self._worst, self._samples, self._sounds = heads, worst, samples, sounds
+        self._kept: list[tuple[float, int, _Shown]] = []
+        self._first: list[_Shown] = []
         self._seen = 0
 
     def add(
         self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, *, without: Mapping[int, str]
     ) -> None:
         """`outputs`: of all the examples; those in `without` have none."""
-        if not self._limit or not examples.count:
+        if not self._worst + self._samples or not examples.count:
             return
+
+        def shown(row: int) -> _Shown:
+            told, media = self._told(examples, raw, outputs, row), self._media(raw, row)
+            return _Shown(float(losses[row]), self._seen + row, told, media)
+
         losses = np.zeros(examples.count)
         for head in self._heads:
             found = head.losses_of(examples.labels[head.name], tf.constant(outputs[head.name])).numpy()
             losses += head.head.weight * found * examples.weights[head.name].numpy()
         losses[[*without]] = -np.inf
         losses[~np.isfinite(losses)] = -np.inf
-        for row in np.argsort(-losses, kind="stable")[: self._limit].tolist():
-            loss, place = float(losses[row]), self._seen + row
-            if np.isfinite(loss) and (len(self._kept) < self._limit or loss > self._kept[0][0]):
-                change = heapq.heappush if len(self._kept) < self._limit else heapq.heapreplace
-                change(self._kept, (loss, -place, self._told(examples, raw, outputs, row), self._media(raw, row)))
+        answered = np.flatnonzero(np.isfinite(losses))
+        self._first += [shown(row) for row in answered[: self._samples - len(self._first)].tolist()]
+        for row in answered[np.argsort(-losses[answered], kind="stable")[: self._worst]].tolist():
+            loss, is_full = float(losses[row]), len(self._kept) == self._worst
+            if not is_full or loss > self._kept[0][0]:
+                change = heapq.heapreplace if is_full else heapq.heappush
+                change(self._kept, (loss, -self._seen - row, shown(row)))
         self._seen += examples.count
 
     def _told(self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, row: int) -> dict[str, str]:
@@ -61,34 +82,32 @@ class WorstExamples:
         return {name: raw[name][row].numpy() for name in shown}
 
     def summaries(self) -> list[Summary]:
-        """Worst first: worst/0 is a table, worst/0/<feature> an image or a sound."""
-        found: list[Summary] = []
-        for place, (loss, _, told, media) in enumerate(sorted(self._kept, reverse=True, key=lambda one: one[:2])):
-            rows = [("loss", f"{loss:.6g}"), *told.items()]
-            table = "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
-            found.append(text(f"worst/{place}", table))
-            for name, pixels in media.items():
-                if rate := self._sounds.get(name):
-                    found.append(audio(f"worst/{place}/{name}", _as_samples(pixels), samples_per_second=rate))
-                    continue
-                png = tf.io.encode_png(_as_bytes(pixels)).numpy()
-                height, width = pixels.shape[:2]
-                found.append(image(f"worst/{place}/{name}", png, height=height, width=width))
-        return found
+        """Worst first: worst/0 is a table, worst/0/FEATURE an image or sound; sample/0 in the log's order."""
+        worst = [one for _, _, one in sorted(self._kept, reverse=True, key=lambda kept: kept[:2])]
+        return [
+            summary
+            for kind, examples in (("worst", worst), ("sample", self._first))
+            for place, one in enumerate(examples)
+            for summary in self._summaries_of(f"{kind}/{place}", one)
+        ]
+
+    def _summaries_of(self, tag: str, one: _Shown) -> Iterator[Summary]:
+        rows = [("loss", f"{one.loss:.6g}"), *one.told.items()]
+        yield text(
+            tag, "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+        )
+        for name, pixels in one.media.items():
+            if rate := self._sounds.get(name):
+                yield audio(f"{tag}/{name}", _as_samples(pixels), samples_per_second=rate)
+                continue
+            png = tf.io.encode_png(as_bytes(pixels)).numpy()
+            height, width = pixels.shape[:2]
+            yield image(f"{tag}/{name}", png, height=height, width=width)
 
 
 def _is_image(values: tf.Tensor) -> bool:
     shape = values.shape
     return shape.rank == 4 and shape[3] in _CHANNELS and 1 < shape[1] * shape[2] <= _MOST_PIXELS
-
-
-def _as_bytes(pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Spread from the smallest to the largest value, unless they are bytes already."""
-    if pixels.dtype == np.uint8:
-        return pixels.astype(np.uint8)
-    values = pixels.astype(np.float64)
-    low, high = float(values.min()), float(values.max())
-    return np.asarray(np.round((values - low) * (255.0 / (high - low) if high > low else 0.0)), np.uint8)
 
 
 def _as_samples(values: NDArray[np.generic]) -> NDArray[np.int16]:

@@ -63,7 +63,7 @@ class Place:
     def write(self, *more: str, without: str = "", **labels: int) -> None:
         """The module's models, with labels of `every`, and more entries."""
         entries = [
-            self.entry(model, policy, **(labels if model == "every" else {}))
+            self.entry(model, policy, "tensorflow", **(labels if model == "every" else {}))
             for model, policy in _MODELS.items()
             if model != without
         ]

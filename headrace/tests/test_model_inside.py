@@ -14,7 +14,7 @@ from headrace.tests.answering_server import Run
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_MODELS = """
-import sys, keras, tensorflow as tf
+import sys, keras, numpy as np, tensorflow as tf
 from pathlib import Path
 from protos import tfserving_pb2, warmup_pb2
 from common.eventlog.tfrecord import frame
@@ -53,7 +53,7 @@ image = keras.Input((4, 4, 1), name="x")
 normed = keras.layers.BatchNormalization()(keras.layers.Conv2D(2, 3, use_bias=False)(image))
 network = keras.Model(image, keras.layers.ReLU()(normed))
 for number, variable in enumerate(network.weights):
-    variable.assign(tf.reshape(tf.range(1.0, tf.size(variable) + 1.0), variable.shape) / (number + 2.0))
+    variable.assign(np.arange(1.0, 1.0 + np.prod(variable.shape)).reshape(variable.shape) / (number + 2.0))
 network.export(str(target / "normed"), verbose=False)
 warm_up(target / "normed", tf.reshape(tf.range(16.0), [1, 4, 4, 1]))
 model = Model()

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
@@ -413,8 +412,7 @@ def test_counts_by_model_version_signature_and_status_add_up_to_what_was_asked(
         rows = [1, 2, -3, 4, -5]
         assert [predict(front, [[row, 0]]).status_code for row in rows] == [200, 200, 400, 200, 400]
         assert predict(front, [[1, 2]], path="/v1/models/other:predict").status_code == 404
-    scraped = plain_http.get(front.url + "/metrics", timeout=60).text
-    families = {family.name: family.samples for family in text_string_to_metric_families(scraped)}
+    families = {family.name: family.samples for family in front.counts.collect()}
     counts = {
         tuple(sample.labels[name] for name in ("model", "version", "signature", "code")): sample.value
         for sample in families["headrace_serving_requests"]

@@ -98,10 +98,10 @@ class FrontThread:
         )  # fmt: skip
         if self._state is not None:
             self.front.update(self._state)
-        counts = RequestCounts(lambda: self.front.open_count)
+        self.counts = RequestCounts(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
         self.shadow = Shadow(self.front, self.request_log.offer) if self.request_log is not None else None
-        journal = Journal(counts, self.request_log, self.latency, self._tracing, self.shadow)
+        journal = Journal(self.counts, self.request_log, self.latency, self._tracing, self.shadow)
         large = LargeMessages(self.front.limits)
         predict = RestPredict(self.front, journal, large)
         self.server = uvicorn.Server(

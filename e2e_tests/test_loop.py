@@ -1,7 +1,9 @@
 """The whole loop through its doors: events in, versions out, judged, served, and kept."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from e2e_tests.conftest import MakePlatform, MakePupil
@@ -9,6 +11,7 @@ from e2e_tests.driver import Platform
 from e2e_tests.points import ROUND_EVENTS
 from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
+from testing.s3_server import s3_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
@@ -86,12 +89,30 @@ def _kept(pupil: Pupil) -> tuple[object, ...]:
     return client.versions(model), client.aliases(model), client.streams(), client.alias_history(model)
 
 
-def test_two_platforms_on_one_machine_do_not_meet(
-    platform: Platform, make_platform: MakePlatform, tmp_path: Path
+@pytest.fixture
+def bucket(mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where a platform of the test's own keeps its files; containers do not reach a server on loopback."""
+    if mode != "local":
+        yield
+        return
+    with s3_bucket() as url:
+        monkeypatch.setenv("REGISTRY_BLOBS", f"{url}/registry")
+        yield
+        s3 = fsspec.filesystem("s3")
+        assert any(s3.size(path) > 1000 for path in s3.find(f"{url}/registry"))
+
+
+@pytest.mark.covers("fs-remote")
+def test_two_platforms_on_one_machine_do_not_meet_and_one_trains_and_serves_from_s3(
+    platform: Platform, make_platform: MakePlatform, tmp_path: Path, bucket: None
 ) -> None:
     second = make_platform(name="second")
     with second.client() as other, platform.client() as one:
-        Pupil(other, "apart", "apart").apply(tmp_path / "points")
+        pupil = Pupil(other, "apart", "apart")
+        pupil.apply(tmp_path / "points")
+        pupil.learn_version(1)
+        above, below = pupil.probabilities()
+        assert above > 0.5 > below
         assert [stream.name for stream in other.streams()] == ["apart"]
         assert "apart" not in [stream.name for stream in one.streams()]
         assert platform.grpc_port("ingest") != second.grpc_port("ingest")

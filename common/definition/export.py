@@ -30,6 +30,7 @@ class Export:
         max_difference_share: the same as a share of their span, greatest less least, over the events that were asked.
         checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
         subsets: by name, patterns of the model's variables that each version has in a file of their own.
+        assets: files of the definition that each version carries as they are.
         context: raw features that the rows of a request may share; a signature takes one row of them (inputs.py).
     """
 
@@ -41,6 +42,7 @@ class Export:
     checkpoint_shard_bytes: int = 268_435_456
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     context: tuple[str, ...] = ()
+    assets: tuple[str, ...] = ()
 
 
 def parse_export(section: object) -> Export:
@@ -55,6 +57,7 @@ def parse_export(section: object) -> Export:
         fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
         _subsets(fields.take("subsets", {})),
         fields.texts("context", (), may_be_empty=True),
+        fields.texts("assets", (), may_be_empty=True),
     )
     fields.finish()
     for name in export.formats:

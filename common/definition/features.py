@@ -105,6 +105,7 @@ class Vocabulary:
             an error: the example cannot be trained on, the prediction is refused.
         update: later rounds append new words while there is room (the default).
         forgetting: of learned words.
+        file: the definition's file that gives the words, if any.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Vocabulary:
     oov_buckets: int
     update: bool
     forgetting: Forgetting | None = None
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -282,14 +284,11 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
         min_count, update = fields.integer("min_count", 1), fields.flag("update", True)
         forgetting = read_forgetting(name, fields, update=update)
         return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update, forgetting)
-    words = (
-        _words_of_file(name, fields.text("file"), files)
-        if fields.has("file")
-        else fields.texts("words", may_be_empty=True)
-    )
+    file = fields.text("file") if fields.has("file") else ""
+    words = _words_of_file(name, file, files) if file else fields.texts("words", may_be_empty=True)
     if not words:
         raise InvalidInput(f"feature {name}: the vocabulary has no words")
-    return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False)
+    return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False, file=file)
 
 
 def _words_of_file(name: str, path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ checks definitions with this module.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.definition.batches import MIXING, check_augmentations, check_bucketing
@@ -35,7 +35,7 @@ from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluatio
 from common.definition.event_window import EventWindow, read_event_window
 from common.definition.export import Export, parse_export
 from common.definition.feature_sources import check_against_schema
-from common.definition.features import FeatureSpec, parse_features
+from common.definition.features import FeatureSpec, Text, Vocabulary, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
@@ -100,6 +100,7 @@ class Definition:
         heads: what it learns and answers, in the order of model.yaml; their names differ.
         restart: layers and tables that start anew where the parent has another definition (RESTART_FILE).
         operations: libraries of TensorFlow operations among the definition's files, for the module and its exports.
+        assets: the definition's files, by path, that each version carries: `export: assets`, and files of words.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Definition:
     live: Live | None = None
     rollout: Rollout | None = None
     event_window: EventWindow | None = None
+    assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -200,6 +202,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     triggers = parse_triggers(fields.take("triggers", {}), model=name)
     evaluation, gate, training = _measured(fields, heads, training, triggers, files, own_metrics=module is not None)
     rollout = parse_rollout(fields.take("rollout", None))
+    export = parse_export(fields.take("export", {}))
     definition = Definition(
         name=name,
         stream=stream,
@@ -215,7 +218,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         triggers=triggers,
         evaluation=evaluation,
         gate=replace(gate, canary=True) if rollout and rollout.canary else gate,
-        export=parse_export(fields.take("export", {})),
+        export=export,
         serving=parse_serving(fields.take("serving", {})),
         retention=parse_retention(fields.take("retention", {})),
         restart=_restart(files),
@@ -225,6 +228,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         live=parse_live(fields.take("live", None)),
         rollout=rollout,
         event_window=read_event_window(fields.take("event_window", None)),
+        assets=_assets(export, features, files),
     )
     fields.finish()
     _check_whole_batches(definition)
@@ -367,6 +371,17 @@ def _operations(fields: Fields, files: Mapping[str, bytes], module: str | None) 
     if libraries and not module:
         raise InvalidInput("model.yaml: operations are used by a module; an estimator has none of its own")
     return libraries
+
+
+def _assets(export: Export, features: Mapping[str, FeatureSpec], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    for path in export.assets:
+        if path not in files:
+            raise InvalidInput(
+                f"export: assets names {path!r}, expected a file of the definition: {', '.join(sorted(files))}"
+            )
+    looked_up = [one.ids if isinstance(one, Text) else one for one in features.values()]
+    words = [one.file for one in looked_up if isinstance(one, Vocabulary) and one.file]
+    return {path: files[path] for path in (*export.assets, *words)}
 
 
 def _module_parameters(section: object) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from docs.generate.markdown import bullet, page
 
@@ -127,13 +128,19 @@ def _tests() -> dict[str, set[str]]:
             text = path.read_text()
             if _MARK not in text:
                 continue
-            for name, test in _marks(ast.parse(text), path.stem):
-                tests.setdefault(name, set()).add(test)
+            module = ast.parse(text)
+            every = [f"{path.stem}::{one.name}" for one in module.body if _is_test(one)]
+            for name, place in _marks(module, path.stem):
+                tests.setdefault(name, set()).update(every if place == path.stem else [place])
     return tests
 
 
+def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+
+
 def _marks(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:
-    """Pairs of capability and test of all marks below a node."""
+    """Pairs of capability and test, or module, of all marks below a node."""
     for child in ast.iter_child_nodes(node):
         inner = f"{place}::{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else place
         if isinstance(child, ast.Call) and ast.unparse(child.func) == _MARK:

@@ -16,7 +16,7 @@ from services.trainer.families.trees.model import BOOSTER
 from testing.rows import each_row
 
 
-@pytest.mark.covers("est-boosted-trees", "ex-classic")
+@pytest.mark.covers("est-boosted-trees", "ex-classic", "est-canned-nn")
 @pytest.mark.usefixtures("warm_python")
 def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
     found = compare.results(["flights", "flights_trees"], 4000, whole=True)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
@@ -48,6 +48,7 @@ class FixedWidth:
     """Lines of 3 characters x, 1 of the word, 1 of the label; positions are byte offsets."""
 
     content_type = event_files.NDJSON
+    closed: ClassVar[list[str]] = []
 
     def __init__(self, request: SourceRequest) -> None:
         self._file = request.place.open()
@@ -65,6 +66,7 @@ class FixedWidth:
 
     def close(self) -> None:
         self._file.close()
+        self.closed.append(Path(self._file.name).name)
 
 
 class Odd(FixedWidth):
@@ -108,6 +110,7 @@ def test_a_plugins_files_are_trained_on_once_a_pass_and_the_run_ends_with_an_exp
     to.parent.make_dirs()
     result = fit(folder, "--data", str(folder / "data"), "--format", "fixed_width", "--readers", "2", "--to", str(to))
     assert result.exit_code == 0, result.output
+    assert {*FixedWidth.closed} == {"a.fix", "b.fix"}
     told = json.loads(result.stdout)
     assert (told["events"], told["trained"] + told["held_out"], told["unusable"]) == (120, 120, 0)
     assert told["steps"] == 3 * -(-told["trained"] // 20)
@@ -190,6 +193,7 @@ def replace_max(schema: Schema) -> Schema:
     return replace(schema, features=tuple(replace(feature, maximum=None) for feature in schema.features))
 
 
+@pytest.mark.covers("est-canned-nn")
 def test_few_distinct_events_teach_what_they_say(tmp_path: Path) -> None:
     """Held out by their bytes, all copies of a word with one label were out, and the model learned the other label."""
     drawn = random.Random(1)

@@ -142,7 +142,7 @@ def test_a_graph_is_rewritten_by_passes_and_answers_as_before(run: Run, models: 
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.covers("fmt-frozen")
+@pytest.mark.covers("fmt-frozen", "api-graph-control")
 @pytest.mark.timeout(300)
 def test_a_version_is_frozen_for_the_outputs_that_are_named(run: Run, models: Path, tmp_path: Path) -> None:
     found = _json(run, "freeze", str(models / "model"), "--to", str(tmp_path / "frozen"), "--output", "y")

@@ -174,6 +174,7 @@ def test_what_fills_up_lists_of_any_length_is_in_none(dtype: str, value: str | i
     assert refusal in caught.value.message
 
 
+@pytest.mark.covers("rec-parse")
 def test_all_faults_of_an_event_are_named_at_once() -> None:
     event = {name: value for name, value in EVENT.items() if name != "late"} | {"month": 0, "x": 1, "y": 2}
     with pytest.raises(InvalidInput) as caught:
@@ -214,6 +215,7 @@ def test_an_example_may_hold_any_bytes_where_no_vocabulary_says_otherwise() -> N
         ("float_list", [-math.inf], "distance is -Infinity, expected a finite number"),
     ],
 )
+@pytest.mark.covers("rec-parse")
 def test_a_bad_list_in_an_example_is_refused_in_words(kind: str, values: list[Any], sentence: str) -> None:
     example = Example.FromString(CODEC.encode(EVENT))
     feature = example.features.feature["distance"]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.counted import counted
 from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
 
@@ -83,6 +84,13 @@ def _doing(instance: Mapping[str, Any]) -> str:
         return f"{said}, worker {does.get('rank')} of {does.get('workers')}"
     if does.get("trainers"):
         said += f", leads {does.get('workers')} workers of {', '.join(map(str, does['trainers']))}"
+    if team := does.get("asynchronous"):
+        said += (
+            f", {counted(team.get('servers', 0), 'parameter server')} and {counted(team.get('workers', 0), 'worker')}"
+        )
+        said += "".join(f"; lost: {one}" for one in team.get("lost", ()))
+    elif does.get("workers", 1) > 1 and not does.get("trainers"):
+        said += f", {does['workers']} workers of this trainer"
     waits = Counter[str]()
     for member in does.get("members", ()):
         waits.update(member.get("waited_seconds", {}))

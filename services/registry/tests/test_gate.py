@@ -32,6 +32,7 @@ def _judge(
     return judge(gate, metrics=metrics, has_parent=parent is not None, held_out_count=held_out_count)
 
 
+@pytest.mark.covers("met-classification")
 @given(VALUES, VALUES, MARGINS)
 def test_a_candidate_passes_exactly_when_it_is_not_worse_than_allowed(
     candidate: float, parent: float, margin: float
@@ -50,6 +51,7 @@ def test_a_candidate_as_good_as_the_parent_always_passes(value: float, margin: f
         assert _judge(rule, value, value).decision is Decision.PROMOTE
 
 
+@pytest.mark.covers("met-classification")
 @given(VALUES, VALUES, VALUES)
 def test_bounds_hold_with_and_without_a_parent(value: float, least: float, most: float) -> None:
     least, most = sorted((least, most))

@@ -278,9 +278,14 @@ def test_the_tasks_of_a_cluster_are_listed_with_what_they_do_and_whom_they_wait_
     catalog.report(Report("a", "trainer", "a:1", 5.0, does={**does, "trainers": ["a", "b"], "members": waits}))
     catalog.report(Report("b", "trainer", "b:1", 5.0, does={**does, "helps": True, "rank": 1}))
     catalog.report(Report("c", "trainer", "c:1", 5.0, does={}))
+    catalog.report(Report("d", "trainer", "d:1", 5.0, does={**does, "round_id": "r2", "workers": 3}))
+    servers = {"servers": 1, "workers": 2, "lost": ["worker 1: ended by signal 9"]}
+    catalog.report(Report("e", "trainer", "e:1", 5.0, does={**does, "round_id": "r3", "asynchronous": servers}))
     text = seen(browser.get("/serving")).text
     assert "r1: train, leads 2 workers of a, b; waited 2.5 s for worker 1" in text
     assert "r1: train, worker 1 of 2" in text
+    assert "r2: train, 3 workers of this trainer" in text
+    assert "r3: train, 1 parameter server and 2 workers; lost: worker 1: ended by signal 9" in text
     assert "free" in text
 
 

@@ -12,6 +12,7 @@ from services.registry.catalog import Catalog
 from services.registry.tests.building import GATE, Clock, draft, lease, leased, next_plan, publish
 
 
+@pytest.mark.covers("loop-seed")
 def test_a_version_carries_its_whole_lineage(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     plan = next_plan(catalog)
@@ -113,6 +114,7 @@ def _with_file(made: VersionDraft, file: FileEntry) -> VersionDraft:
     return replace(made, files=(*made.files, file))
 
 
+@pytest.mark.covers("est-export")
 def test_an_incomplete_draft_leaves_the_round_as_it_was(catalog: Catalog) -> None:
     held, made = leased(catalog), draft(catalog)
     digest = made.files[0].digest
@@ -145,6 +147,7 @@ def test_a_metric_that_is_no_number_rejects_and_is_kept_as_it_was(catalog: Catal
     assert math.isnan(catalog.get_version("m", 1).metrics["candidate"]["auc"])
 
 
+@pytest.mark.covers("est-export")
 def test_two_trainers_that_race_to_register_make_one_version(catalog: Catalog, clock: Clock) -> None:
     catalog.plan_round(next_plan(catalog))
     first = lease(catalog, "a")

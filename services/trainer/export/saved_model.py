@@ -12,6 +12,7 @@
     assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
                         headrace_serving.json: what model.yaml says under `serving`, if anything
                         headrace_inputs.json: what the schema says of the raw inputs (common/definition/inputs.py)
+                        files/: of the definition, `export: assets` and those of vocabularies, as they are
 
 The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
 
@@ -53,6 +54,7 @@ RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 _VISIBLE = 1e-3
 """What an answer may differ by, relative and absolute, from one batch to another."""
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+ASSETS = Path("assets.extra/files")
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 
 
@@ -90,6 +92,7 @@ def export(model: Model, directory: Path) -> Any:
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
+    _write_assets(model, directory)
     return answer
 
 
@@ -161,6 +164,13 @@ def _write_inputs(model: Model, directory: Path) -> None:
     path = directory / INPUTS_PATH
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(described, sort_keys=True) + "\n")
+
+
+def _write_assets(model: Model, directory: Path) -> None:
+    for name, content in model.definition.assets.items():
+        path = directory / ASSETS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _write_serving_options(model: Model, directory: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_round_is_registered_before_the_next_one_is_planned_from_it(
     assert sum(version.events_trained for version in registry.list_versions(MODEL)) == 50
 
 
+@pytest.mark.covers("loop-recovery")
 def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: Regist
         ("crash", "RuntimeError: a fault of the trainer's own (fake_rounds.py"),
     ],
 )
+@pytest.mark.covers("loop-recovery")
 def test_three_deaths_fail_a_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events, behaviour: str, reason: str
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
     assert last_round(registry).state is RoundState.PLANNED
 
 
+@pytest.mark.covers("loop-recovery")
 def test_training_goes_on_while_the_registry_is_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
@@ -300,6 +303,7 @@ def test_training_goes_on_while_the_registry_is_away(
     assert trainer.is_training()
 
 
+@pytest.mark.covers("loop-recovery")
 def test_a_round_is_stopped_when_the_registry_stays_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
@@ -434,6 +438,7 @@ def test_a_trainer_keeps_a_secret_that_only_its_user_reads(tmp_path: Path) -> No
     assert stat.S_IMODE((tmp_path / "trainer-secret").stat().st_mode) == 0o600
 
 
+@pytest.mark.covers("loop-recovery")
 def test_trouble_pauses_a_model_longer_each_time_up_to_a_minute() -> None:
     pauses = ModelPauses()
     pauses.after_trouble("late", 100.0)

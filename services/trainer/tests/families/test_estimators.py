@@ -16,6 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import parse_definition
+from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
 from services.trainer.families.building import build
@@ -92,7 +93,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Learned
     return of_case
 
 
-@pytest.mark.covers("est-canned-nn", "est-export")
+@pytest.mark.covers("est-canned-nn", "est-export", "feat-cross", "api-layers")
 @pytest.mark.parametrize("case", CASES)
 def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callable[[str], Learned]) -> None:
     done = learned(case)
@@ -102,6 +103,8 @@ def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callabl
     inputs = {feature.name: raw[feature.name] for feature in model.inputs}
     by_features = loaded.signatures["serving_default"](**inputs)
     by_examples = loaded.signatures["serving_examples"](tf.constant(EXAMPLES))
+    again = loaded.signatures["serving_default"](**inputs)
+    assert all(np.array_equal(again[name], value) for name, value in by_features.items()), "nothing is dropped"
     assert by_features.keys() == by_examples.keys() == expected_outputs(model)
     for name, value in model.serve(raw).items():
         np.testing.assert_allclose(by_features[name], value, rtol=1e-5, atol=1e-6)
@@ -147,6 +150,7 @@ def test_classify_and_regress_answer_what_predict_answers(
         expected = served["prediction" if "prediction" in served else "probability"]
         np.testing.assert_allclose(answered["outputs"], expected, rtol=1e-5, atol=1e-6)
     saved = saved_model_pb2.SavedModel.FromString((done.saved_model / "saved_model.pb").read_bytes())
+    assert saved.meta_graphs[0].meta_info_def.stripped_default_attrs
     methods = {name: signature.method_name for name, signature in saved.meta_graphs[0].signature_def.items()}
     assert {name: methods[name].rpartition("/")[2] for name in names} == {
         name: {"classification": "classify", "regression": "regress"}[name] for name in names
@@ -165,6 +169,29 @@ def test_a_label_with_a_vocabulary_is_answered_by_its_words(tmp_path: Path) -> N
     given = tf.constant([example.SerializeToString()])
     answered = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["classification"](inputs=given)
     assert answered["classes"].numpy().tolist() == [[word.encode() for word in words]]
+
+
+@pytest.mark.covers("feat-vocab", "fmt-assets", "est-export")
+def test_a_vocabulary_file_is_an_asset_and_words_that_are_known_unknown_or_empty_have_the_rows_of_training(
+    tmp_path: Path,
+) -> None:
+    schema = Schema.from_mapping(
+        {"features": [{"name": "word", "dtype": "string"}], "labels": [{"name": "late", "dtype": "int64"}]}
+    )
+    features = {"word": {"type": "vocabulary", "file": "words.txt", "oov": "bucket"}}
+    asked: dict[str, Any] = {"features": features, "parameters": {}, "export": {"assets": ["card.md"]}}
+    files = definition(estimator="linear_classifier", **asked) | {"words.txt": b"b\na\n", "card.md": b"# A model"}
+    model = build(parse_definition(files), schema, {}, None, seed=5)
+    next(one for one in model.network.variables if one.path.endswith("word_weights")).assign([[1.0], [2.0], [4.0]])
+    export.export(model, tmp_path / "saved_model")
+    assets = {path.name: path.read_bytes() for path in (tmp_path / "saved_model" / export.ASSETS).iterdir()}
+    assert assets == {"words.txt": b"b\na\n", "card.md": b"# A model"}
+    words = tf.constant(["b", "a", "?", ""])
+    assert model.transformed({"word": words}).columns["word"].numpy().tolist() == [[0], [1], [2], [2]]
+    answered = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"](word=words)
+    assert answered["logits"].numpy().tolist() == [1.0, 2.0, 4.0, 4.0]
+    with pytest.raises(InvalidInput, match=r"export: assets names 'card.md', expected a file of the definition: model"):
+        parse_definition({name: content for name, content in files.items() if name != "card.md"})
 
 
 def _floats(value: float) -> tf.train.Feature:
@@ -228,19 +255,30 @@ def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path) -> N
 @pytest.mark.covers("feat-shared-embedding")
 def test_features_that_share_a_table_have_one_variable_and_both_move_it() -> None:
     features = {
-        "word": {"type": "hashed", "bins": 6},
-        "tags": {"type": "hashed", "bins": 6},
+        "word": {"type": "hashed", "bins": 40},
+        "tags": {"type": "hashed", "bins": 40},
         "word_vector": {"type": "embedding", "of": "word", "dimension": 2, "table": "items"},
         "tags_vector": {"type": "embedding", "of": "tags", "dimension": 2, "table": "items"},
     }
-    model, examples, _ = built(
-        {"estimator": "dnn_classifier", "features": features, "parameters": {"hidden_units": [4]}}
-    )
-    tables = [variable for variable in model.network.trainable_variables if "items" in variable.path]
-    assert [tuple(table.shape) for table in tables] == [(6, 2)]
-    before = tables[0].numpy().copy()
-    Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
-    assert (tables[0].numpy() != before).any(axis=1).sum() > 2, "the words and the tags"
+    case = {"features": features, "parameters": {"hidden_units": [4], "activation": "tanh"}}
+    moved = {}
+    for field in ("tags", "word"):
+        model, examples, _ = built(case | {"estimator": "dnn_classifier", "training": {"batch_size": len(EXAMPLES)}})
+        tables = [variable for variable in model.network.trainable_variables if "items" in variable.path]
+        assert [tuple(table.shape) for table in tables] == [(40, 2)]
+        kernel = model.network.get_layer("hidden_0").kernel
+        joined = keras.Model(model.network.inputs, model.network.get_layer("hidden_0").input)
+        equal = {name: tf.zeros_like(ids) for name, ids in examples.columns.items()}
+        one, other = np.split(np.asarray(joined(model.wiring.arranged(equal))), 2, axis=1)
+        np.testing.assert_array_equal(one, other)
+        only = np.repeat([[field == "tags"], [field == "word"]], 2, axis=0)  # the hidden layer sees this vector alone
+        kernel.assign(kernel * only)
+        before = tables[0].numpy().copy()
+        Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+        ids = np.unique(examples.columns[field])
+        moved[field] = set(np.flatnonzero((tables[0].numpy() != before).any(axis=1)).tolist())
+        assert moved[field] == set(ids[ids >= 0].tolist())
+    assert moved["tags"] != moved["word"]
 
 
 @pytest.mark.covers("feat-input-spec")

@@ -16,8 +16,9 @@ from common.images import fault_of_image
 from common.kinds import ImageKind
 from common.schema import Feature, Schema
 from protos.example_pb2 import Example, SequenceExample
+from services.trainer.families import module_inputs
 from services.trainer.features.decoding import Decoder, decoded
-from services.trainer.features.parsing import parse
+from services.trainer.features.parsing import parse, parse_in_graph
 from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt, serialized
@@ -120,6 +121,7 @@ def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     _served_alone_and_together(platform, [events[0], events[1], events[3], example(random, ids=[-1, 0, -1])])
 
 
+@pytest.mark.covers("rec-image")
 def test_a_jpeg_that_is_broken_inside_is_refused_at_the_door_where_tensorflow_refuses_it() -> None:
     """And nothing is refused that TensorFlow decodes."""
     draw = np.random.default_rng(4)
@@ -158,6 +160,25 @@ def test_an_image_is_decoded_resized_and_scaled_as_numpy_does(method: str) -> No
     np.testing.assert_allclose(found[0, :, :, 0], RESIZED[method] / 255 * 2 - 1, atol=1e-6)
 
 
+@pytest.mark.covers("rec-sequence")
+def test_steps_of_a_sequence_example_arrive_filled_up_as_tensorflow_parses_them() -> None:
+    features = Schema.from_mapping(SCHEMA).features
+    draw = np.random.default_rng(5)
+    sequences = tf.constant([in_steps(example(draw, steps=count)) for count in (1, 3, 0)])
+    spec = {"steps": tf.io.FixedLenSequenceFeature([2], tf.float32)}
+    context, lists, lengths = tf.io.parse_sequence_example(
+        sequences, {"sizes": tf.io.FixedLenFeature([2], tf.int64)}, spec
+    )
+    names = ("sizes", "steps", "steps.mask", "steps.length")
+    columns = {name: module_inputs.symbolic(Schema.from_mapping(SCHEMA), name) for name in names}
+    used = [feature for feature in features if feature.name in ("sizes", "steps")]
+    found = module_inputs.given(used, columns, parse_in_graph(sequences, features))
+    np.testing.assert_array_equal(found["steps"], lists["steps"])
+    np.testing.assert_array_equal(found["sizes"], context["sizes"])
+    assert found["steps.length"].numpy().tolist() == lengths["steps"].numpy().tolist() == [1, 3, 0]
+    assert found["steps.mask"].numpy().tolist() == [[True, False, False], [True] * 3, [False] * 3]
+
+
 def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> None:
     """0, 1 and 3 steps, and -1 and 0 among the ids: the same answer alone and beside longer lists."""
     files = platform.registry.versions[0].files
@@ -176,6 +197,10 @@ def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> Non
     for row, one in enumerate(examples):
         alone = export.signatures["serving_default"](**parse([one], features).raw)["logits"].numpy()
         np.testing.assert_allclose(alone, rows[row : row + 1], rtol=1e-5)
+    pixels = [tf.io.decode_image(one, 1).numpy()[:, :, 0] for one in together["photo"].numpy()]
+    assert together["photo"].numpy()[1].startswith(b"\xff\xd8"), "the second picture is a JPEG"
+    lossless = together | {"photo": tf.constant([png(one) for one in pixels])}
+    np.testing.assert_allclose(export.signatures["serving_default"](**lossless)["logits"], rows, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16",
@@ -212,6 +237,7 @@ def test_an_empty_feature_of_no_kind_is_absent_to_ingest_as_to_tensorflow() -> N
     assert ExampleCodec(schema).decode(given) == {"x": [2.5], "blob": [b"\xff\x00\x80"], "tags": []}
 
 
+@pytest.mark.covers("rec-raw-tensor")
 def test_tensors_of_different_shapes_are_filled_up_with_zeros_and_none_are_none() -> None:
     schema = Schema.from_mapping(
         {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": "uint8", "shape_field": "s"}},

@@ -121,7 +121,7 @@ def test_losses_of_yes_and_no_and_of_counts() -> None:
     np.testing.assert_allclose(losses(head("count"), [3.0, 0.0], z), np.exp(z) - [3 * 2.0, 0.0], rtol=1e-5)
 
 
-@pytest.mark.covers("loss-softmax", "loss-sigmoid")
+@pytest.mark.covers("loss-softmax", "loss-sigmoid", "loss-pointwise")
 @pytest.mark.parametrize(
     ("task", "loss"),
     [(task, name) for name, kind in LOSSES.items() for task in kind.tasks

@@ -266,8 +266,17 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
     assert averages
     assert all(map(is_exported, averages.values()))
     assert not any(map(is_exported, averages))
+    platform.exports = False
+    platform.append(events(20, seed=2))
+    platform.learn(module(COMPILED.replace("[0.05, 0.01]", "[0.0, 0.0]")), parent_version=1)
+    after = checkpoint.read(tmp_path / "cache" / "model" / "2").arrays
+    for path in averages:
+        np.testing.assert_array_equal(after[path], stored.arrays[path], "at a rate of 0 the weights stay")
+    for path in averages.values():
+        assert (after[path] != stored.arrays[path]).any(), "and their averages come nearer"
 
 
+@pytest.mark.covers("loss-custom")
 @pytest.mark.parametrize(
     ("source", "sections", "reason"),
     [
@@ -289,6 +298,12 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         ),
         (
             SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())\n"
+            "def loss(labels, outputs):\n    return tf.cast(tf.not_equal(outputs > 0, labels > 0), tf.float32)",
+            {},
+            "the loss depends on none of the model's trainable variables",
+        ),
+        (
+            SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())\n"
             "def loss(labels, outputs):\n    return outputs[:, tf.newaxis]",
             {},
             r"expected one loss per example, [n]",
@@ -302,6 +317,7 @@ def test_what_cannot_be_used_is_refused_with_a_sentence(
     assert reason in platform.refused(module(source, **sections))
 
 
+@pytest.mark.covers("api-keras")
 def test_a_data_file_lies_beside_its_module_and_adapt_may_assign_weights(tmp_path: Path) -> None:
     source = (
         SMALL

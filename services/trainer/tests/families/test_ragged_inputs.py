@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from common.schema import PADDING, Schema
 from services.trainer.families import module_inputs
+from services.trainer.features.parsing import parse
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt, serialized
 
 MODULE = """
 import keras
@@ -66,6 +68,29 @@ def test_lists_reach_a_module_as_it_asks_for_them(tmp_path: Path, kind: str) -> 
     ]
     np.testing.assert_array_equal(together, alone)
     assert len(set(together.tolist())) == 3
+
+
+@pytest.mark.covers("rec-parse", "rec-raw-tensor")
+def test_fixed_and_variable_lengths_are_the_tensors_that_tensorflow_parses() -> None:
+    schema = Schema.from_mapping({"features": [
+        {"name": "pair", "dtype": "float32", "shape": [2]}, {"name": "tags", "dtype": "string", "shape": [None]},
+    ]})  # fmt: skip
+    lists: list[list[str]] = [["a", "b"], [], ["c"]]
+    rows = [serialized({"pair": [float(row), 1.0], "tags": tags}) for row, tags in enumerate(lists)]
+    spec = {"pair": tf.io.FixedLenFeature([2], tf.float32), "tags": tf.io.VarLenFeature(tf.string)}
+    theirs = tf.io.parse_example(tf.constant(rows), spec)
+    assert theirs["tags"].indices.numpy().tolist() == [[0, 0], [0, 1], [2, 0]]
+    raw = parse(rows, schema.features).raw
+    np.testing.assert_array_equal(raw["pair"], theirs["pair"])
+    kinds = {kind: keras.Input((None,), dtype="string", name="tags", **{kind: True}) for kind in ("sparse", "ragged")}
+    sparse, ragged = (module_inputs.as_asked(asked, raw) for asked in kinds.values())
+    for part in ("indices", "values", "dense_shape"):
+        np.testing.assert_array_equal(getattr(sparse, part), getattr(theirs["tags"], part))
+    assert ragged.to_list() == [[word.encode() for word in tags] for tags in lists]
+    filled = module_inputs.given(schema.features[1:], {"tags": module_inputs.symbolic(schema, "tags")}, raw)
+    np.testing.assert_array_equal(filled["tags"], tf.sparse.to_dense(theirs["tags"]))
+    alone = parse(rows[2:], schema.features).raw
+    assert (alone["pair"].numpy().tolist(), alone["tags"].numpy().tolist()) == ([[2.0, 1.0]], [[b"c"]])
 
 
 def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_given_words_have_the_ids_of_their_places() -> None:
     assert (column, outside) == ([[0], [1], [2], [-1]], 1)
 
 
+@pytest.mark.covers("feat-vocab")
 def test_learned_words_come_by_count_then_by_bytes_up_to_the_limit() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "max_words": 2, "oov": "drop"}}
     examples = [example(word=word) for word in ("z", "b", "a", "z", "b", "a", "q")]
@@ -215,6 +216,7 @@ def test_rare_words_are_not_learned() -> None:
     assert transformed(features, [example(word=word) for word in ("a", "b", "b")]) == [[-1], [0], [0]]
 
 
+@pytest.mark.covers("feat-vocab")
 def test_unknown_words_share_the_buckets_after_the_words() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "bucket", "oov_buckets": 2}}
     words = ("a", *"qrstuvwxyz")

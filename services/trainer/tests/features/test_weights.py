@@ -41,7 +41,7 @@ def transform_of(name: str) -> Transform:
     return Transform(parse_features(FEATURES, {}), [name], {}, SCHEMA)
 
 
-@pytest.mark.covers("feat-weighted")
+@pytest.mark.covers("feat-weighted", "rec-parse")
 def test_ids_are_weighted_and_what_fills_lists_up_weighs_nothing() -> None:
     raw = parse(
         [example([0, 2], [0.5, 2.0]), example([], []), example([1, 7, 1], [1.0, 4.0, -0.0])], SCHEMA.features
@@ -51,6 +51,9 @@ def test_ids_are_weighted_and_what_fills_lists_up_weighs_nothing() -> None:
     columns = transform.strict(raw)
     found = Counts(3, name="c")(columns["code"], id_weights=columns["columns.weights"])
     assert found.numpy().tolist() == [[0.5, 0, 2], [0, 0, 0], [0, 1, 0]]
+    sparse = {"code": tf.io.SparseFeature("codes", "counts", tf.float32, size=3)}
+    theirs = tf.io.parse_example(tf.constant([example([0, 2], [0.5, 2.0]), example([], [])]), sparse)["code"]
+    np.testing.assert_array_equal(found[:2], tf.sparse.to_dense(theirs))
 
 
 @pytest.mark.covers("feat-weighted")

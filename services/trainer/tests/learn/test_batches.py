@@ -52,7 +52,7 @@ SGD = {"optimizer": {"name": "sgd", "learning_rate": 0.1}}
 
 
 def model_of(source: str, schema: Schema, directory: Path, **training: Any) -> BuiltModel:
-    files = module(source, label="y", task="regression", training=training | SGD)
+    files = module(source, label="y", task="regression", training=SGD | training)
     spec = parse_definition(files)
     spec.check_schema(schema)
     return build(spec, schema, {}, load_user_module(spec, files, digest="d", directory=directory), seed=5)
@@ -157,8 +157,13 @@ BRIGHT = {"name": "random_brightness", "factor": [0.1, 0.4], "value_range": [0, 
         ([{"name": "rand_augment", "value_range": [0, 1]}], lambda: [keras.layers.RandAugment((0, 1))]),
         ([{"name": "random_crop", "height": 3, "width": 3}],
          lambda: [keras.layers.RandomCrop(3, 3), keras.layers.Resizing(4, 4)]),
+        (["cut_mix"], lambda: [keras.layers.CutMix()]),
+        ([{"name": "random_rotation", "factor": 0.3}, {"name": "random_zoom", "height_factor": 0.4}],
+         lambda: [keras.layers.RandomRotation(0.3), keras.layers.RandomZoom(0.4)]),
+        ([{"name": "random_contrast", "factor": 0.5, "value_range": [0, 1]}],
+         lambda: [keras.layers.RandomContrast(0.5, (0, 1))]),
     ],
-    ids=["flip, brightness", "mix_up", "rand_augment", "random_crop"],
+    ids=["flip, brightness", "mix_up", "rand_augment", "random_crop", "cut_mix", "rotation, zoom", "contrast"],
 )  # fmt: skip
 def test_each_step_learns_what_keras_makes_of_its_images(asked: Any, layers: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(2)

@@ -89,6 +89,7 @@ def test_a_rate_of_its_own_is_the_rate_times_the_factor(optimizer: str) -> None:
         )
 
 
+@pytest.mark.covers("mode-fine-tune")
 @pytest.mark.parametrize("key", ["frozen", "learning_rates"])
 def test_a_pattern_that_means_nothing_is_refused_with_what_there_is(key: str) -> None:
     said: Any = ["hiden_0"] if key == "frozen" else {"hiden_0": 0.5}

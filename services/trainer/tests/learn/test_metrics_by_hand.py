@@ -47,6 +47,7 @@ def measured(task: str, labels: list[float], outputs: list[object]) -> dict[str,
     return part.metrics()
 
 
+@pytest.mark.covers("met-classification")
 def test_binary_metrics() -> None:
     metrics = measured("binary", [1, 0, 1, 0], [logit(0.8), logit(0.4), logit(0.3), logit(0.1)])
     assert metrics["log_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3, 0.9])), rel=1e-6)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from services.trainer.families.model import BuiltModel
+from services.trainer.families.model import BuiltModel, Scorer
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
@@ -49,6 +49,10 @@ def test_fixed_batches_have_one_shape_and_what_fills_them_up_weighs_nothing(tmp_
     assert losses[0] == pytest.approx(losses[1])
     assert parameters(plain) == pytest.approx(parameters(fixed))
     assert len(fixed.train_block(examples([1.0] * 10, [1.0] * 10), pass_index=0, block_index=1)) == 3
+    slope, bias = parameters(fixed)
+    for rows in (np.array([2.0, 5.0, -1.0]), np.arange(5.0)):
+        answered = Scorer(fixed.model)({"x": tf.constant(rows[:, np.newaxis], tf.float32)}, len(rows))["y"]
+        np.testing.assert_allclose(answered, slope * rows + bias, rtol=1e-5)
 
     model, block = built(ONE_SHAPE, tmp_path, fixed_batch=True, jit_compile=True)
     some = {name: values[:43] for name, values in block.columns.items()}
@@ -66,7 +70,7 @@ def test_fixed_batches_have_one_shape_and_what_fills_them_up_weighs_nothing(tmp_
         line(batch_size=8, shards=3, fixed_batch=True)
 
 
-@pytest.mark.covers("api-graph-control")
+@pytest.mark.covers("api-graph-control", "pipe-generator")
 def test_a_thousand_steps_add_no_trace_and_no_operation_and_two_trainings_share_nothing() -> None:
     training, other = Training(line(batch_size=2), seed=1), Training(line(batch_size=2), seed=1)
     compiled: Any = training._steps._compiled

@@ -177,6 +177,7 @@ def test_a_schedule_goes_on_from_the_restored_step() -> None:
     assert training.step == 10
 
 
+@pytest.mark.covers("opt-schedule")
 def test_a_changed_rate_keeps_the_slots() -> None:
     first = Training(line_model(name="adam", learning_rate=0.1), seed=1)
     schedule = {"schedule": "cosine", "initial": 0.1, "decay_steps": 5}

@@ -77,7 +77,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses
 
 
-@pytest.mark.covers("pipe-feed-modes", "api-exec-modes")
+@pytest.mark.covers("pipe-feed-modes", "api-exec-modes", "api-keras")
 @pytest.mark.parametrize("training", [
     {}, {"input": "feed"}, {"input": "stream"}, {"execution": "eager"}, {"execution": "eager", "input": "stream"},
     SESSION, SESSION | {"input": "feed"},

@@ -64,6 +64,7 @@ def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_
     known = first.statistics["item"].words  # type: ignore[union-attr]  # a vocabulary's statistics are words
     assert len(slots) == 2
     assert np.array_equal(first.arrays[table][: len(known)], second.arrays[table][: len(known)])
+    assert first.arrays[table].shape == second.arrays[table].shape, "a new row needs no other table"
 
     platform.exports = False
     stopped, lease = 0, platform.lease(definition(**SECTIONS), block_examples=20, parent_version=2)
@@ -77,6 +78,10 @@ def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_
     assert platform.registry.versions[3].weights_digest == whole, "stopped after every second block"
 
     loaded = tf.saved_model.load(str(platform.directory / "cache" / "model" / "3" / "saved_model"))
+    written = tf.train.load_checkpoint(str(platform.directory / "cache/model/3/saved_model/variables/variables"))
+    arrays = [written.get_tensor(name) for name in written.get_variable_to_shape_map()]
+    parts = np.concatenate([one for one in arrays if one.ndim == 2 and one.shape[1] == 3])
+    assert sorted(parts.tolist()) == sorted(stored(platform, 3).arrays[table].tolist()), "three parts of the table"
     answer = loaded.signatures["serving_default"]
     has_row = stored(platform, 3).statistics["item"].words[-1].decode()  # type: ignore[union-attr]  # as above
     learned, unknown, gone = (

@@ -55,10 +55,13 @@ def curves_of(platform: Platform) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.covers("loss-reduction-reg", "tb-events")
+@pytest.mark.covers("loss-reduction-reg", "tb-events", "opt-schedule")
 def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a_resume(tmp_path: Path) -> None:
+    rate = {"schedule": "exponential", "initial": 0.1, "decay_steps": 10, "decay_rate": 0.5}
+    optimizer = {"name": "adam", "learning_rate": rate}
     files = definition(
-        parameters={"hidden_units": [4], "l1": 0.001, "l2": 0.01}, training={"batch_size": 8, "passes": 2}
+        parameters={"hidden_units": [4], "l1": 0.001, "l2": 0.01},
+        training={"batch_size": 8, "passes": 2, "optimizer": optimizer},
     )
     whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
     for platform in (whole, resumed):
@@ -74,6 +77,7 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
     assert len(data) == len(curves["loss"])
     np.testing.assert_allclose(data + added, curves["loss"], rtol=1e-6)
     assert (added > 0).all()
+    np.testing.assert_allclose(curves["learning_rate"], 0.1 * 0.5 ** (np.arange(len(data)) / 10), rtol=1e-5)
     (version,), (other,) = whole.registry.versions, resumed.registry.versions
     training = version.metrics["training"]
     assert training == other.metrics["training"]

@@ -106,7 +106,7 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
     )
 
 
-@pytest.mark.covers("loop-global-step", "mode-warm-start")
+@pytest.mark.covers("loop-global-step", "mode-warm-start", "pipe-generator")
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:
     files = definition(features={name: FEATURES[name] for name in ("x", "pair", "word", "word_vector")})
     platform.append(events(120))
@@ -151,7 +151,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     assert versions[0].weights_digest == versions[1].weights_digest
 
 
-@pytest.mark.covers("rec-parse")
+@pytest.mark.covers("rec-parse", "pipe-generator")
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:
     features = {"x": FEATURES["x"], "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
     good = event(np.random.default_rng(5))
@@ -161,6 +161,7 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
         serialized({**good, "word": 3}),
         serialized({**good, "late": 2}),
         serialized({**good, "code": 9}),
+        serialized({**good, "pair": [1.0, 2.0, 3.0]}),
     ]
     platform.append([*events(40), *bad, *events(40, seed=9)])
     platform.train(platform.lease(definition(features=features)))
@@ -178,6 +179,8 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
     assert "x" in reasons[bad[1]]
     assert "late" in reasons[bad[3]]
     assert "code" in reasons[bad[4]]
+    assert all(part in reasons[bad[5]] for part in ("pair", "size: 3", "shape: [2]"))
+    assert [one["at"] for one in version.unusable["samples"] if "pair" in one["reason"]] == ["0:4"]
 
 
 @pytest.mark.covers("loop-monitored")

@@ -1,10 +1,14 @@
 """A round that is stopped, wherever that is, goes on from its resume point and ends in the same bits."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from common.errors import DataLoss
+from common.errors import DataLoss, Unavailable
+from common.eventlog.base import EventLog, Record
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
@@ -29,6 +33,43 @@ def test_a_round_stopped_after_every_block_ends_with_the_same_weights(tmp_path: 
     versions = [one.registry.versions[0] for one in (undisturbed, platform)]
     assert versions[0].weights_digest == versions[1].weights_digest
     assert versions[0].metrics == versions[1].metrics
+
+
+@dataclass
+class AwayOnce:
+    """What a round reads of a platform's log, which is away for once, after the first block has been trained."""
+
+    platform: Platform
+    log: EventLog
+    was_away: bool = False
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        for record in self.log.read(topic, partition, start, end):
+            if not self.was_away and self.platform.trained_blocks():
+                self.was_away = True
+                raise Unavailable("the log is away")
+            yield record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+
+@pytest.mark.covers("loop-recovery")
+def test_a_round_whose_log_was_away_goes_on_from_its_resume_point_and_ends_with_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    undisturbed, platform = (Platform(tmp_path / name, exports=False) for name in ("undisturbed", "away"))
+    for one in (undisturbed, platform):
+        one.append(events(120))
+    undisturbed.learn(definition(), block_examples=20)
+    platform.log = cast(EventLog, AwayOnce(platform, platform.log))
+    lease = platform.lease(definition(), block_examples=20)
+    with pytest.raises(Unavailable, match="the log is away"):
+        platform.train(lease, resume_interval_seconds=0.0)
+    assert 0 < len(platform.trained_blocks()) < len(undisturbed.trained_blocks())
+    assert isinstance(platform.train(platform.registry.taken_up(lease), work_dir="again"), Done)
+    assert len(platform.trained_blocks()) == len(undisturbed.trained_blocks()), "no block was trained twice"
+    assert platform.registry.versions[0].weights_digest == undisturbed.registry.versions[0].weights_digest
 
 
 @pytest.mark.covers("ckpt-save", "est-run-config", "loop-supervisor")

@@ -38,7 +38,7 @@ def model(
             "word": {"type": "vocabulary", "words": words, "oov": "drop"},
             table: {"type": "embedding", "of": "word", "dimension": 3},
         },
-        parameters={"hidden_units": [4]},
+        parameters={"hidden_units": [4], "embedding_initializer": {"name": "constant", "value": 0.25}},
         training={"batch_size": 8, "optimizer": {"name": "sgd", "learning_rate": rate}},
         **sections,
     )
@@ -72,7 +72,8 @@ def test_a_new_model_starts_from_a_version_and_rows_move_by_their_word(platform:
     second, report = trained(platform, files)
     table = "word_vector_table/table"
     np.testing.assert_array_equal(second[table][[0, 2]], first[table][[1, 0]])
-    assert (second[table][1] != first[table]).all(axis=None)
+    assert (second[table][1] == 0.25).all(), "the new word has what the initializer gives"
+    assert (first[table] != 0.25).all(axis=None)
     for path in first.keys() - {table}:
         np.testing.assert_array_equal(second[path], first[path])
     assert report["digest"] == platform.registry.versions[0].weights_digest
@@ -82,7 +83,7 @@ def test_a_new_model_starts_from_a_version_and_rows_move_by_their_word(platform:
     assert (again.missing, again.differences) == ((), ())
 
 
-@pytest.mark.covers("mode-warm-start", "mode-fine-tune")
+@pytest.mark.covers("mode-warm-start", "mode-fine-tune", "mode-pretrained-embedding")
 def test_some_variables_under_other_names_and_frozen(platform: Platform) -> None:
     first, _ = trained(platform, model(WORDS, rate=0.1))
     said = {

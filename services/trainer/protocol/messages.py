@@ -69,6 +69,8 @@ class Progress:
     pass_number: int = 0
     passes: int = 0
     """Which pass over the range it is, from 1, and of how many; 0 where it does not train."""
+    weights_from: str = ""
+    """What it starts from: "initializers", "version 3", "another version or file" (warm_start), "resume point"."""
 
 
 @dataclass(frozen=True)

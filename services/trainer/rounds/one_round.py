@@ -118,6 +118,7 @@ class RoundWork:
         self._tracer: StepTracer | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
+        self._weights_from = ""
         self.place = Place()
 
     def run(self) -> Done:
@@ -195,6 +196,7 @@ class RoundWork:
         data = data_of(self._assignment, inputs, self._input or self._log)
         self._seen_log = as_seen(self._log, self._plan, inputs)
         known = inputs.parent or inputs.source_version
+        self._weights_from = self._start_of(inputs, is_resumed=resumed is not None)
         self._carried = known.statistics_for(inputs.definition) if known else {}
         with self._stages.stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
@@ -250,6 +252,13 @@ class RoundWork:
             calibration=calibrated,
             process={},
         )
+
+    def _start_of(self, inputs: RoundInputs, *, is_resumed: bool) -> str:
+        if is_resumed:
+            return "resume point"
+        if inputs.parent:
+            return f"version {self._plan.parent_version}"
+        return "another version or file" if inputs.definition.warm_start else "initializers"
 
     def _begin(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None, *, is_warm: bool) -> RoundPace:
         """The program with the weights that training starts from."""
@@ -395,6 +404,7 @@ class RoundWork:
                 devices=memory_of_devices(),
                 pass_number=pass_index + 1,
                 passes=training.passes,
+                weights_from=self._weights_from,
             )
         )
 
@@ -432,7 +442,7 @@ class RoundWork:
     def _begin_stage(self, name: str) -> None:
         self._check_stop(name)
         done = self._pace.examples if self._pace else 0
-        self._report(Progress(name, done, None, self._points.saved_count))
+        self._report(Progress(name, done, None, self._points.saved_count, weights_from=self._weights_from))
 
 
 def _saved(kind: str, point: Checkpoint) -> Saved:

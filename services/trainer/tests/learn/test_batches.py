@@ -52,7 +52,8 @@ SGD = {"optimizer": {"name": "sgd", "learning_rate": 0.1}}
 
 
 def model_of(source: str, schema: Schema, directory: Path, **training: Any) -> BuiltModel:
-    files = module(source, label="y", task="regression", training=SGD | training)
+    asked = {key: value for key, value in (SGD | training).items() if value is not None}
+    files = module(source, label="y", task="regression", training=asked)
     spec = parse_definition(files)
     spec.check_schema(schema)
     return build(spec, schema, {}, load_user_module(spec, files, digest="d", directory=directory), seed=5)

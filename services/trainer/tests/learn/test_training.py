@@ -155,7 +155,7 @@ def test_batches_cover_a_block_and_differ_by_at_most_one(count: int) -> None:
     assert count == 0 or sizes.max() <= 8
 
 
-@pytest.mark.covers("pipe-feed-modes", "pipe-etl")
+@pytest.mark.covers("pipe-feed-modes", "pipe-etl", "loop-seed")
 def test_orders_depend_on_seed_pass_and_block_alone() -> None:
     def order(**changes: int) -> list[int]:
         arguments = {"seed": 1, "pass_index": 0, "block_index": 0, "count": 50} | changes

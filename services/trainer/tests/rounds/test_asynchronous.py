@@ -19,7 +19,7 @@ _FEATURES = b"""features:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.covers("dist-ps-async", "eco-horn", "dist-replication")
+@pytest.mark.covers("dist-ps-async", "eco-horn", "dist-replication", "dist-cluster")
 def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_worker_nothing(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:

@@ -79,8 +79,8 @@ def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_
 
     loaded = tf.saved_model.load(str(platform.directory / "cache" / "model" / "3" / "saved_model"))
     written = tf.train.load_checkpoint(str(platform.directory / "cache/model/3/saved_model/variables/variables"))
-    arrays = [written.get_tensor(name) for name in written.get_variable_to_shape_map()]
-    parts = np.concatenate([one for one in arrays if one.ndim == 2 and one.shape[1] == 3])
+    shapes = written.get_variable_to_shape_map()
+    parts = np.concatenate([written.get_tensor(name) for name, shape in shapes.items() if shape[1:] == [3]])
     assert sorted(parts.tolist()) == sorted(stored(platform, 3).arrays[table].tolist()), "three parts of the table"
     answer = loaded.signatures["serving_default"]
     has_row = stored(platform, 3).statistics["item"].words[-1].decode()  # type: ignore[union-attr]  # as above

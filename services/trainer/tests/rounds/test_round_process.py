@@ -106,13 +106,14 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
     )
 
 
-@pytest.mark.covers("loop-global-step", "mode-warm-start", "pipe-generator")
+@pytest.mark.covers("loop-global-step", "mode-warm-start", "pipe-generator", "loop-monitored")
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:
     files = definition(features={name: FEATURES[name] for name in ("x", "pair", "word", "word_vector")})
     platform.append(events(120))
     platform.train(platform.lease(files, block_examples=1000))
     platform.append(events(120, seed=2))
     platform.train(platform.lease(files, parent_version=1, block_examples=1000))
+    assert platform.trained_blocks()[-1].weights_from == "version 1"
     first, second = platform.registry.versions
     assert first.step == -(-first.events_trained // 8), "a step for each batch of 8 of the one block"
     assert second.step == first.step + -(-second.events_trained // 8)
@@ -198,6 +199,9 @@ def test_progress_counts_the_events_of_a_pass_and_names_the_pass_also_after_a_st
     assert firsts[-1] == trained
     assert told == [(number, done) for number in (1, 2, 3) for done in firsts]
     assert {one.passes for one in platform.trained_blocks()} == {3}
+    assert [one.weights_from for one in platform.trained_blocks()] == ["initializers"] * 5 + ["resume point"] * (
+        len(platform.trained_blocks()) - 5
+    )
     after = [m for m in platform.messages if isinstance(m, Progress) and m.stage in ("evaluate", "export", "register")]
     assert {one.examples_done for one in after} == {trained}
 

@@ -294,10 +294,11 @@ def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     name = column.name
     if column.elements <= {"whole", "integral", "number"} and len(column.lengths) == 1:
         return {name: {"type": "numeric", "normalize": "zscore"}}, f"{counted(min(column.lengths), 'number')}"
-    if column.elements == {"text"}:
+    if column.elements in ({"text"}, {"whole"}):
         bags = {"type": "hashed", "bins": 1000}
-        return {name: bags, f"{name}_vector": {"type": "embedding", "of": name, "dimension": 8}}, "a list of words"
-    return {}, "numbers of any count; only a Keras module can learn from them"
+        of = "words" if column.elements == {"text"} else "whole numbers, taken for ids"
+        return {name: bags, f"{name}_vector": {"type": "embedding", "of": name, "dimension": 8}}, f"a list of {of}"
+    return {}, "numbers of any count; a recurrent estimator or a Keras module learns from them"
 
 
 def _feature(column: Column) -> dict[str, Any]:

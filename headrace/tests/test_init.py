@@ -254,12 +254,15 @@ def test_amounts_in_several_currencies_are_texts_and_an_id_says_nothing(tmp_path
 
 def test_lists_keep_their_shape(tmp_path: Path) -> None:
     path = tmp_path / "lists.ndjson"
-    rows = [{"pixels": [0.5, 1.0, n], "tags": ["a"] * (n % 3), "y": n % 2} for n in range(20)]
+    rows = [
+        {"pixels": [0.5, 1.0, n], "tags": ["a"] * (n % 3), "ids": [n] * (n % 3), "steps": [0.5] * (n % 3), "y": n % 2}
+        for n in range(20)
+    ]
     path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     assert init(path, "--into", tmp_path / "lists").exit_code == 0
     schema, definition = written(tmp_path / "lists")
-    assert [feature.shape for feature in schema.features] == [(3,), (None,)]
-    assert set(definition.features) == {"pixels", "tags", "tags_vector"}
+    assert [feature.shape for feature in schema.features] == [(3,), (None,), (None,), (None,)]
+    assert set(definition.features) == {"pixels", "tags", "tags_vector", "ids", "ids_vector"}
     assert len(events(path, schema)) == 20
 
 

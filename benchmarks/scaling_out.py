@@ -30,7 +30,7 @@ _LOADS = (0.5, 0.9, 1.5, 2.5, 3.9, 5.0)
 """Of what the two replicas answer at most: for ten minutes, from one second to the next."""
 _LOAD_SECONDS = 600.0
 _INGEST_EVENTS, _PARTITION_BYTES, _EVENT_BYTES = 200_000, 10_000_000, 100
-_REPORT_SECONDS, _HEARTBEAT_SECONDS = 2.0, 2.0
+_REPORT_SECONDS, _HEARTBEAT_SECONDS = 2.0, 5.0
 _PLATFORMS = ((3, 10_000), (30, 100_000), (300, 500_000), (1_000, 1_000_000))
 """(replicas of serving, events/s)"""
 

@@ -25,6 +25,8 @@ _MAX_TEXT = 1000
 _MAX_NAME = 100
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
+_LONGEST_UNSENT_SECONDS = 6.0
+"""Of a report that says what the last one has said: the registry takes an instance for gone after 15 s."""
 COLD = "COLD"
 """The state of a version that a request has loaded: its replica has more models than its memory holds."""
 _Key = tuple[str | int, ...]
@@ -192,9 +194,17 @@ class Reporter:
         make: called in that thread; it must not wait.
     """
 
-    def __init__(self, send: Callable[[Report], float], make: Callable[[], Report], stop: Stop) -> None:
-        self._send, self._make, self._stop = send, make, stop
+    def __init__(
+        self,
+        send: Callable[[Report], float],
+        make: Callable[[], Report],
+        stop: Stop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._make, self._stop, self._clock = send, make, stop, clock
         self._before: tuple[float, Mapping[_Key, float]] | None = None
+        self._sent: tuple[Report, float, float] | None = None
+        """The report, when it was sent, and the seconds that the registry asked for."""
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     def start(self) -> None:
@@ -205,9 +215,17 @@ class Reporter:
             self._stop.wait(self.tell())
 
     def tell(self) -> float:
-        """Sends one report; how long to wait before the next. A registry that is away or refuses changes nothing."""
+        """Sends one report, if there is news; how long to wait before the next.
+
+        A registry that is away or refuses changes nothing.
+        """
         try:
-            return self._send(self._with_rates(self._make()))
+            report, now = self._with_rates(self._make()), self._clock()
+            if self._sent and report == self._sent[0] and now < self._sent[1] + _LONGEST_UNSENT_SECONDS:
+                return self._sent[2]
+            self._sent, sent = None, (report, now, self._send(report))
+            self._sent = sent
+            return sent[2]
         except HeadraceError as error:
             logger.debug("no report", extra={"error": error.message})
         except Exception:  # outermost loop: what cannot be reported must not end the reports
@@ -215,7 +233,7 @@ class Reporter:
         return _AWAY_PAUSE_SECONDS
 
     def _with_rates(self, report: Report) -> Report:
-        now = time.monotonic()
+        now = self._clock()
         groups: dict[tuple[str, str, int], Mapping[str, float]] = {
             (part.stream, part.model, part.version): part.numbers for part in report.parts
         }

@@ -76,7 +76,7 @@ class RegistrySettings(ServiceSettings):
     """Newest entries of the audit log that are kept, and up to a tenth more. Export older entries before."""
     max_watchers: int = Field(64, ge=1, le=1000)
     """Watchers at once; each holds one thread."""
-    heartbeat_seconds: float = Field(2.0, gt=0, le=5)
+    heartbeat_seconds: float = Field(5.0, gt=0, le=5)
     """A watcher hears at least this often."""
 
     @classmethod

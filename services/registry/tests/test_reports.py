@@ -170,3 +170,22 @@ def test_a_reporter_adds_rates_and_outlives_a_registry_that_is_away() -> None:
     assert pauses[1] > 2.0
     assert "events_per_second" not in sent[0].numbers
     assert sent[1].numbers["events_per_second"] > 0
+
+
+def test_a_reporter_repeats_itself_seldom_but_at_once_to_a_registry_that_was_away(clock: Clock) -> None:
+    sent: list[float] = []
+    serves: list[Served] = []
+
+    def send(report: Report) -> float:
+        sent.append(clock.now)
+        if len(sent) == 4:
+            raise Unavailable("away")
+        return 2.0
+
+    reporter, began = Reporter(send, lambda: replica("a", *serves), Stop(), clock), clock.now
+    for second in range(0, 20, 2):
+        if second == 8:
+            serves.append(available(1))
+        assert reporter.tell() in (2.0, 5.0)
+        clock.pass_seconds(2)
+    assert [at - began for at in sent] == [0, 6, 8, 14, 16]

@@ -22,6 +22,7 @@ from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from common.registry.signing import Signer
+from common.registry.teams import OFFER_SECONDS
 from services.trainer import metrics
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt
@@ -47,6 +48,8 @@ IDLE_SECONDS = 1.0
 """How often to ask for a round while one is open (another trainer's lease may have run out)."""
 QUIET_SECONDS = 10.0
 """How often while none is: the watch says when there is one."""
+_OFFER_SECONDS = OFFER_SECONDS / 3
+"""How often a quiet trainer of a cluster says that it is free."""
 _MOST_LIVE_BYTES = 64 * 1024 * 1024
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 
@@ -117,7 +120,7 @@ class RoundLoop:
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
-        self._asked_at = -QUIET_SECONDS
+        self._asked_at = self._offered_at = -QUIET_SECONDS
 
     def look_at_round(self, round_id: str) -> None:
         """It has changed in the registry. From any thread."""
@@ -199,7 +202,7 @@ class RoundLoop:
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
             return
         if not self._is_due():
-            if not self.running:
+            if not self.running and not self._has_helped(stop, pause_seconds=_OFFER_SECONDS):
                 self._wake.wait(IDLE_SECONDS)
             return
         self._wake.clear()
@@ -211,7 +214,7 @@ class RoundLoop:
         if rebuild is not None:
             self._rebuilds.run(rebuild, self._zygote, stop)
         has_worked = rebuild is not None or self._take_round(stop)
-        has_worked = has_worked or (self._cluster is not None and self._help(self._cluster, stop))
+        has_worked = has_worked or self._has_helped(stop)
         if has_worked or self._has_rebuilt:
             self._wake.set()
         else:
@@ -220,7 +223,7 @@ class RoundLoop:
 
     def _is_due(self) -> bool:
         """Whether to ask the registry for work."""
-        is_quiet = not self._cluster and not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
+        is_quiet = not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
         return self._wake.is_set() or time.monotonic() >= self._asked_at + (QUIET_SECONDS if is_quiet else IDLE_SECONDS)
 
     def _has_room(self) -> bool:
@@ -233,8 +236,14 @@ class RoundLoop:
             self._begin(lease, stop)
         return lease is not None
 
+    def _has_helped(self, stop: Stop, *, pause_seconds: float = 0.0) -> bool:
+        """Offers this trainer to the others, unless it has done so lately; whether it has helped one."""
+        if self._cluster is None or time.monotonic() < self._offered_at + pause_seconds:
+            return False
+        self._offered_at = time.monotonic()
+        return self._help(self._cluster, stop)
+
     def _help(self, cluster: Cluster, stop: Stop) -> bool:
-        """Offers this trainer to the others; whether it has helped one."""
         try:
             membership = self._registry.offer_help(cluster.offer()).membership
         except HeadraceError as error:

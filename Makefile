@@ -110,9 +110,10 @@ COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml
 requirements:  ## requirements/*.txt: what each image installs, with hashes, from pyproject.toml and constraints.txt
 	PYTHON=$(PYTHON) docker/requirements.sh
 
-advisories:  ## known weaknesses of what the images install (pip-audit); asks an advisory database (SERVICE=pypi|osv)
+advisories: $(INSTALLED)  ## known weaknesses of what the images install (pip-audit), by a database (SERVICE=pypi|osv) or FOLDER=
 	python3 -m venv build/pip-audit && build/pip-audit/bin/pip install --quiet pip-audit==2.10.1
-	failed=0; for file in requirements/*.txt; do echo $$file; build/pip-audit/bin/pip-audit --strict --no-deps --disable-pip \
+	[ -z "$(FOLDER)" ] || exec $(BIN)/python docker/advisories.py $(FOLDER) build/pip-audit/bin/pip-audit requirements/*.txt; \
+	  failed=0; for file in requirements/*.txt; do echo $$file; build/pip-audit/bin/pip-audit --strict --no-deps --disable-pip \
 	  --vulnerability-service $(or $(SERVICE),pypi) --requirement $$file || failed=1; done; exit $$failed
 
 base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env

@@ -134,7 +134,7 @@ def _in_a_process(directory: Path, address: str, end: int, interval: float, pass
 def _round(settings: dict[str, Any]) -> dict[str, float]:
     """Plans, leases and runs one round; its seconds."""
     from services.trainer import determinism
-    from services.trainer.control.trusted_half import TrustedHalf, TrustedHalves
+    from services.trainer.control.trusted_half import Means, TrustedHalf
     from services.trainer.export.fresh_process import FreshProcess
     from services.trainer.learn import checkpoint
     from services.trainer.protocol.assignment import RoundAssignment
@@ -161,7 +161,9 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
             settings["interval"],
         )  # fmt: skip
         ours, theirs = socket.socketpair()
-        half = TrustedHalves(lambda traceparent: registry).of(assignment)
+        half = TrustedHalf(
+            assignment, registry, Means(lambda digest: parse_definition(registry.get_definition(digest)).gate)
+        )
         threading.Thread(target=answer, args=(ours, half), daemon=True).start()
         progress: list[int] = []
         done = conduct(

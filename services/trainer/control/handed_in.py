@@ -17,6 +17,8 @@ def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
     Raises:
         InvalidInput: there is something else than files and folders, a name that is no text, or too much of them.
     """
+    if directory.is_symlink():
+        raise InvalidInput(f"the round hands in {directory.name}, which is a link")
     found = sorted(_files(directory))
     size_bytes = sum(size for _, size in found)
     if most_bytes and size_bytes > most_bytes:

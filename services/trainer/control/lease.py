@@ -89,9 +89,7 @@ class RoundLoop:
         self.holder, self._tracing = holder, tracing
         self.signing_key_id = signer.key_id if signer else ""
         self._halves = TrustedHalves(
-            open_registry,
-            signer=VersionSigner(signer, registry, holder) if signer else None,
-            most_bytes=settings.max_version_mib << 20,
+            open_registry, VersionSigner(signer, registry, holder) if signer else None, settings
         )
         self.running: tuple[RunningRound, ...] = ()
         """Oldest first; for /v1/status too."""

@@ -32,6 +32,7 @@ from services.trainer.control.signing import VersionSigner
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT, RESUME
+from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 MOST_CALLS = 64
@@ -43,28 +44,41 @@ OpenRegistry = Callable[[str], RegistryClient]
 """By the traceparent of the calls; "" where they are not traced."""
 
 
+@dataclass(frozen=True)
+class Means:
+    """What the trusted halves of all rounds have of their trainer.
+
+    Attributes:
+        gate_of: a definition, by its digest.
+        signer: of every version; None where none is signed.
+        most_bytes: that a round may hand in; 0: any number.
+        nice: how much less the threads weigh that read and send files, as a round's process does.
+    """
+
+    gate_of: Callable[[str], Gate]
+    signer: VersionSigner | None = None
+    most_bytes: int = 0
+    nice: int = 0
+
+
 class TrustedHalves:
     """Makes one for each assignment.
 
     Args:
         open_registry: a client whose calls wait for a registry that restarts.
-        signer: of every version; None where none is signed.
-        most_bytes: that a round may hand in; 0: any number.
     """
 
-    def __init__(
-        self, open_registry: OpenRegistry, *, signer: VersionSigner | None = None, most_bytes: int = 0
-    ) -> None:
-        self._open_registry, self._signer, self._most_bytes = open_registry, signer, most_bytes
+    def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
+        self._open_registry = open_registry
         self._registry = open_registry("")
-        self._gate_of = lru_cache(_KNOWN_GATES)(self._read_gate)
+        gate_of = lru_cache(_KNOWN_GATES)(self._read_gate)
+        self._means = Means(gate_of, signer, most_bytes=settings.max_version_mib << 20, nice=settings.nice)
 
     def of(self, assignment: RoundAssignment) -> "TrustedHalf":
-        traced = self._open_registry(assignment.traceparent) if assignment.traceparent else None
-        return TrustedHalf(
-            assignment, traced or self._registry, gate_of=self._gate_of, signer=self._signer,
-            most_bytes=self._most_bytes, on_close=traced.close if traced else lambda: None,
-        )  # fmt: skip
+        if not assignment.traceparent:
+            return TrustedHalf(assignment, self._registry, self._means)
+        traced = self._open_registry(assignment.traceparent)
+        return TrustedHalf(assignment, traced, self._means, on_close=traced.close)
 
     def close(self) -> None:
         self._registry.close()
@@ -107,14 +121,11 @@ class TrustedHalf:
         self,
         assignment: RoundAssignment,
         registry: RegistryClient,
+        means: Means,
         *,
-        gate_of: Callable[[str], Gate],
-        signer: VersionSigner | None = None,
-        most_bytes: int = 0,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._assignment, self._registry, self._gate_of = assignment, registry, gate_of
-        self._signer, self._most_bytes, self._on_close = signer, most_bytes, on_close
+        self._assignment, self._registry, self._means, self._on_close = assignment, registry, means, on_close
         self._readable = _Readable.of(assignment)
         self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
         self._free = threading.Semaphore(MOST_CALLS)
@@ -137,6 +148,7 @@ class TrustedHalf:
         self._on_close()
 
     def _serve(self, descriptor: int) -> None:
+        os.nice(self._means.nice)  # of this thread, and of those that it starts
         try:
             connection = socket.socket(fileno=descriptor)
         except OSError:  # The author's code may hand over anything.
@@ -216,7 +228,7 @@ class TrustedHalf:
         with self._one_at_a_time:
             self._check_open()
             directory = Path(self._assignment.work_dir) / folder
-            files = manifest_of(directory, most_bytes=self._most_bytes)
+            files = manifest_of(directory, most_bytes=self._means.most_bytes)
             bases = self._bases_of(files) if folder == OUTPUT else {}
             sent = self._registry.upload(directory, files, bases=bases)
             self._handed_in[folder] = files
@@ -236,11 +248,11 @@ class TrustedHalf:
             self._check_open()
             if OUTPUT not in self._handed_in:
                 raise InvalidInput("the round has handed in no files of a version")
-            gate = self._gate_of(self._assignment.plan.definition_digest)
+            gate = self._means.gate_of(self._assignment.plan.definition_digest)
             draft = replace(draft, files=self._handed_in[OUTPUT], gate=gate, signature="")
             self.registers = True
             try:
-                self.version = signing.register(self._registry, self._assignment.lease, draft, self._signer)
+                self.version = signing.register(self._registry, self._assignment.lease, draft, self._means.signer)
             finally:
                 self.registers = False
         return _sent(wire.version_to_wire(self.version))

@@ -38,6 +38,7 @@ from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
+from services.trainer.rounds import printed
 from services.trainer.sandbox import confine
 from services.trainer.sandbox.rules import OFF
 
@@ -145,7 +146,8 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
                     os.environ["HOME"] = os.environ["TMPDIR"]  # the only place where libraries can keep something
                 has_begun = True
             end_report = crash_report.leave(work_dir)
-            found = following(assignment, report, stop_requested)
+            with printed.logged(assignment.round):
+                found = following(assignment, report, stop_requested)
         except HeadraceError as error:
             report(Raised(type(error).__name__, error.message))
             return 0

@@ -142,6 +142,22 @@ def test_a_child_that_says_what_is_no_message_or_has_no_end_is_ended(
     assert child.status == -signal.SIGKILL
 
 
+def test_what_a_round_prints_is_lines_of_its_log_that_name_it(
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
+) -> None:
+    behave("print_much")
+    run_to_end(zygote, assignment)
+    lines = [
+        line.partition(" trainer info: printed: ")[2]
+        for path in (Path(assignment.work_dir) / "round.log.1", Path(assignment.work_dir) / "round.log")
+        for line in path.read_text().splitlines()
+    ]
+    named = " model=late round=late-000001"
+    assert all(line.endswith(named) for line in lines)
+    assert "998 " + "x" * 496 + named in lines, "it is cut"
+    assert lines[-1] == f"further lines that the round's code prints are left out{named}"
+
+
 def test_a_child_is_asked_to_stop_by_sigterm(
     zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:

@@ -32,7 +32,7 @@ from common.registry.catalog import (
 )
 from common.registry.patches import SMALLEST_FILE_BYTES
 from services.trainer.control import trusted_half
-from services.trainer.control.trusted_half import TrustedHalf
+from services.trainer.control.trusted_half import Means, TrustedHalf
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.outside import Outside
@@ -48,6 +48,8 @@ class Registry:
 
     plan: RoundPlan
     done: list[tuple[Any, ...]] = field(default_factory=list)
+    niceness: int = -1
+    """Of the thread that uploads."""
 
     def get_stream(self, name: str, *, schema_version: int) -> Stream:
         return Stream(name, schema_version, "{}", 0.0)
@@ -73,6 +75,7 @@ class Registry:
 
     def upload(self, directory: Path, files: tuple[FileEntry, ...], *, bases: dict[str, Path]) -> int:
         self.done.append(("upload", directory, files, bases))
+        self.niceness = os.nice(0)
         return sum(file.size_bytes for file in files)
 
     def put_resume_point(self, lease: Lease, *, state: dict[str, Any], files: tuple[FileEntry, ...]) -> None:
@@ -125,7 +128,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
         (tmp_path / "work" / "output").mkdir(parents=True)
         (tmp_path / "secret").write_text("the trainer's key")
         registry: Any = Registry(assignment.plan)
-        half = TrustedHalf(assignment, registry, gate_of=lambda digest: _GATE, most_bytes=_MOST_BYTES)
+        half = TrustedHalf(assignment, registry, Means(lambda digest: _GATE, most_bytes=_MOST_BYTES, nice=2))
         ours, theirs = socket.socketpair()
         threading.Thread(target=taken, args=(ours, half), daemon=True).start()
         opened.append(Ground(tmp_path, assignment, registry, half, theirs, Outside(theirs.fileno())))
@@ -165,6 +168,11 @@ def linked_folder(ground: Ground) -> None:
     (ground.output / "checkpoint").symlink_to(ground.folder)
 
 
+def linked_whole(ground: Ground) -> None:
+    ground.output.rmdir()
+    ground.output.symlink_to(ground.folder)
+
+
 def piped(ground: Ground) -> None:
     os.mkfifo(ground.output / "weights")
 
@@ -188,6 +196,7 @@ def without_end(ground: Ground) -> None:
     [
         (linked, "weights, which is neither a file nor a folder"),
         (linked_folder, "checkpoint, which is neither a file nor a folder"),
+        (linked_whole, "output, which is a link"),
         (piped, "weights, which is neither a file nor a folder"),
         (huge, "have 1099511627776 bytes, and may have 1048576"),
         (oddly_named, "expected a name of printable characters"),
@@ -212,6 +221,7 @@ def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Gro
     assert ground.outside.upload(ground.output) == ((entry,), 5)
     told = draft(files=(FileEntry("../../etc/shadow", 5, "0" * 64),), gate=Gate(metric="auc", min_value=0.0))
     version = ground.outside.register_version(told)
+    assert ground.registry.niceness == min(19, os.nice(0) + 2), "files are read and sent as training is"
     (_, token, registered) = ground.registry.done[-1]
     assert (token, registered.files, registered.gate) == (3, (entry,), _GATE)
     assert registered.metrics == told.metrics
@@ -339,7 +349,7 @@ def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Gr
         get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload
     )
     lease = replace(ground.assignment.lease, round=replace(ground.assignment.round, plan=plan))
-    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, gate_of=lambda digest: _GATE)
+    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, Means(lambda digest: _GATE))
     (ground.output / "weights").write_bytes(bytes(SMALLEST_FILE_BYTES))
     ours, theirs = socket.socketpair()
     with theirs, ours:

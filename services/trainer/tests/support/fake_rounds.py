@@ -9,6 +9,7 @@ import logging
 import os
 import runpy
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -57,6 +58,14 @@ def flood(assignment: RoundAssignment, report: Report, stop_requested: StopReque
     """Writes a line without an end to control, as an author's code could."""
     report(Progress("train", examples_done=5, loss=0.5))
     _write_for_ever(bytes(1 << 16))
+
+
+def print_much(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    print("\x1b[2J20:00:00 trainer info: version registered")
+    print("begun", end="", file=sys.stderr)
+    for number in range(2000):
+        print(number, "x" * 600)
+    report(Done())
 
 
 def babble(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:

@@ -40,8 +40,9 @@ def sentence_of(group: dict[str, Any], given: Any) -> str:
 
 
 @pytest.mark.covers(
-    "api-device", "eco-tfma", "loss-pointwise", "loss-sigmoid", "loss-softmax", "met-classification", "mode-multi-head",
-    "opt-builtin", "opt-clip", "opt-ema", "rec-image", "rec-raw-tensor",
+    "api-device", "api-exec-modes", "api-tensor-ops", "eco-tfma", "hook-api", "loss-pointwise", "loss-sigmoid",
+    "loss-softmax", "met-classification", "mode-multi-head", "opt-builtin", "opt-clip", "opt-ema", "pipe-feed-modes",
+    "rec-image", "rec-raw-tensor",
 )  # fmt: skip
 @each_row("name", yaml.safe_load(_FILE.read_text()))
 def test_what_may_not_be_said_is_refused_in_these_words(name: str) -> None:

@@ -173,30 +173,3 @@ def test_a_canary_that_a_replica_cannot_load_or_that_takes_too_much_memory_goes_
         assert reason in staged.alias_history("w")[-1].reason
         assert staged.get_version("w", 2).status is VersionStatus.REJECTED
         assert reason in " ".join(seen(browser.get("/models/w/versions/2")).text.split())
-
-
-@pytest.mark.parametrize(
-    ("canary", "sentence"),
-    [
-        ("{by: key}", "rollout: canary needs share"),
-        ("{share: [10, 1]}", "share must be per cents of the requests in ascending order"),
-        ("{share: [0]}", "the last above 0, such as"),
-        ("{share: [1, 200]}", "from 0 to 100"),
-        ("{share: some}", "got 'some'"),
-        ("{share: 5, by: user}", "by must be one of key, request"),
-        ("{share: 5, stage_samples: 10}", "stage_samples is below min_samples of the judge"),
-        ("{share: [1, 10], max_samples: 900}", "max_samples 900 ends it before its 2 stages of 500 samples"),
-        ("{share: 5, max_samples: null, then: back}", "then: back needs max_samples or max_seconds"),
-        ("{share: 5}, back: manual", "does not go with back: manual"),
-        ("{share: 5, guard: x}", "unknown keys ['guard']"),
-        ("{share: 5, guards: {speed: 2}}", "unknown keys ['speed']"),
-        ("{share: 5, guards: {errors: 1}}", "errors 1 is not below 1, so nothing passes it"),
-        ("{share: 5, guards: {latency: 0.5}}", "latency must be a number from 1"),
-        ("{share: 5, guards: {slices: x}}", "slices must be a scalar feature of string or int64, x is not"),
-    ],
-)
-def test_stages_that_cannot_be_are_refused(catalog: Catalog, canary: str, sentence: str) -> None:
-    catalog.register_stream("late", json.dumps(_LATE))
-    with pytest.raises(InvalidInput) as refusal:
-        _define(catalog, f"rollout: {{judge: {{metric: error_rate}}, canary: {canary}}}\n")
-    assert sentence in refusal.value.message

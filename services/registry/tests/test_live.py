@@ -14,7 +14,6 @@ from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
 from services.registry.tests.building import SCHEMA, definition, publish
 from services.registry.tests.seeing import seen
-from testing.rows import each_row
 
 _LATE = {
     **SCHEMA,
@@ -154,29 +153,3 @@ def test_the_pages_show_what_is_live_beside_what_was_held_out_and_why_production
     assert "Against version 1, live" in version
     assert "error_rate is +0.05; production went back to 2" in version
     assert "Against version" not in browser.get("/models/w/versions/2").text
-
-
-@each_row(
-    ("text", "sentence"),
-    [
-        ("rollout: {}", "rollout needs judge"),
-        ("rollout: {judge: {metric: auc}}", "metric must be one of error_rate, brier_score, mae"),
-        ("rollout: {judge: {metric: error_rate, margin: 1}}", "margin 1 is not below the largest loss"),
-        ("rollout: {judge: {metric: error_rate, bound: 3}}", "metric mae needs it"),
-        ("rollout: {judge: {metric: mae, bound: 3}}", "metric mae is of regression, count; head y is binary"),
-        ("rollout: {judge: {metric: error_rate, then: back}}", "then: back needs max_samples"),
-        ("rollout: {judge: {metric: error_rate, slice: x}}", "unknown keys ['slice']"),
-        ("rollout: {judge: {metric: error_rate}, back: no}", "back must be one of automatic, manual"),
-        ("live: {window: 3}", "unknown keys ['window']"),
-    ],
-)
-def test_what_a_rollout_cannot_be_is_refused(catalog: Catalog, text: str, sentence: str) -> None:
-    with pytest.raises(InvalidInput) as refusal:
-        _watched(catalog, text)
-    assert sentence in refusal.value.message
-
-
-def test_live_quality_of_a_stream_whose_labels_come_with_events_is_refused(catalog: Catalog) -> None:
-    files = {"model.yaml": definition()["model.yaml"] + b"live: {window_examples: 100}"}
-    with pytest.raises(InvalidInput, match="live needs labels by a key: late_labels"):
-        catalog.register_model("m", stream="s", files=files, by="test")

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import Platform, events, rebuilt
 
 MODULE = """
 def build_model(schema, parameters):
@@ -90,8 +88,3 @@ def test_a_cut_that_cannot_be_made_fails_the_round_by_a_sentence(
 ) -> None:
     platform = Platform(tmp_path).append(events(20))
     assert reason in platform.refused(_files(source=source, training=training))
-
-
-def test_an_estimator_has_no_layer_to_name() -> None:
-    with pytest.raises(InvalidInput, match="bottleneck names a layer of a module; wide_deep_classifier has none"):
-        parse_definition(definition(training={"bottleneck": "base"}))

@@ -8,7 +8,6 @@ import pytest
 
 from common.definition.keras_names import ACTIVATIONS, INITIALIZERS, Named
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.building import build
@@ -73,20 +72,3 @@ def test_an_estimator_takes_them_with_options() -> None:
     kernel = np.asarray(hidden.kernel)
     both = keras.regularizers.OrthogonalRegularizer(0.1)(kernel) + keras.regularizers.L2(0.01)(kernel)
     assert float(hidden.kernel_regularizer(kernel)) == pytest.approx(float(both))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"activation": "glu"}, "activation must be one of"),
-        ({"activation": {"name": "relu", "alpha": 0.1}}, r"activation has unknown keys \['alpha'\]"),
-        (
-            {"initializer": {"name": "variance_scaling", "mode": "fan_up"}},
-            "mode must be one of fan_in, fan_out, fan_avg",
-        ),
-        ({"regularizer": "l3"}, "regularizer must be one of"),
-    ],
-)
-def test_what_keras_does_not_have_is_refused(parameters: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        network(**parameters)

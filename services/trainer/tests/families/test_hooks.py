@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
@@ -16,7 +15,7 @@ from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.shards.team import Team
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module, trained_twice
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import Platform, events, rebuilt
 
 NET = """
 def build_model(schema, parameters):
@@ -362,9 +361,3 @@ def test_a_class_that_fails_or_that_nothing_could_call_is_refused_by_its_name(
 
     with pytest.raises((DefinitionFailedError, InvalidInput), match=words):
         trained()
-
-
-@pytest.mark.covers("hook-api")
-def test_an_estimator_takes_no_classes() -> None:
-    with pytest.raises(InvalidInput, match="hooks go with a module"):
-        parse_definition(definition(training={"hooks": ["audit.Audit"]}))

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.feature_sources import check_against_schema
 from common.definition.features import parse_features
 from common.definition.steps import STEPS, columns_after, read_steps
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.statistics import Fitting, Moments
 from services.trainer.features.steps import APPLY, applied
@@ -137,33 +135,3 @@ def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() ->
     )
     assert transform.width("length") == 1
     assert set(APPLY) | {"concat", "map"} == set(STEPS)
-
-
-@pytest.mark.covers("api-tensor-ops")
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [
-        (["unfold"], "there is no step 'unfold'; there are abs"),
-        ([{"power": "x"}], "power takes one number, got 'x'"),
-        ([{"abs": 1}], "abs takes nothing beside its name"),
-        ([{"mask": [1, 1]}], "mask has 2 values, and the input 4 columns"),
-        (["sum", {"take": [1]}], "there are columns 0 to 0"),
-        (["sum", "difference"], "difference leaves 0 columns"),
-        ([{"matmul": [[1.0], [2.0, 3.0]]}], "matmul takes a matrix"),
-        ([{"matmul": [[1.0], [2.0], [3.0]]}], "a row for each of 4 columns"),
-        ([{"resample": 0}], "resample takes a number of columns from 1"),
-        ([{"where": [1, 2]}], r"where takes \[threshold, above, below\]"),
-        ([], "a list of 1 to 16 steps"),
-        ([{"reshape": [3, 2]}], r"reshape to \[3, 2\], of 4 columns"),
-        ([{"reshape": [2, 0]}], "reshape takes a list of one to three sizes"),
-        (["transpose"], "transpose needs rows; reshape makes them"),
-        ([{"map": ["abs"]}], "map needs rows"),
-        ([{"reshape": [2, 2]}, {"map": ["spin"]}], "map: transform: there is no step 'spin'"),
-        ([{"concat": [["abs"]]}], "concat takes two lists of steps or more"),
-        ([{"concat": [[], [{"reshape": [2, 2]}]]}], r"its parts have shapes \[\[4\], \[2, 2\]\]"),
-        ([{"map": [{"map": [{"map": [{"map": ["abs"]}]}]}]}], "at most 4 deep"),
-    ],
-)
-def test_what_is_not_on_the_list_or_does_not_fit_is_refused(steps: list[Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        check_against_schema(parse_features({"f": {"type": "numeric", "of": "x", "transform": steps}}, {}), SCHEMA)

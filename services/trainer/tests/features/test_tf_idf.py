@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from common.definition.features import FeatureSpec, parse_features
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts
 from services.trainer.features.frequencies import Frequencies
@@ -81,11 +80,3 @@ def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "model"
     texts = [int(checkpoint.read(cache / version).arrays["statistics/columns/texts"]) for version in ("1", "2")]
     assert 0 < texts[0] < texts[1]
-
-
-def test_what_cannot_be_weighed_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="forgets words"):
-        specs_of({"max_words": 9, "oov": "drop", "evict": "least_recent"})
-    with pytest.raises(InvalidInput, match="counts: tf_idf weighs the words of a text, and month is none"):
-        parse_features({"month": {"type": "identity", "size": 3, "out_of_range": "drop"},
-                        "columns": COLUMNS | {"of": "month"}}, {})  # fmt: skip

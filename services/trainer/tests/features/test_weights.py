@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.feature_sources import check_against_schema
 from common.definition.features import parse_features
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import parse
@@ -79,27 +77,6 @@ def test_an_example_with_more_ids_than_weights_is_refused_alone() -> None:
         tf.errors.InvalidArgumentError, match='input "counts": its weights are not one for each value of codes'
     ):
         transform.strict(raw)
-
-
-@pytest.mark.parametrize(
-    ("weights", "sentence"),
-    [
-        ("count", "weights 'count' is no feature of the stream; it has codes, counts, word, x; did you mean counts?"),
-        ("word", "weights word is string, expected float32 or int64"),
-        ("x", r"weights x has shape \[\], its ids \[None\]"),
-    ],
-)
-def test_weights_that_do_not_fit_their_ids_are_refused(weights: str, sentence: str) -> None:
-    specs = parse_features(FEATURES | {"columns": {"type": "indicator", "of": "code", "weights": weights}}, {})
-    with pytest.raises(InvalidInput, match=sentence):
-        check_against_schema(specs, SCHEMA)
-
-
-def test_weights_of_other_ids_are_refused() -> None:
-    features = [{"name": name, "dtype": "int64", "shape": [None]} for name in ("codes", "others")]
-    counts = {"name": "counts", "dtype": "float32", "shape": [None], "weights_of": "others"}
-    with pytest.raises(InvalidInput, match=r"weights counts are those of others .* its ids are of codes"):
-        check_against_schema(parse_features(FEATURES, {}), Schema.from_mapping({"features": [*features, counts]}))
 
 
 @pytest.mark.covers("feat-weighted")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from common.definition.features import Vocabulary, parse_features
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.statistics import Fitted, Fitting, from_arrays, to_arrays
 from services.trainer.features.words import Ledger, Memory, Seen, Words, grown, row_counts
@@ -116,25 +115,3 @@ def test_counts_of_more_ids_than_are_remembered_are_lost_and_told(
         if number == 0:
             assert row_counts(known)["candidates_forgotten"] == {"item": forgotten}
     assert row_counts(known)["rows_admitted"] == {"item": admitted}
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"expire_after_rounds": 0}, "expire_after_rounds must be an integer from 1"),
-        ({"evict": "oldest"}, "evict must be one of none, least_recent, least_frequent"),
-        ({"evict": "none"}, "forgets nothing"),
-        ({"candidates": 9}, "forgets nothing"),
-        ({"evict": "least_recent", "update": False}, "update: false"),
-        ({"words": ["a"], "max_words": None, "evict": "least_recent"}, "evict"),
-    ],
-)
-def test_what_cannot_turn_over_is_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        parse_features(growing(**keys), {})
-
-
-def test_ids_that_change_hands_cannot_be_crossed() -> None:
-    crossed = {"type": "crossed", "of": ["item", "other"], "bins": 9}
-    with pytest.raises(InvalidInput, match="forgets words"):
-        parse_features(growing(evict="least_recent") | {"pair": crossed}, {})

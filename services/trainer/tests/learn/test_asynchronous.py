@@ -15,7 +15,6 @@ import yaml
 
 from common.definition.asynchronous import Asynchronous
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Model, TrainingSet
@@ -250,18 +249,3 @@ def test_a_module_that_servers_cannot_serve_is_refused(tmp_path: Path, optimizer
     module = _MODULE.replace("OPTIMIZER", optimizer).replace("import keras\n", f"import keras\n{own}")
     with pytest.raises(DefinitionFailedError, match=sentence), _served(tmp_path, module=module, workers=1, servers=2):
         pass
-
-
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [
-        ({"shards": 2}, "shards belongs to steps that follow each other"),
-        ({"optimizer": {"name": "sgd", "gradient_accumulation_steps": 2}}, "gradient_accumulation_steps belongs"),
-        ({"optimizer": {"name": "sgd", "clip_norm": 1.0}}, "clip_norm needs the gradients of all variables"),
-    ],
-)
-def test_a_definition_that_contradicts_itself_is_refused(
-    tmp_path: Path, training: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        _model(tmp_path, "m", asynchronous={"servers": 2}, **training)

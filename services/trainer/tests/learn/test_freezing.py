@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.families.building import build
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
@@ -95,8 +94,3 @@ def test_a_pattern_that_means_nothing_is_refused_with_what_there_is(key: str) ->
     said: Any = ["hiden_0"] if key == "frozen" else {"hiden_0": 0.5}
     with pytest.raises(DefinitionFailedError, match=f"{key} names 'hiden_0', .* deep/kernel, hidden_0/bias"):
         training(**{key: said})
-
-
-def test_a_factor_of_zero_is_called_frozen() -> None:
-    with pytest.raises(InvalidInput, match="name it under training: frozen instead"):
-        training(learning_rates={"deep": 0})

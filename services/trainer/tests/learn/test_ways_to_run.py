@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.model import parse_definition
-from common.errors import InvalidInput
 from services.trainer.determinism import block_order
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.training import Training
@@ -130,21 +128,3 @@ class Counted(keras.layers.Layer):
     source = NET.replace("    hidden =", '    given = Counted(name="counted")(given)\n    hidden =')
     with pytest.raises(DefinitionFailedError, match="is session, which carries variables"):
         Training(built(table + source, tmp_path, **SESSION)[0], seed=5)
-
-
-@pytest.mark.covers("api-exec-modes", "pipe-feed-modes")
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        ({"input": "disk"}, "input must be one of memory, feed, stream, got 'disk'"),
-        ({"execution": "function"}, "execution must be one of graph, eager, session, got 'function'"),
-        ({"input": "feed", "shards": 2}, "input: feed takes a batch in one piece, not with shards"),
-        ({"execution": "session", "shards": 2}, "execution: session takes a batch in one piece, not with shards"),
-        ({"execution": "session", "input": "stream"}, "a session feeds placeholders, not input: stream"),
-        ({"execution": "session", "jit_compile": True}, "not with execution: session"),
-        ({"input": "stream", "asynchronous": {}}, "input: stream belongs to steps that follow each other"),
-    ],
-)
-def test_ways_that_do_not_go_together_are_refused(training: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        parse_definition(module(NET, training=training))

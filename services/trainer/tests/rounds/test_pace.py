@@ -1,7 +1,6 @@
 """Where a round measures on its way and where it ends: by steps, and by evaluations that no longer improve."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +87,6 @@ def test_a_set_of_its_own_judges_and_evaluations_on_the_way_are_of_as_many_batch
     for found, expected in zip(own.evaluation["by_step"], two_batches.evaluation["by_step"], strict=True):
         assert found["metrics"] == pytest.approx(expected["metrics"])
     assert two_batches.metrics["candidate"]["log_loss"] != pytest.approx(own.metrics["candidate"]["log_loss"])
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"evaluation": {"examples": "j"}}, "evaluation: examples 'j' is no file of the definition: a.ndjson, model.y"),
-        (
-            {"evaluation": {"examples": "a.ndjson", "split_by": "word"}},
-            "nothing of the stream is held out: leave out spl",
-        ),
-        ({"training": {"evaluate_steps": 2}}, "evaluate_steps is of evaluations on the way; say evaluate_every_steps"),
-    ],
-)
-def test_what_no_evaluation_could_be_of_is_refused(sections: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInput, match=re.escape(words)):
-        parse_definition(definition(**sections) | {"a.ndjson": b'{"x": 1}\n'})
 
 
 def test_an_event_that_judges_fits_the_stream() -> None:

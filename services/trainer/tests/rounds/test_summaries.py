@@ -290,14 +290,6 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
             parse_summaries(alone)
 
 
-@pytest.mark.parametrize(
-    "section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}, {"audio": ["pcm"]}, {"tap_blocks": 3}]
-)
-def test_what_cannot_be_kept_is_refused(section: dict[str, int]) -> None:
-    with pytest.raises(InvalidInput, match="summaries"):
-        parse_summaries(section)
-
-
 def test_a_graph_and_tables_that_are_too_large_are_named_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("warm_python")
-_MODELS = {"latest": "", "every": "all {}", "chosen": "specific { versions: 1 versions: 3 versions: 9 }", "copied": ""}
+_MODELS = {"latest": "", "every": "all {}", "chosen": "specific { versions: 1 versions: 3 versions: 9 }"}
 
 
 class Place:
@@ -44,8 +44,8 @@ class Place:
         base.mkdir(parents=True, exist_ok=True)
         return base
 
-    def add(self, model: str, version: int, source: str = "") -> Path:
-        return copy_version(self.saved_models / (source or f"affine/{version}"), self.base(model), version)
+    def add(self, model: str, version: int) -> Path:
+        return copy_version(self.saved_models / f"affine/{version}", self.base(model), version)
 
     def add_file(self, model: str, version: int, name: str, content: bytes) -> None:
         """A version of one file: aside, then renamed."""
@@ -60,18 +60,14 @@ class Place:
         base = self.base(model)
         return f'config {{ name: "{model}" base_path: "{base}" model_platform: "{platform}" {chosen} {pairs} }}'
 
-    def write(self, *more: str, without: str = "", **labels: int) -> None:
+    def write(self, *more: str, **labels: int) -> None:
         """The module's models, with labels of `every`, and more entries."""
         entries = [
             self.entry(model, policy, "tensorflow", **(labels if model == "every" else {}))
             for model, policy in _MODELS.items()
-            if model != without
         ]
-        self.write_text(f"model_config_list {{ {' '.join([*entries, *more])} }}")
-
-    def write_text(self, text: str) -> None:
         aside = self.config.with_suffix(".new")
-        aside.write_text(text)
+        aside.write_text(f"model_config_list {{ {' '.join([*entries, *more])} }}")
         aside.rename(self.config)
 
 
@@ -79,7 +75,6 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory, saved_models: Path) -> Place:
     made = Place(tmp_path_factory.mktemp("standalone"), saved_models)
     made.add("latest", 1)
-    made.add("copied", 1)
     for version in (1, 2, 3):
         made.add("every", version)
         made.add("chosen", version)
@@ -216,18 +211,6 @@ def test_versions_of_other_platforms_come_go_and_are_chosen_as_tensorflows_are(
     place.write()
 
 
-def test_a_half_copied_version_is_not_taken(server: StandaloneServer, place: Place) -> None:
-    source = place.saved_models / "affine/2"
-    target = place.base("copied") / "2"
-    target.mkdir()
-    shutil.copy(source / "saved_model.pb", target)
-    wait_until(lambda: "version 2 is not taken yet" in config_page(server)["problems"].get("copied", ""), "the wait")
-    assert server.states("copied") == {1: "AVAILABLE"}
-    shutil.copytree(source, target, dirs_exist_ok=True)
-    server.wait_states("copied", {2: "AVAILABLE"})
-    assert answer_of(server, "copied") == (200, [2006.0])
-
-
 def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_nobody_has(
     server: StandaloneServer, place: Place
 ) -> None:
@@ -240,45 +223,6 @@ def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_no
     place.write()
 
 
-@pytest.mark.covers("srv-multi-model")
-def test_a_broken_configuration_file_keeps_the_old_state_and_shows_the_error(
-    server: StandaloneServer, place: Place
-) -> None:
-    place.write_text("model_config_list { config { name: }")
-    wait_until(lambda: bool(config_page(server)["error"]), "the error")
-    assert "not a ModelServerConfig" in config_page(server)["error"]
-    assert answer_of(server, "every") == (200, [3006.0])
-    place.write(without="chosen")
-    server.wait_states("chosen", {})
-    assert config_page(server)["error"] == ""
-    names = {item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]}
-    assert names == {*_MODELS} - {"chosen"}
-    place.write()
-    server.wait_states("chosen", {1: "AVAILABLE", 3: "AVAILABLE"})
-
-
-@pytest.mark.covers("srv-multi-model")
-def test_a_broken_and_an_endlessly_loading_model_hold_up_nobody(server: StandaloneServer, place: Place) -> None:
-    place.add("endless", 1, "endless")
-    broken = place.base("broken") / "1"
-    shutil.copytree(place.saved_models / "affine/1", broken)
-    (broken / "saved_model.pb").write_bytes(b"saver_filename: this is no SavedModel")
-    place.add("late", 1)
-    place.write(place.entry("endless"), place.entry("broken"), place.entry("late"))
-    server.wait_states("late", {1: "AVAILABLE"})
-    wait_until(lambda: server.states("broken") == {1: "END"}, "the broken model being given up")
-    assert server.states("endless") == {1: "LOADING"}
-    (status,) = server.get("/v1/models/broken").json()["model_version_status"]
-    assert status["status"]["error_code"] != "OK"
-    assert "cannot load" in status["status"]["error_message"]
-    assert server.answers("/readyz"), "a replica that was ready once stays so while models load"
-    shutil.copy(place.saved_models / "affine/1/saved_model.pb", broken)
-    server.wait_states("broken", {1: "AVAILABLE"})
-    place.write()
-    server.wait_states("endless", {})
-
-
-@pytest.mark.covers("perf-threads")
 def test_all_models_are_listed_with_what_each_version_costs_and_v1_stays_tensorflow_servings(
     server: StandaloneServer,
 ) -> None:

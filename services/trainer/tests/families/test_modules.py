@@ -439,18 +439,6 @@ def built_on_pairs(
     return training, TrainingSet({"pair": columns["pair"]}, {name: columns[name]}, {name: tf.ones(64)}, 64)
 
 
-@pytest.mark.covers("ex-nets")
-def test_an_autoencoder_gives_back_what_it_was_given(tmp_path: Path) -> None:
-    optimizer = {"name": "adam", "learning_rate": 0.05}
-    training, block = built_on_pairs(
-        tmp_path, AUTOENCODER, {"label": "pair", "task": "vector_regression"}, optimizer=optimizer
-    )
-    for index in range(150):
-        training.train_block(block, pass_index=index, block_index=0)
-    again = training.model.scorer()(block.columns, block.count)["pair"]
-    assert np.sqrt(np.mean((again - block.labels["pair"].numpy()) ** 2)) < 0.1
-
-
 UNTAUGHT = """
 class Again(keras.layers.Layer):
     def __init__(self):

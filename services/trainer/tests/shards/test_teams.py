@@ -86,12 +86,6 @@ def test_scaled_losses_gathered_gradients_and_shards_without_rows_are_the_same_f
     assert three == alone
 
 
-def test_the_number_of_shards_is_part_of_the_arithmetic_and_close_to_the_whole(teams: Teams) -> None:
-    one, three = (teams.train(model="plain", training={"shards": shards}) for shards in (1, 3))
-    assert one["digest"] != three["digest"]
-    assert one["losses"] == pytest.approx(three["losses"], rel=1e-4), "without draws a sum is cut, nothing else"
-
-
 @pytest.mark.covers("api-device")
 def test_layers_compute_where_the_definition_puts_them_and_to_the_same_bits(teams: Teams) -> None:
     plain = teams.train(model="module", training={"shards": 1})

@@ -27,17 +27,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "local_only: looks at what only a local platform has, or at what is the same in containers"
-    )
+    for mark in (
+        "local_only: looks at what only a local platform has, or at what is the same in containers",
+        "compose_only: does on containers what another test does on one machine",
+    ):
+        config.addinivalue_line("markers", mark)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes the local-only tests out of a run on containers: they have their turn with `--mode=local`."""
-    if config.getoption("--mode") == "compose":
-        left_out = [item for item in items if item.get_closest_marker("local_only")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    """Takes out what has its turn in the other mode."""
+    mark = "local_only" if config.getoption("--mode") == "compose" else "compose_only"
+    left_out = [item for item in items if item.get_closest_marker(mark)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:

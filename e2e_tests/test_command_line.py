@@ -1,4 +1,4 @@
-"""A user at a terminal: the commands of the README on a platform of their own, with real services."""
+"""A user at a terminal: the commands of the README on containers; test_tutorial.py has them on one machine."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from e2e_tests.waiting import until
 from headrace.compose.platform import ComposeLauncher
 from headrace.local.ports import find_free_offset
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
+pytestmark = [pytest.mark.slow, pytest.mark.compose_only, pytest.mark.timeout(900, method="signal")]
 
 
 class Terminal:
@@ -36,20 +36,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """On a platform that has just been started, and is stopped at the end with its data."""
-    if mode == "compose":
-        yield from _terminal_on_containers(monkeypatch)
-        return
-    data_dir = tmp_path / "data"
-    terminal = Terminal("--data", str(data_dir))
-    terminal.run("up", "--detach", "--port-offset", str(find_free_offset(1)))
-    yield terminal
-    if (data_dir / "platform.json").exists():
-        terminal.run("down")
-
-
-def _terminal_on_containers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", f"headrace-e2e-{secrets.token_hex(4)}")
     monkeypatch.chdir(Path(__file__).parents[1])
     terminal = Terminal("--platform", "compose")

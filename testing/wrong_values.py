@@ -17,13 +17,18 @@ YAML_VALUES: tuple[object, ...] = (
 """What YAML's readers make beyond those: dates, bytes, sets, and keys that are no text."""
 
 
-def wrong(document: object, values: tuple[object, ...]) -> Iterator[tuple[str, object]]:
-    """(place, document) with one value replaced, at every place in turn, the whole document first."""
+def wrong(document: object, values: tuple[object, ...], *, one_in: int = 1) -> Iterator[tuple[str, object]]:
+    """(place, document) with one value replaced, at every place in turn, the whole document first.
+
+    `one_in`: of so many values a place gets one. Its name decides which: many keys are read alike, and together they
+    get all.
+    """
     for value in values:
         yield f"{value!r}", value
     for path in _places(document):
-        for value in values:
-            yield f"{'.'.join(map(str, path))} = {value!r}", _with(document, path, value)
+        place = ".".join(map(str, path))
+        for value in values[len(place) % one_in :: one_in]:
+            yield f"{place} = {value!r}", _with(document, path, value)
 
 
 def refusal_of(read: Callable[[], object], place: str) -> str:

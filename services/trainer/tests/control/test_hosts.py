@@ -71,7 +71,7 @@ def trainers(
 def test_a_round_outlives_a_silent_host_and_is_rebuilt_by_a_single_process(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    _register(registry, "{shards: 3, batch_size: 8, passes: 50, evaluate_every_steps: 250}")
+    _register(registry, "{shards: 3, batch_size: 8, passes: 20, evaluate_every_steps: 100}")
     events.add(200)
     for one in trainers:
         one.environment["TRAINER_EVALUATOR"] = "process"

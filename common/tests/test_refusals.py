@@ -46,7 +46,7 @@ def sentence_of(group: dict[str, Any], given: Any) -> str:
     "loss-softmax", "met-classification", "mode-multi-head", "opt-builtin", "opt-clip", "opt-ema", "pipe-feed-modes",
     "rec-image", "rec-raw-tensor",
 )  # fmt: skip
-@each_row(("name", "group"), yaml.load(_FILE.read_text(), yaml.CSafeLoader).items())
+@each_row(("name", "group"), yaml.safe_load(_FILE.read_text()).items())
 def test_what_may_not_be_said_is_refused_in_these_words(name: str, group: dict[str, Any]) -> None:
     assert sentence_of(group, {}) == "", f"the group {name} itself is valid"
     wrong = {

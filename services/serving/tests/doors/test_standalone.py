@@ -211,6 +211,7 @@ def test_versions_of_other_platforms_come_go_and_are_chosen_as_tensorflows_are(
     place.write()
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_nobody_has(
     server: StandaloneServer, place: Place
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_no
     place.write()
 
 
+@pytest.mark.covers("perf-threads")
 def test_all_models_are_listed_with_what_each_version_costs_and_v1_stays_tensorflow_servings(
     server: StandaloneServer,
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself
     state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_version_that_never_finishes_loading_holds_up_nobody(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:

@@ -29,7 +29,7 @@ _END_SECONDS = 60.0
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--workers", type=int, default=0, help="Processes that run the tests; 0: this one.")
     parser.addoption(
-        "--worker-seconds", type=float, default=40.0,
+        "--worker-seconds", type=float, default=80.0,
         help="Of a core; a worker that has computed for longer, by itself, takes no other file.",
     )  # fmt: skip
 

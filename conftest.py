@@ -28,7 +28,7 @@ _LONGEST = (
     "test_model_engines.py", "test_warm_rounds.py", "test_kafka_log.py", "test_kill.py", "test_random_definitions.py",
     "test_warm_process.py", "test_confined_rounds.py", "test_jit_compile.py", "test_round_process.py",
     "test_formats.py", "test_bad_events.py", "test_heads.py", "test_lists_of_lists.py", "test_retrieval.py",
-    "test_summaries.py", "test_wrong_values.py", "test_pictures.py", "test_load_model.py", "test_launcher.py",
+    "test_summaries.py", "test_pictures.py", "test_load_model.py", "test_launcher.py",
     "test_kinds.py", "test_escapes.py", "test_rebuild.py", "test_model_files.py", "test_account_property.py",
     "test_window.py", "test_ways_to_run.py", "test_pace.py", "test_states.py", "test_http.py",
     "test_gradient_check.py", "test_hooks.py", "test_quantize_aware.py", "test_module_rounds.py",

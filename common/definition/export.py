@@ -12,7 +12,8 @@ from common.suggestions import did_you_mean
 MAX_WARMUP_REQUESTS = 16
 FORMATS = ("tflite", "tflite_float16", "tflite_dynamic", "tflite_int8", "frozen", "onnx")
 """LiteRT: float32, float16, 8-bit weights, 8-bit weights and activations; one graph of constants; ONNX."""
-QUANTISED = ("tflite_float16", "tflite_dynamic", "tflite_int8")
+INT8 = "tflite_int8"
+QUANTISED = ("tflite_float16", "tflite_dynamic", INT8)
 """Their answers differ from the model's on purpose."""
 
 
@@ -28,6 +29,7 @@ class Export:
         on_unsupported: whether a format that cannot be made, or answers otherwise than the model, fails the round.
         max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
         max_difference_share: the same as a share of their span, greatest less least, over the events that were asked.
+        int8_calibration: from what tflite_int8 takes its ranges: events, held out or learned, or made-up values.
         checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
         subsets: by name, patterns of the model's variables that each version has in a file of their own.
         assets: files of the definition that each version carries as they are.
@@ -43,6 +45,7 @@ class Export:
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     context: tuple[str, ...] = ()
     assets: tuple[str, ...] = ()
+    int8_calibration: Literal["events", "made_up"] = "events"
 
 
 def parse_export(section: object) -> Export:
@@ -58,6 +61,7 @@ def parse_export(section: object) -> Export:
         _subsets(fields.take("subsets", {})),
         fields.texts("context", (), may_be_empty=True),
         fields.texts("assets", (), may_be_empty=True),
+        "made_up" if fields.choice("int8_calibration", ("events", "made_up"), "events") == "made_up" else "events",
     )
     fields.finish()
     for name in export.formats:
@@ -66,6 +70,8 @@ def parse_export(section: object) -> Export:
                 f"export: there is no format {name!r}, expected some of {', '.join(FORMATS)}"
                 f"{did_you_mean([name], FORMATS)}"
             )
+    if export.int8_calibration == "made_up" and INT8 not in export.formats:
+        raise InvalidInput(f"export: int8_calibration is of the format {INT8}, which is not among the formats")
     return export
 
 

@@ -39,8 +39,11 @@ class NotMadeError(Exception):
     """The format cannot be made of this model; the message says why."""
 
 
-def make(name: str, saved_model: Path, target: Path, rows: Arrays) -> Answer:
+def make(name: str, saved_model: Path, target: Path, rows: Arrays, calibration: str = "events") -> Answer:
     """Writes one format below `target` and opens what was written.
+
+    Args:
+        calibration: of tflite_int8; where it is made_up, `rows` say names, shapes and types alone.
 
     Raises:
         NotMadeError: it cannot be made, or what was made cannot be opened.
@@ -48,7 +51,9 @@ def make(name: str, saved_model: Path, target: Path, rows: Arrays) -> Answer:
     target.mkdir(parents=True)
     try:
         if name.startswith("tflite"):
-            return _tflite(name, saved_model, target / "model.tflite", rows)
+            return _tflite(
+                name, saved_model, target / "model.tflite", _made_up(rows) if calibration == "made_up" else rows
+            )
         return {"frozen": _frozen, "onnx": _onnx}[name](saved_model, target)
     except NotMadeError:
         raise
@@ -108,6 +113,17 @@ def _single_rows(rows: Arrays) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
     count = min(_CALIBRATION_ROWS, *(len(value) for value in rows.values()))
     for row in range(count):
         yield SIGNATURE, {name: value[row : row + 1] for name, value in rows.items()}
+
+
+def _made_up(rows: Arrays) -> Arrays:
+    """Floats drawn from a normal distribution, and of other types what is empty."""
+    draw = np.random.default_rng(7)
+    return {
+        name: draw.standard_normal((_CALIBRATION_ROWS, *value.shape[1:])).astype(value.dtype)
+        if value.dtype.kind == "f"
+        else np.full((_CALIBRATION_ROWS, *value.shape[1:]), b"" if value.dtype == object else 0, value.dtype)
+        for name, value in rows.items()
+    }
 
 
 def _frozen(saved_model: Path, target: Path) -> Answer:
@@ -192,7 +208,7 @@ def main() -> None:
     said: dict[str, dict[str, Any]] = {}
     for name in question["formats"]:
         try:
-            outputs = make(name, saved_model, target / name, rows)(rows)
+            outputs = make(name, saved_model, target / name, rows, question["calibration"])(rows)
             write_arrays(work_dir / "outputs" / f"{name}.npz", outputs)
             said[name] = {"problem": "", "note": _note(name, target / name)}
         except NotMadeError as error:

@@ -5,9 +5,9 @@
 Lineage (`environment.formats`), one entry per format: `bytes`, `rows` that were asked and whether they were `held_out`
 (else learned: no event was held out), `largest_difference` over the float outputs,
 `largest_difference_share` of the span of the model's own answers, `differing_share` of the others' values, `note` where
-the file is not what its name says, `metric` and `saved_model_metric` on the held-out rows that were asked, or
-`problem`. Equal weights give equal files where the converter allows it: `frozen` and `onnx` do, LiteRT's converter
-writes what its version writes. A rebuild compares weights, not these files.
+the file is not what its name says, `calibrated_on` events or made_up values, `metric` and `saved_model_metric` on the
+held-out rows that were asked, or `problem`. Equal weights give equal files where the converter allows it: `frozen` and
+`onnx` do, LiteRT's converter writes what its version writes. A rebuild compares weights, not these files.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.definition.export import QUANTISED, Export
+from common.definition.export import INT8, QUANTISED, Export
 from common.process.lean_imports import lean_command
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export.arrays import Arrays, read_arrays, write_arrays
@@ -67,7 +67,14 @@ def write_formats(
     write_arrays(question / "rows.npz", asked.inputs)
     target = output / EXPORTS
     (question / "question.json").write_text(
-        json.dumps({"saved_model": str(output / "saved_model"), "target": str(target), "formats": list(export.formats)})
+        json.dumps(
+            {
+                "saved_model": str(output / "saved_model"),
+                "target": str(target),
+                "formats": list(export.formats),
+                "calibration": export.int8_calibration,
+            }
+        )
     )
     ended = _convert(question, conversion_seconds)
     said = _read(question / "answers.json")
@@ -76,6 +83,7 @@ def write_formats(
     for name in export.formats:
         problem = said[name]["problem"] if name in said else ended
         entry = {} if problem else _compared(name, target / name, model, question, asked)
+        entry |= {"calibrated_on": export.int8_calibration} if name == INT8 and not problem else {}
         entry |= {"note": note} if (note := said.get(name, {}).get("note")) else {}
         problem = problem or _too_different(name, entry, export)
         if problem and export.on_unsupported == "fail":

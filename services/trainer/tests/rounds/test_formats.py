@@ -10,8 +10,10 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from common.definition.export import FORMATS, Export
+from common.definition.export import FORMATS, Export, parse_export
+from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.export.converting import make
 from services.trainer.export.formats import Asked, write_formats
 from services.trainer.protocol.messages import Failed
 from services.trainer.rounds.format_rows import asked_of
@@ -107,6 +109,7 @@ def test_a_quantised_format_is_bounded_by_itself_and_says_where_nothing_was_quan
     assert int8["largest_difference_share"] == pytest.approx(int8["largest_difference"] / span, rel=1e-5)
     assert int8["problem"].endswith("of the span of these; allowed is 10% (export: max_difference_share)")
     assert "note" not in int8
+    assert int8["calibrated_on"] == "events"
     assert not (tmp_path / "output/exports/tflite_int8").exists(), "what answers otherwise is left out"
     assert (tmp_path / "output/exports/tflite_dynamic/model.tflite").exists()
 
@@ -129,6 +132,23 @@ def assert_one_answer(path: Path) -> None:
     for threads in (1, 2, 4):
         np.testing.assert_array_equal(answered(threads), once)
     np.testing.assert_array_equal(answered(1, first=1), once[:1])
+
+
+@pytest.mark.covers("perf-ptq")
+def test_made_up_values_calibrate_int8_without_an_event(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.serve = tf.function(lambda x: {"y": tf.nn.relu(x)}, [tf.TensorSpec([None, 2], tf.float32, name="x")])
+    tf.saved_model.save(module, str(tmp_path / "saved_model"), {"serving_default": module.serve})
+    rows = {"x": np.full([3, 2], 1000.0, np.float32)}
+    scales = []
+    for calibration in ("events", "made_up"):
+        make("tflite_int8", tmp_path / "saved_model", tmp_path / calibration, rows, calibration)
+        tensors = Interpreter(str(tmp_path / calibration / "model.tflite")).get_tensor_details()
+        scales.append(max(one["quantization"][0] for one in tensors if one["dtype"] == np.int8))
+    assert scales[0] == pytest.approx(1000 / 255, rel=0.01)
+    assert 2 / 255 < scales[1] < 10 / 255, "of values that are drawn from a normal distribution"
+    with pytest.raises(InvalidInput, match="int8_calibration is of the format tflite_int8"):
+        parse_export({"formats": ["tflite"], "int8_calibration": "made_up"})
 
 
 @pytest.mark.covers("fmt-tflite")

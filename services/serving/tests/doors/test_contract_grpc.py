@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from protos import tfserving_pb2 as tfs
+from protos.saved_model_pb2 import SavedModel
 from services.serving.tests.support.contract_cases import CALLS, example
-from services.serving.tests.support.contract_server import ContractServer
+from services.serving.tests.support.contract_server import ContractModel, ContractServer
 from testing.rows import each_row
 
 _SERVICE = "/tensorflow.serving.PredictionService/"
@@ -198,10 +199,19 @@ def test_a_default_of_the_signature_is_fed_where_its_input_is_left_out(
 
 
 @pytest.mark.covers("srv-metadata")
-def test_metadata_shows_the_defaults_of_a_signature(channel: grpc.Channel, contract: ContractServer) -> None:
+def test_metadata_shows_the_exported_signatures_and_their_defaults(
+    channel: grpc.Channel, contract: ContractServer, contract_model: ContractModel
+) -> None:
     request = tfs.GetModelMetadataRequest(model_spec=spec(), metadata_field=["signature_def"])
     packed = call(channel, "GetModelMetadata", request, tfs.GetModelMetadataResponse.FromString)
     signatures = tfs.SignatureDefMap.FromString(packed.metadata["signature_def"].value).signature_def
+    exported = SavedModel.FromString((contract_model.base / "7" / "saved_model.pb").read_bytes())
+    written = exported.meta_graphs[0].signature_def
+    assert len(signatures) > 20
+    for name, one in signatures.items():
+        assert (one.method_name, dict(one.inputs), dict(one.outputs)) == (
+            written[name].method_name, dict(written[name].inputs), dict(written[name].outputs)
+        ), name  # fmt: skip
     assert list(signatures["divide_by_two"].defaults["y"].float_val) == [2.0]
     shown = contract.request("GET", "/v1/models/m/metadata").json()["metadata"]["signature_def"]["signature_def"]
     assert shown["divide"]["defaults"] == {}

@@ -13,6 +13,7 @@ from ai_edge_litert.interpreter import Interpreter
 from common.definition.export import FORMATS, Export, parse_export
 from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.export.arrays import Arrays
 from services.trainer.export.converting import make
 from services.trainer.export.formats import Asked, write_formats
 from services.trainer.protocol.messages import Failed
@@ -99,7 +100,11 @@ def test_a_quantised_format_is_bounded_by_itself_and_says_where_nothing_was_quan
         lambda x: {"logits": tf.squeeze(x @ tf.constant(weights), 1)}, [tf.TensorSpec([None, 2], tf.float32, name="x")]
     )
     tf.saved_model.save(made, str(tmp_path / "output/saved_model"), {"serving_default": made.serve})
-    asked = Asked({"x": rows}, held_out=True, metric=lambda _: None)
+
+    def furthest(answers: Arrays) -> tuple[str, float]:
+        return "furthest", float(np.abs(answers["logits"] - (rows @ weights)[:, 0]).max())
+
+    asked = Asked({"x": rows}, held_out=True, metric=furthest)
     export = Export(formats=("tflite_dynamic", "tflite_int8"), on_unsupported="warn")
     found = write_formats(export, tmp_path / "output", tmp_path, asked)
     assert found["tflite_dynamic"]["note"].startswith("no weight is int8: LiteRT leaves tensors of up to 1,024 values")
@@ -109,6 +114,8 @@ def test_a_quantised_format_is_bounded_by_itself_and_says_where_nothing_was_quan
     assert int8["largest_difference_share"] == pytest.approx(int8["largest_difference"] / span, rel=1e-5)
     assert int8["problem"].endswith("of the span of these; allowed is 10% (export: max_difference_share)")
     assert "note" not in int8
+    assert int8["saved_model_metric"] == {"name": "furthest", "value": pytest.approx(0.0, abs=1e-3)}
+    assert int8["metric"] == {"name": "furthest", "value": pytest.approx(int8["largest_difference"], rel=1e-3)}
     assert int8["calibrated_on"] == "events"
     assert not (tmp_path / "output/exports/tflite_int8").exists(), "what answers otherwise is left out"
     assert (tmp_path / "output/exports/tflite_dynamic/model.tflite").exists()

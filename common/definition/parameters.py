@@ -55,6 +55,7 @@ class EstimatorParameters:
             linear_* the numeric features too.
         deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
         activation, initializer: of the hidden layers; Keras's names, with Keras's options.
+        initializers: of each hidden layer, where `initializer` is a list; else empty.
         embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
         regularizer: of the hidden kernels, beside l1 and l2; None: none.
         dimension: of the factors of a factorization machine; 0 elsewhere.
@@ -69,6 +70,7 @@ class EstimatorParameters:
     hidden_units: tuple[int, ...] = (64, 32)
     activation: Named = RELU
     initializer: Named = GLOROT_UNIFORM
+    initializers: tuple[Named, ...] = ()
     embedding_initializer: Named | None = None
     regularizer: Named | None = None
     dropout: float = 0.0
@@ -88,12 +90,17 @@ def read_parameters(estimator: str, section: object, features: Mapping[str, Feat
     has_wide, has_deep = not estimator.startswith(("dnn", TWO_TOWER)), not estimator.startswith(("linear", "factoriz"))
     is_factored = estimator in FACTORIZATION_MACHINES
     towers = read_towers(fields, features) if estimator == TWO_TOWER else None
+    hidden_units = fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else ()
+    initializers = _for_each(fields, "initializer", len(hidden_units)) if has_deep and not towers else ()
     parameters = EstimatorParameters(
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep and not towers else (),
-        hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
+        hidden_units=hidden_units,
         activation=read_named(fields, "activation", ACTIVATIONS, RELU, without=("glu",)) if has_deep else RELU,
-        initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM) if has_deep else GLOROT_UNIFORM,
+        initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM)
+        if has_deep and not initializers
+        else GLOROT_UNIFORM,
+        initializers=initializers,
         embedding_initializer=_optional(fields, "embedding_initializer", INITIALIZERS)
         if has_deep or is_factored
         else None,
@@ -107,6 +114,18 @@ def read_parameters(estimator: str, section: object, features: Mapping[str, Feat
     )
     _finish(fields, estimator)
     return parameters
+
+
+def _for_each(fields: Fields, key: str, count: int) -> tuple[Named, ...]:
+    """The initializer of each of so many hidden layers; empty where the key is no list."""
+    asked = fields.peek(key)
+    if not isinstance(asked, list):
+        return ()
+    fields.take(key)
+    if len(asked) != count:
+        raise InvalidInput(f"parameters: {key} lists {len(asked)}, expected {count}: one for each of hidden_units")
+    each = Fields("parameters", {f"{key} {index}": one for index, one in enumerate(asked)})
+    return tuple(read_named(each, f"{key} {index}", INITIALIZERS, GLOROT_UNIFORM) for index in range(count))
 
 
 def _finish(fields: Fields, estimator: str) -> None:

@@ -133,11 +133,12 @@ def _deep_part(
     columns = dense_columns(specs, parameters, parameters.deep, inputs, dict(tables))
     hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
     regularizer = regularizer_for(parameters)
+    initializers = parameters.initializers or (parameters.initializer,) * len(parameters.hidden_units)
     for index, size in enumerate(parameters.hidden_units):
         hidden = keras.layers.Dense(
             size,
             activation=activation_of(parameters.activation),
-            kernel_initializer=initializer_of(parameters.initializer),
+            kernel_initializer=initializer_of(initializers[index]),
             kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
             name=f"hidden_{index}",
         )(hidden)

@@ -72,3 +72,7 @@ def test_an_estimator_takes_them_with_options() -> None:
     kernel = np.asarray(hidden.kernel)
     both = keras.regularizers.OrthogonalRegularizer(0.1)(kernel) + keras.regularizers.L2(0.01)(kernel)
     assert float(hidden.kernel_regularizer(kernel)) == pytest.approx(float(both))
+    each = network(hidden_units=[8, 3], initializer=[{"name": "constant", "value": 0.5}, "orthogonal"])
+    first, second = (np.asarray(each.get_layer(f"hidden_{index}").kernel) for index in range(2))
+    assert (first == 0.5).all()
+    np.testing.assert_allclose(second.T @ second, np.eye(3), atol=1e-5)

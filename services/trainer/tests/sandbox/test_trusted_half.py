@@ -291,6 +291,7 @@ def test_a_resume_point_is_of_the_files_that_were_handed_in(ground: Ground) -> N
     assert ground.registry.done[-1] == ("resume point", 3, {"step": 4}, (entry,))
 
 
+@pytest.mark.covers("dist-chief-evaluator")
 @pytest.mark.parametrize("more", [{"rebuild_of": 3}, {"candidate": (_WEIGHTS,)}, {"rank": 1}])
 def test_only_the_chief_of_a_leased_round_hands_anything_in(made: Callable[..., Ground], more: dict[str, Any]) -> None:
     ground = made(**more)

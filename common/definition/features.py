@@ -24,7 +24,7 @@ feature of any length (shape [null]) the empty word and negative ids mean "nothi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from common.definition.fields import Fields
 from common.definition.forgetting import Forgetting, read_forgetting
@@ -117,7 +117,7 @@ class Vocabulary:
     oov_buckets: int
     update: bool
     forgetting: Forgetting | None = None
-    file: str = ""
+    file: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

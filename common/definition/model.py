@@ -42,6 +42,7 @@ from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
 from common.definition.hooks import check_hooks
 from common.definition.joined_labels import JoinedLabels, check_joined_labels, parse_joined_labels
 from common.definition.labels import check_head
+from common.definition.listed_layers import LAYERS, LAYERS_FILE, read_layers
 from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
@@ -184,7 +185,9 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     if fields.has("estimator") and fields.has("module"):
         raise InvalidInput(f"model {name} has both estimator and module; it is one of them, leave the other out")
     if not fields.has("estimator") and not fields.has("module"):
-        raise InvalidInput(f"model {name} needs either estimator ({', '.join(ESTIMATORS)}) or module (a Python file)")
+        raise InvalidInput(
+            f"model {name} needs either estimator ({', '.join(ESTIMATORS)}) or module (a Python file, or layers)"
+        )
     estimator = fields.choice("estimator", ESTIMATORS) if fields.has("estimator") else None
     module = None if estimator else _module_path(fields, files)
     features = parse_features(fields.take("features") if estimator else fields.take("features", {}), files)
@@ -213,7 +216,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         features=features,
         estimator_parameters=parameters,
         trees=trees,
-        module_parameters={} if estimator else _module_parameters(raw_parameters),
+        module_parameters={} if estimator else _module_parameters(raw_parameters, module),
         training=training,
         triggers=triggers,
         evaluation=evaluation,
@@ -353,6 +356,8 @@ def _restart(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 def _module_path(fields: Fields, files: Mapping[str, bytes]) -> str:
     module = fields.text("module")
+    if module == LAYERS and LAYERS_FILE not in files:
+        return module
     if module not in files or not module.endswith(".py"):
         raise InvalidInput(
             f"model.yaml: module {module!r} is no Python file of the definition: {', '.join(sorted(files))}"
@@ -384,9 +389,11 @@ def _assets(export: Export, features: Mapping[str, FeatureSpec], files: Mapping[
     return {path: files[path] for path in (*export.assets, *words)}
 
 
-def _module_parameters(section: object) -> Mapping[str, Any]:
+def _module_parameters(section: object, module: str | None) -> Mapping[str, Any]:
     if not isinstance(section, Mapping):
         raise InvalidInput(f"parameters must be a mapping, got {section!r}")
+    if module == LAYERS:
+        read_layers(section)
     return dict(section)
 
 

@@ -12,9 +12,10 @@ import keras
 import tensorflow as tf
 
 from common.definition.hooks import HookClass
+from common.definition.listed_layers import LAYERS, LAYERS_FILE
 from common.definition.model import Definition
 from common.schema import Schema
-from services.trainer.families import own_operations, untold_state
+from services.trainer.families import listed_layers, own_operations, untold_state
 from services.trainer.families.hooks import HookSet, check_every_function_is_used, hooks_of, hooks_of_class
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -144,7 +145,10 @@ def load_user_module(
     """The definition's module, or None for an estimator."""
     if definition.module is None:
         return None
+    path = definition.module
+    if path == LAYERS:
+        files, path = {**files, LAYERS_FILE: listed_layers.SOURCE}, LAYERS_FILE
     return load_module(
-        files, definition.module, digest=digest, directory=directory, operations=definition.operations,
+        files, path, digest=digest, directory=directory, operations=definition.operations,
         hooks=definition.training.hooks,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from common.process.health import Health
 from common.process.rpc import start_server
 from common.process.tls import Tls, TlsFiles
 from common.process.web import WebServer, bind, create_app
+from testing.http2_floods import FLOODS, flood
 from testing.processes import free_port
 from testing.waiting import wait_until
 
@@ -105,6 +106,13 @@ def _status(port: int, context: ssl.SSLContext | None) -> int:
         connection.close()
 
 
+def _answers(check: Any) -> bool:
+    try:
+        return bool(check(health_pb2.HealthCheckRequest(), timeout=_SECONDS))
+    except grpc.RpcError:
+        return False
+
+
 @pytest.mark.needs("haproxy")
 @pytest.mark.parametrize("is_on", [True, False])
 def test_the_proxy_speaks_tls_to_clients_and_to_containers_of_its_services_names(
@@ -128,7 +136,12 @@ def test_the_proxy_speaks_tls_to_clients_and_to_containers_of_its_services_names
                 else grpc.insecure_channel(target)
             ) as channel:
                 asked = health_pb2.HealthCheckRequest()
-                answer = health_pb2_grpc.HealthStub(channel).Check(asked, timeout=_SECONDS, wait_for_ready=True)
+                check = health_pb2_grpc.HealthStub(channel).Check
+                answer = check(asked, timeout=_SECONDS, wait_for_ready=True)
+                for name in () if is_on else FLOODS:
+                    flood(ports[8500], name)
+                    # A call that meets the end of a connection to a container hears UNAVAILABLE, once.
+                    wait_until(lambda: _answers(check), f"others are answered after {name}")
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             assert _status(ports[8601], trusted) == (503 if is_on else 200), "its certificate is serving's"
             assert (_status(ports[8501], None) == 200) is not is_on

@@ -22,7 +22,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied
 from common.json_values import value_of
 from common.registry import wire
-from common.registry.catalog import FileEntry, RoundPlan, Version
+from common.registry.catalog import PUSHED, FileEntry, RoundPlan, Version
 from common.registry.client import RegistryClient
 from common.registry.patches import SMALLEST_FILE_BYTES
 from protos import registry_pb2 as pb
@@ -249,7 +249,8 @@ class TrustedHalf:
             if OUTPUT not in self._handed_in:
                 raise InvalidInput("the round has handed in no files of a version")
             gate = self._means.gate_of(self._assignment.plan.definition_digest)
-            draft = replace(draft, files=self._handed_in[OUTPUT], gate=gate, signature="")
+            environment = {name: fact for name, fact in draft.environment.items() if name != PUSHED}
+            draft = replace(draft, files=self._handed_in[OUTPUT], gate=gate, environment=environment, signature="")
             self.registers = True
             try:
                 self.version = signing.register(self._registry, self._assignment.lease, draft, self._means.signer)

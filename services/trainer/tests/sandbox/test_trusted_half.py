@@ -153,10 +153,10 @@ def ground(made: Callable[..., Ground]) -> Ground:
 
 
 def draft(**more: Any) -> VersionDraft:
-    fields = {"files": (), "gate": Gate(), **more}
+    fields = {"files": (), "gate": Gate(), "environment": {}, **more}
     return VersionDraft(
         weights_digest="w", metrics={"candidate": {"auc": 0.5}}, events_trained=1, events_held_out=0,
-        events_unusable=0, step=1, timings={}, environment={}, **fields,
+        events_unusable=0, step=1, timings={}, **fields,
     )  # fmt: skip
 
 
@@ -219,12 +219,16 @@ def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Gro
     (ground.output / "saved_model" / "saved_model.pb").write_bytes(b"graph")
     entry = FileEntry("saved_model/saved_model.pb", 5, hashlib.sha256(b"graph").hexdigest())
     assert ground.outside.upload(ground.output) == ((entry,), 5)
-    told = draft(files=(FileEntry("../../etc/shadow", 5, "0" * 64),), gate=Gate(metric="auc", min_value=0.0))
+    environment = {"pushed": {"by": "somebody else"}, "tensorflow": "2.21.0"}
+    told = draft(
+        files=(FileEntry("../../etc/shadow", 5, "0" * 64),), gate=Gate(metric="auc", min_value=0.0),
+        environment=environment,
+    )  # fmt: skip
     version = ground.outside.register_version(told)
     assert ground.registry.niceness == min(19, os.nice(0) + 2), "files are read and sent as training is"
     (_, token, registered) = ground.registry.done[-1]
     assert (token, registered.files, registered.gate) == (3, (entry,), _GATE)
-    assert registered.metrics == told.metrics
+    assert (registered.metrics, registered.environment) == (told.metrics, {"tensorflow": "2.21.0"})
     assert (version.version, ground.half.version) == (7, version)
 
 

@@ -156,6 +156,7 @@ def test_varints_are_those_of_protobuf(number: int) -> None:
         ({"speed": 1}, "'speed' is not in the schema"),
     ],
 )
+@pytest.mark.covers("pipe-generator")
 def test_a_bad_value_is_refused_by_name_with_what_was_expected(changes: dict[str, Any], sentence: str) -> None:
     assert sentence in _refusal_of(**changes)
 

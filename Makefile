@@ -131,8 +131,8 @@ down:  ## ends it; its data stays in the volumes
 	$(COMPOSE) rm --stop --force -v
 	$(COMPOSE) down
 
-kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this builds and starts (minutes the first time); needs the images, Go and root
-	$(BIN)/python -m e2e_tests.kubernetes
+kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this builds and starts (minutes the first time; REGISTRIES=2); needs the images, Go and root
+	$(BIN)/python -m e2e_tests.kubernetes --registries $(or $(REGISTRIES),1)
 
 # One worker: scenarios have platforms beside the shared one, and two workers had 29 containers on two cores.
 test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)

@@ -154,6 +154,14 @@ class Place:
         for folder in folders:
             yield from folder.walk()
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file below this folder, by its path in it; of an object store in one listing. {}: none is
+        there."""
+        with self._told():
+            storage = self._storage()
+            found: dict[str, dict[str, Any]] = storage.find(self.path, detail=True)
+        return {posixpath.relpath(path, self.path): int(info["size"] or 0) for path, info in found.items()}
+
     def matching(self) -> list[Place]:
         """The files that this place means: itself, all of a folder, or those that * and ? in its name fit; by name.
 

@@ -22,14 +22,21 @@ PASSWORD = "postgres-test-password"
 
 @dataclass
 class PostgresServer:
-    """Its data survives kill() and start()."""
+    """Its data survives kill() and start().
+
+    Attributes:
+        host: the address of this machine at which it listens.
+        network: from which others may log in with the password, such as 10.88.7.0/24; "": this machine alone.
+    """
 
     directory: Path
     port: int = field(default_factory=free_port)
+    host: str = "127.0.0.1"
+    network: str = ""
     process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str) -> str:
-        return f"postgresql://{_USER}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{_USER}@{self.host}:{self.port}/{database}"
 
     @property
     def password_file(self) -> Path:
@@ -43,7 +50,10 @@ class PostgresServer:
             if os.geteuid() == 0:
                 shutil.chown(self.directory, _USER)
             self._run("initdb", "-D", data, "-U", _USER, "-A", "scram-sha-256", f"--pwfile={self.password_file}", "-N")
-        options = ["-D", data, "-p", self.port, "-k", self.directory, "-c", "listen_addresses=127.0.0.1"]
+            if self.network:
+                with (data / "pg_hba.conf").open("a") as rules:
+                    rules.writelines(f"host all all {one} scram-sha-256\n" for one in (f"{self.host}/32", self.network))
+        options = ["-D", data, "-p", self.port, "-k", self.directory, "-c", f"listen_addresses={self.host}"]
         self.process = subprocess.Popen(
             self._command("postgres", *options, "-c", "fsync=off"),
             stdout=subprocess.DEVNULL,

@@ -9,14 +9,15 @@ import pytest
 
 
 @contextmanager
-def s3_bucket() -> Iterator[str]:
-    """The bucket's URL. Meanwhile this process, and those that it starts, find the server by AWS's own variables."""
+def s3_bucket(host: str = "127.0.0.1") -> Iterator[str]:
+    """The bucket's URL; the server listens at this address of the machine. Meanwhile this process, and those that it
+    starts, find it by AWS's own variables."""
     import boto3  # here: each worker collects every test, and one of them needs the server
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
     from s3fs import S3FileSystem
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=host, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     settings = {

@@ -110,6 +110,8 @@ def test_a_walk_and_a_pattern_go_by_name(folder: Place) -> None:
     assert [str(one) for one in folder.walk()] == [
         str(folder / name) for name in ("_done", "a.csv", "a.txt", "z.csv", "b/c.csv")
     ]
+    assert folder.sizes() == {"_done": 5, "a.csv": 5, "a.txt": 5, "z.csv": 5, "b/c.csv": 7}
+    assert (folder / "none").sizes() == {}
     assert [one.name for one in (folder / "*.csv").matching()] == ["a.csv", "z.csv"]
     assert [one.name for one in folder.matching()] == ["a.csv", "a.txt", "z.csv"]
     with pytest.raises(NotFound, match="there is no file"):

@@ -3,19 +3,18 @@ Helm chart, and takes all of it down again. Needs root, Go, Docker and the image
 promise was broken."""
 
 import argparse
-import io
 import json
 import sys
 import tempfile
 from pathlib import Path
 
-import docker
-from e2e_tests.kubernetes.cluster import SERVICES, Cluster, base_images
+from e2e_tests.kubernetes.cluster import Cluster, base_images
+from e2e_tests.kubernetes.outside import make_release, servers
 from e2e_tests.kubernetes.run import Report, run
 
 _REPOSITORY = Path(__file__).parents[2]
 _BUILD = _REPOSITORY / "build" / "kubernetes"
-_NEXT = "kubernetes-next"
+_FIRST, _NEXT = "kubernetes-first", "kubernetes-next"
 
 
 def main() -> int:
@@ -25,30 +24,25 @@ def main() -> int:
     parser.add_argument(
         "--bases", type=Path, default=_REPOSITORY / "docker" / "stand-ins.env", help="names Kafka's and Redis's images"
     )
+    parser.add_argument("--registries", type=int, default=1, help="2 and 3: over one PostgreSQL and an object store")
     parser.add_argument("--keep", action="store_true", help="leaves the node running")
     arguments = parser.parse_args()
-    _make_next_release(arguments.tag)
-    cluster = Cluster(arguments.tag, base_images(arguments.bases))
+    for name in (_FIRST, _NEXT):
+        make_release(arguments.tag, name, has_store=arguments.registries > 1)
+    cluster = Cluster(_FIRST, base_images(arguments.bases))
     try:
         cluster.up()
         cluster.learn_kinds()
-        cluster.take_images(arguments.tag, _NEXT)
+        cluster.take_images(_FIRST, _NEXT)
         cluster.make_volumes()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, servers(arguments.registries) as (cluster.values, secrets):
+            if secrets:
+                cluster.apply(*secrets)
             report = run(cluster, next_tag=_NEXT, folder=Path(folder) / "points")
     finally:
         if not arguments.keep:
             cluster.down()
     return _show(report)
-
-
-def _make_next_release(tag: str) -> None:
-    """Images that do the same: those of another release would have other files in them."""
-    engine = docker.from_env(timeout=90)
-    for service in SERVICES:
-        recipe = f"FROM headrace/{service}:{tag}\nLABEL headrace.release=next\n"
-        name = f"headrace/{service}:{_NEXT}"
-        engine.images.build(fileobj=io.BytesIO(recipe.encode()), tag=name, rm=True, forcerm=True)
 
 
 def _show(report: Report) -> int:

@@ -19,7 +19,7 @@ _NODE = Path(__file__).parent / "node"
 _HOME = Path(os.environ.get("KUBE_HOME", Path.home() / ".kube-local"))
 _RUN = Path(os.environ.get("KUBE_RUN", "/tmp/kube-local"))
 _HTTP = {"registry": 8701, "ingest": 8601, "trainer": 8801, "serving": 8501}
-_CLAIMS = ("registry", "trainer", "kafka", "redis")
+_CLAIMS = ("registry", "registry-2", "registry-3", "trainer", "kafka", "redis")
 _STORAGE_CLASS = "node"
 _BASES = {"kafka": "KAFKA_IMAGE", "redis": "REDIS_IMAGE"}
 _LONGEST_SECONDS = 540
@@ -30,6 +30,8 @@ class Cluster:
 
     def __init__(self, tag: str, bases: Mapping[str, str]) -> None:
         self._tag, self._bases = tag, bases
+        self.values: Mapping[str, Any] = {}
+        """Of the chart, beside the example's and the run's."""
         # Of this process and those that it starts.
         os.environ |= {"KUBECONFIG": str(_RUN / "kubeconfig"), "PATH": f"{_HOME / 'bin'}:{os.environ['PATH']}"}
         self._example: Mapping[str, Any] = yaml.safe_load(values_path("try").read_text())
@@ -71,12 +73,26 @@ class Cluster:
         self.kubectl("apply", "--validate=strict", *options, "-f", "-", text=yaml.safe_dump_all(objects))
 
     def helm(self, command: str, *options: str, values: Mapping[str, Any] | None = None) -> None:
-        """`helm install` or `upgrade` with the run's values and `values`; returns when all pods are ready."""
+        """`helm install` or `upgrade` with the run's values and `values`; returns when all pods are ready, but for
+        registries that stand by."""
         given = _merged(self._values(), values or {})
+        is_waiting = ["--wait", "--timeout", "8m"] if self.registries == 1 else []
         self._run(
-            "helm", command, RELEASE, str(CHART), "--values", "-", "--wait", "--timeout", "8m", *options,
-            text=yaml.safe_dump(given),
-        )  # fmt: skip
+            "helm", command, RELEASE, str(CHART), "--values", "-", *is_waiting, *options, text=yaml.safe_dump(given)
+        )
+        if not is_waiting:
+            self._await_rollout()
+
+    @property
+    def registries(self) -> int:
+        return int(self.values.get("registry", {}).get("replicas", 1))
+
+    def _await_rollout(self) -> None:
+        """A registry that stands by is not ready, so Helm would wait for ever."""
+        for kind in ("deployments", "statefulsets"):
+            for name in names(self.get(kind)):
+                if f"{RELEASE}-registry" not in name:
+                    self.kubectl("rollout", "status", f"{kind}/{name}", "--timeout=8m")
 
     def uninstall(self) -> None:
         """Returns when no pod is left."""
@@ -131,7 +147,7 @@ class Cluster:
             **dict.fromkeys(("registry", "trainer"), claim),
             **{name: {**claim, "image": self._bases[name]} for name in _BASES},
         }
-        return _merged(self._example, run)
+        return _merged(_merged(self._example, run), self.values)
 
     def _ctr(self, *arguments: str, stdin: Any = None) -> None:
         self._run("ctr", "-a", str(_RUN / "containerd" / "socket"), "-n", "k8s.io", *arguments, stdin=stdin)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ _REQUEST_EVENTS = 50
 _PAUSE_SECONDS = 0.1
 _STEP_SECONDS = 480.0
 _SETTLED_SECONDS = 120.0
+_FAILOVER_SECONDS = 5.0
 _COUNTS = ("predictions", "failed", "asked once", "of them failed", "events")
 _OF_OPERATORS = ("ServiceMonitor",)
 """Kinds that a bare cluster does not know."""
@@ -47,17 +49,20 @@ class Report:
 
 class Load:
     """Until it is left: four askers that repeat a prediction which got no answer, as the client does, one asker that
-    repeats none, and a sender of events that repeats each request under its key."""
+    repeats none, a sender of events that repeats each request under its key, and one that asks the registry."""
 
     def __init__(self, pupil: Pupil) -> None:
         self._pupil, self._stop = pupil, threading.Event()
-        self._threads = [threading.Thread(target=self._forever, args=(act,)) for act in (self._send, self._ask_once)]
+        acts = (self._send, self._ask_once, self._ask_registry)
+        self._threads = [threading.Thread(target=self._forever, args=(act,)) for act in acts]
         self._door = pupil.client.door("serving", pupil.client.addresses.predictions, timeout_seconds=30)
+        self._registry = pupil.client.door("registry", pupil.client.addresses.registry, timeout_seconds=2)
         self._seed = 1000
         self.accepted, self.asked_once = 0, 0
         self.lost: list[str] = []
         self.unanswered: list[str] = []
         self.outcomes: list[str] = []
+        self._registry_answered: list[float] = []
 
     def __enter__(self) -> "Load":
         self._asking = self._pupil.asking()
@@ -77,6 +82,11 @@ class Load:
         failed = sum(outcome != "ok" for outcome in self.outcomes)
         return len(self.outcomes), failed, self.asked_once, len(self.unanswered), self.accepted
 
+    def registry_away_seconds(self, since: float) -> float:
+        """The longest time without an answer of the registry, since a moment of the monotonic clock."""
+        answered = [since, *(at for at in self._registry_answered if at > since), time.monotonic()]
+        return max(after - before for before, after in pairwise(answered))
+
     def _forever(self, act: Callable[[], None]) -> None:
         while not self._stop.wait(_PAUSE_SECONDS):
             act()
@@ -88,6 +98,11 @@ class Load:
             self.accepted += answer.accepted
         except HeadraceError as error:
             self.lost.append(f"{type(error).__name__}: {error}")
+
+    def _ask_registry(self) -> None:
+        with suppress(HeadraceError):
+            self._registry.call("GET", f"/v1/models/{self._pupil.model}", repeatable=False)
+            self._registry_answered.append(time.monotonic())
 
     def _ask_once(self) -> None:
         self.asked_once += 1
@@ -144,7 +159,7 @@ def _check_the_chart(cluster: Cluster, report: Report) -> None:
 
 def _under_load(cluster: Cluster, pupil: Pupil, next_tag: str, report: Report) -> int:
     """The number of events that were acknowledged meanwhile."""
-    token = cluster.token()
+    token, has_standby = cluster.token(), cluster.registries > 1
     with Load(pupil) as load:
         await_more(load.outcomes)
         with _watched(report, "rolling upgrade", load):
@@ -152,35 +167,42 @@ def _under_load(cluster: Cluster, pupil: Pupil, next_tag: str, report: Report) -
             _check_upgrade(cluster, next_tag, report)
             report.expect(cluster.token() == token, "the upgrade changed the operator's token")
         for service in SERVICES:
-            with _watched(report, f"{service}: SIGKILL", load):
+            with _watched(report, f"{service}: SIGKILL", load, may_fail_over=has_standby):
                 _strike(cluster, service, cluster.kill)
-        for service in ("ingest", "serving"):
-            with _watched(report, f"{service}: a pod deleted at once", load):
+        for service in ("ingest", "serving", *(["registry"] if has_standby else [])):
+            with _watched(report, f"{service}: a pod deleted at once", load, may_fail_over=has_standby):
                 _strike(cluster, service, cluster.delete)
     report.expect(not load.lost, f"{len(load.lost)} requests of events failed: {load.lost[:3]}")
     return load.accepted
 
 
 @contextmanager
-def _watched(report: Report, name: str, load: Load) -> Iterator[None]:
-    """Goes on until predictions are answered afterwards, and writes down what came meanwhile."""
-    before = load.counts()
+def _watched(report: Report, name: str, load: Load, *, may_fail_over: bool = False) -> Iterator[None]:
+    """Goes on until predictions are answered afterwards, and writes down what came meanwhile. may_fail_over: a registry
+    stands by, which takes over within the promised time."""
+    before, began = load.counts(), time.monotonic()
     with report.step(name) as figures:
         yield
         await_more(load.outcomes)
         counts = [after - earlier for after, earlier in zip(load.counts(), before, strict=True)]
         figures |= dict(zip(_COUNTS, counts, strict=True))
+        away = figures["registry away s"] = round(load.registry_away_seconds(began), 2)
+        if may_fail_over:
+            report.expect(away <= _FAILOVER_SECONDS, f"{name}: the registry was away for {away} s")
         report.expect(not figures["failed"], f"{name}: predictions failed: {sorted(set(load.outcomes) - {'ok'})[:3]}")
 
 
 def _strike(cluster: Cluster, service: str, strike: Callable[[Mapping[str, Any]], None]) -> None:
-    """Takes one container of the service away; returns when there are as many as before, all of them ready."""
-    pods = cluster.pods(service)
+    """Takes one container of the service away, of registries that leads; returns when as many as before have started,
+    and as many are ready."""
+    pods = sorted(cluster.pods(service), key=_is_ready, reverse=True)
+    ready_count = sum(map(_is_ready, pods))
     strike(pods[0])
 
     def is_whole() -> bool:
         now = cluster.pods(service)
-        return len(now) == len(pods) and all(map(_is_ready, now)) and _container(pods[0]) not in map(_container, now)
+        is_as_ready = sum(map(_is_started, now)) == len(pods) and sum(map(_is_ready, now)) >= ready_count
+        return is_as_ready and _container(pods[0]) not in map(_container, now)
 
     until(is_whole, f"{service} was whole again", timeout_seconds=_STEP_SECONDS)
 
@@ -189,6 +211,12 @@ def _container(pod: Mapping[str, Any]) -> str:
     """The id of its one container, "" while there is none."""
     (status,) = pod["status"].get("containerStatuses") or [{}]
     return str(status.get("containerID", ""))
+
+
+def _is_started(pod: Mapping[str, Any]) -> bool:
+    """Whether its one container runs and has passed its startup probe: a registry that stands by has."""
+    (status,) = pod["status"].get("containerStatuses") or [{}]
+    return bool(status.get("started"))
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
@@ -204,7 +232,7 @@ def _check_upgrade(cluster: Cluster, tag: str, report: Report) -> None:
             (container,) = pod["status"]["containerStatuses"]
             report.expect(container["image"].endswith(f":{tag}"), f"{service} runs {container['image']}")
             started.setdefault(service, []).append(container["state"]["running"]["startedAt"])
-    first = started.pop("registry")[0]
+    first = min(started.pop("registry"))
     early = [service for service, times in started.items() if min(times) < first]
     report.expect(not early, f"upgraded before the registry: {early}")
 

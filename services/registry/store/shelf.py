@@ -12,6 +12,7 @@ not need, so no two of them share a URL.
 """
 
 import json
+import posixpath
 import shutil
 import threading
 import time
@@ -145,12 +146,11 @@ class Elsewhere:
 
     def note_all(self) -> None:
         """Notes what is there without a note."""
-        if not self.place.is_dir():
-            return
-        for file in self.place.walk():
-            note = path_of(self._directory, file.name)
-            if DIGEST_PATTERN.fullmatch(file.name) and not (note.exists() or note.with_suffix(GONE).exists()):
-                self._note(file.name, file.size())
+        for path, size in self.place.sizes().items():
+            digest = posixpath.basename(path)
+            note = path_of(self._directory, digest)
+            if DIGEST_PATTERN.fullmatch(digest) and not (note.exists() or note.with_suffix(GONE).exists()):
+                self._note(digest, size)
 
     def _there(self, digest: str) -> Place:
         return self.place / digest[:2] / digest

@@ -99,7 +99,7 @@ startupProbe:
   failureThreshold: 300
 readinessProbe:
   httpGet: {path: {{ with index . 2 }}"/readyz?exclude={{ . }}"{{ else }}/readyz{{ end }}, port: http, scheme: {{ $scheme }}}
-  periodSeconds: 2
+  periodSeconds: {{ ternary 1 2 $standsBy }}
   timeoutSeconds: 5
   failureThreshold: 2
 livenessProbe:

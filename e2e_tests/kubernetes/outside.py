@@ -1,0 +1,83 @@
+"""What several registries need beside the node: PostgreSQL and an object store, as servers of this machine that pods
+reach at the address of the cluster's DNS; and images whose registry has the library of that store.
+"""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+from e2e_tests.kubernetes.cluster import SERVICES
+from testing.postgres_server import PASSWORD, PostgresServer
+from testing.s3_server import s3_bucket
+
+_ADDRESS, _PODS = "10.88.255.53", "10.88.7.0/24"
+"""Of node/up.sh."""
+_STORE, _DATABASE = "store", "postgres"
+"""Secrets."""
+_OF_STORE = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def servers(registries: int) -> Iterator[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]:
+    """Values of the chart with which this many registries use the servers, and the Secrets that they name."""
+    if registries == 1:
+        yield {}, []
+        return
+    with tempfile.TemporaryDirectory() as folder, s3_bucket(_ADDRESS) as bucket:
+        Path(folder).chmod(0o755)
+        database = PostgresServer(Path(folder) / "postgres", host=_ADDRESS, network=_PODS)
+        database.start()
+        try:
+            registry = {
+                "replicas": registries,
+                "database": {"url": database.url(database.new_database()), "passwordSecret": {"name": _DATABASE}},
+                "settings": {"BLOBS": f"{bucket}/registry", "PRESIGNED_SECONDS": "600"},
+                "environmentSecret": _STORE,
+            }
+            yield {"registry": registry}, [_secret(_DATABASE, {"password": PASSWORD}), _secret(_STORE, _environment())]
+        finally:
+            database.stop()
+
+
+def _environment() -> dict[str, str]:
+    """As s3_bucket has set it for this process."""
+    return {name: os.environ[name] for name in _OF_STORE}
+
+
+def _secret(name: str, texts: Mapping[str, str]) -> Mapping[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(texts)}
+
+
+def make_release(tag: str, name: str, *, has_store: bool) -> None:
+    """Images that do the same as those of the tag, since another release's would have other files in them. has_store:
+    the registry's has the library of S3."""
+    engine = docker.from_env(timeout=300)
+    for service in SERVICES:
+        recipe = f"FROM headrace/{service}:{tag}\nLABEL headrace.release={name}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            if has_store and service == "registry":
+                _install(Path(folder) / "store")
+                recipe += "COPY store /venv/lib/python3.11/site-packages\n"
+            (Path(folder) / "Dockerfile").write_text(recipe)
+            context = io.BytesIO()
+            with tarfile.open(fileobj=context, mode="w") as packed:
+                packed.add(folder, arcname=".")
+            context.seek(0)
+            engine.images.build(
+                fileobj=context, custom_context=True, tag=f"headrace/{service}:{name}", rm=True, forcerm=True
+            )
+
+
+def _install(folder: Path) -> None:
+    """By this machine's pip, which knows the way to an index."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+    subprocess.run([*pip, "-c", str(_REPOSITORY / "constraints.txt"), "s3fs"], check=True, timeout=300)

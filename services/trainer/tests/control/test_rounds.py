@@ -267,7 +267,7 @@ def test_a_child_whose_lease_is_lost_is_killed(
         registry.renew_lease(stolen, ttl_seconds=5.0, progress={})
 
 
-@pytest.mark.covers("loop-supervisor")
+@pytest.mark.covers("loop-supervisor", "loop-monitored")
 def test_a_stop_saves_hands_back_and_ends_with_status_zero(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:

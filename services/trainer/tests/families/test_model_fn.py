@@ -135,7 +135,7 @@ def built(source: str, directory: Path, *, audit: str = "", **training: Any) -> 
     return model, TrainingSet(model.transformed(raw).columns, labels, {"late": tf.ones(len(EXAMPLES))}, len(EXAMPLES))
 
 
-@pytest.mark.covers("est-model-fn", "api-tf1-compat")
+@pytest.mark.covers("est-model-fn", "api-tf1-compat", "opt-schedule")
 def test_an_optimizer_of_tensorflow_1_takes_the_steps_of_numpy_by_its_own_global_step(tmp_path: Path) -> None:
     model, examples = built(HANDBOOK, tmp_path)
     weights = {one.path: one.numpy().astype(float) for one in model.network.variables}

@@ -32,7 +32,7 @@ def trained(platform: Platform, training: dict[str, Any], *, stop_after: int = 0
     return version
 
 
-@pytest.mark.covers("est-train-evaluate", "loop-supervisor", "loop-global-step", "est-run-config")
+@pytest.mark.covers("est-train-evaluate", "loop-supervisor", "loop-global-step", "est-run-config", "loop-monitored")
 def test_a_round_ends_after_max_steps_and_what_it_did_not_come_to_is_accounted_for(tmp_path: Path) -> None:
     asked = {"max_steps": 10, "evaluate_every_steps": 3, "save_every_steps": 4}
     whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))

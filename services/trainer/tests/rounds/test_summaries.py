@@ -58,7 +58,7 @@ def trial_of(platform: Platform, version: int) -> str:
     return parse_session_start_info_plugin_data(told).group_name
 
 
-@pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv", "est-run-config")
+@pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv", "est-run-config", "loop-monitored")
 def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_path: Path) -> None:
     plain, watched = Platform(tmp_path / "plain"), Platform(tmp_path / "watched")
     asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}

@@ -25,7 +25,7 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
 ) -> None:
     # Every worker finds by itself that nothing has improved by ten for eight evaluations.
     stopping = "early_stopping: {metric: log_loss, patience: 8, min_delta: 10, restore_best: false}"
-    training = f"{{shards: 3, batch_size: 8, passes: 100, evaluate_every_steps: 100, {stopping}}}"
+    training = f"{{shards: 3, batch_size: 8, passes: 100, evaluate_every_steps: 50, {stopping}}}"
     files = {"model.yaml": definition(gate="{}", training=training)}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.round_function = "services.trainer.rounds.process:run_round"

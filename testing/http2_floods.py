@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 _DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 _END_HEADERS = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_MOST_BYTES, _PIECE_BYTES, _STALL_SECONDS = 24 << 20, 64 << 10, 2.0
+_MOST_BYTES, _PIECE_BYTES, _STALL_SECONDS = 16 << 20, 64 << 10, 0.5
 """Of a flood, as the door takes it."""
+_ROOM_BYTES = 4096
+"""For answers, in the client's kernel: they are soon too many."""
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
@@ -75,7 +77,10 @@ def flood(port: int, name: str) -> str:
     """What the door does with some megabytes of it: it has "closed" the connection, has "stopped" reading it, or has
     "taken" all."""
     frames = FLOODS[name]()
-    with socket.create_connection(("127.0.0.1", port), timeout=60.0) as client:
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM_BYTES)
+        client.settimeout(60.0)
+        client.connect(("127.0.0.1", port))
         client.sendall(PREFACE + frame(_SETTINGS))
         client.settimeout(_STALL_SECONDS)
         sent = 0

@@ -15,8 +15,8 @@ from common.process.rpc import open_channel, start_server
 from common.process.rpc_aio import start_aio_server
 from testing.http2_floods import FLOODS, flood
 
-_MOST_MB = 200
-"""Of memory, for a flood of 24 MB: gRPC keeps 110 at most, however long the headers of a call go on."""
+_MOST_MB = 150
+"""Of memory: gRPC keeps 110 at most, however long the headers of a call go on."""
 _IS_STOPPED = {"pings", "settings"}
 """A door owes an answer to each of their frames."""
 Door = Callable[[], AbstractContextManager[int]]

@@ -39,7 +39,8 @@ def enter(rules: SandboxRules) -> None:
     if landlock.abi():
         steps += [lambda: landlock.restrict(_paths(rules), connect=rules.ports)]
     if seccomp.is_there():
-        steps += [lambda: seccomp.restrict(allow_udp=rules.resolves_names)]
+        has_ports = rules.ports is None or bool(rules.ports)
+        steps += [lambda: seccomp.restrict(allow_tcp=has_ports, allow_udp=rules.resolves_names)]
     if is_own_user:
         steps.insert(0, _become_a_user_of_its_own)
     for step in steps:

@@ -1,9 +1,10 @@
 """seccomp: a filter over system calls, for this process and all that it forks, for good (seccomp(2)).
 
-It answers EPERM to calls that no computation needs and that reach other processes or the kernel, and EACCES to sockets
-of other protocols than TCP: Landlock's rules for ports see no Multipath TCP and no SCTP. The filter is classic BPF over
-`struct seccomp_data` (include/uapi/linux/seccomp.h, filter.h); numbers of calls are those of
-arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
+It answers EPERM to calls that no computation needs and that reach other processes or the kernel, and EACCES to sockets:
+to all where a process connects nowhere, otherwise to those of other protocols than TCP, since Landlock's rules for
+ports see no Multipath TCP and no SCTP. The filter is classic BPF over `struct seccomp_data`
+(include/uapi/linux/seccomp.h, filter.h); numbers of calls are those of arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h.
 """
 
 import ctypes
@@ -78,17 +79,17 @@ def forbid_new_privileges() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
 
 
-def restrict(*, allow_udp: bool) -> None:
+def restrict(*, allow_tcp: bool, allow_udp: bool) -> None:
     """Needs no_new_privs. Raises OSError: the kernel refuses."""
-    program = _program(platform.machine(), allow_udp=allow_udp)
+    program = _program(platform.machine(), allow_tcp=allow_tcp, allow_udp=allow_udp)
     whole = _Program(len(program) // 8, program)
     if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(whole), 0, 0):
         code = ctypes.get_errno()
         raise OSError(code, f"the filter of system calls is refused: {os.strerror(code)}")
 
 
-def _program(machine: str, *, allow_udp: bool) -> bytes:
-    types = [socket.SOCK_STREAM, *([socket.SOCK_DGRAM] if allow_udp else [])]
+def _program(machine: str, *, allow_tcp: bool, allow_udp: bool) -> bytes:
+    types = [*([socket.SOCK_STREAM] if allow_tcp else []), *([socket.SOCK_DGRAM] if allow_udp else [])]
     protocols = [socket.IPPROTO_IP, socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if allow_udp else [])]
     no_socket = _errno(errno.EACCES)
     of_type = [

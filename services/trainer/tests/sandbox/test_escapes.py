@@ -30,6 +30,7 @@ class Ground:
     folder: Path
     closed_port: int
     unix_socket: str
+    ports: tuple[int, ...] = (1,)
 
     def assignment(self, attempt: str) -> RoundAssignment:
         told = {name: str(self.folder / name) for name in ("registry", "other_model", "events", "elsewhere")}
@@ -49,7 +50,7 @@ class Ground:
 
     def confined(self, assignment: RoundAssignment) -> RoundAssignment:
         rules = SandboxRules(
-            REQUIRE, write=(str(self.folder / "rounds" / "m"),), read=(str(self.folder / "events"),), ports=(1,),
+            REQUIRE, write=(str(self.folder / "rounds" / "m"),), read=(str(self.folder / "events"),), ports=self.ports,
             processes=escapes.FORKS // 2, memory_mib=escapes.DATA_BYTES >> 21, file_mib=escapes.FILE_BYTES >> 21,
             open_files=escapes.FILES // 2,
         )  # fmt: skip
@@ -129,3 +130,10 @@ def test_without_the_sandbox_every_attempt_is_successful(tried: Callable[..., Do
 def test_what_a_round_needs_is_possible_in_the_sandbox(tried: Callable[..., Done | Failed], need: str) -> None:
     found = tried(need, confined=True)
     assert isinstance(found, Done), found
+
+
+def test_a_round_that_connects_nowhere_makes_no_socket(ground: Ground, tried: Callable[..., Done | Failed]) -> None:
+    ground.ports = ()
+    found = tried("make_a_socket", confined=True)
+    assert isinstance(found, Failed)
+    assert found.reason.startswith("PermissionError")

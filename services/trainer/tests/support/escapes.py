@@ -240,6 +240,11 @@ def fork_without_end(ground: Ground) -> None:
             os.waitpid(pid, 0)
 
 
+def make_a_socket(ground: Ground) -> None:
+    with socket.socket():
+        pass
+
+
 def start_an_interpreter_as_for_the_converters(ground: Ground) -> None:
     subprocess.run([sys.executable, "-c", "import services.trainer.export.answers"], check=True, cwd=ground.own)
 
@@ -260,6 +265,6 @@ ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
     )
 }  # fmt: skip
 NEEDS: Mapping[str, Callable[[Ground], None]] = {
-    found.__name__: found for found in (start_an_interpreter_as_for_the_converters,)
+    found.__name__: found for found in (start_an_interpreter_as_for_the_converters, make_a_socket)
 }
 """What a round has to be able to do."""

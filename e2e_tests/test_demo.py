@@ -39,7 +39,6 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.mark.covers("ex-mnist")
 def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Path) -> None:
     with _start(mode, folder, "--events", "22500") as demo:
         output, errors = demo.communicate(timeout=600)
@@ -56,6 +55,18 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
     assert all(row["freshness_seconds"] > 0 for row in promoted)
     assert "22,500 events accepted" in output
     assert not _of_this_demo(folder)
+
+
+@pytest.mark.covers("ex-mnist")
+def test_digits_go_by_one_command_from_ingest_to_a_served_answer(mode: str, folder: Path) -> None:
+    with _start(mode, folder, "--example", "digits") as demo:
+        output, errors = demo.communicate(timeout=800)
+    assert demo.returncode == 0, output + errors
+    report = json.loads((folder / "build" / "demo" / "report.json").read_text())
+    assert report["events_trained"] + report["events_held_out"] == report["events_accepted"] == 5_000
+    assert (report["predictions"]["failed"], report["predictions"]["sent"] > 200) == (0, True)
+    promoted = [row for row in report["versions"] if row["verdict"] == "promote"]
+    assert promoted[-1]["accuracy_candidate"] > 0.9
 
 
 def test_ctrl_c_leaves_nothing_behind(mode: str, folder: Path) -> None:

@@ -47,7 +47,7 @@ def _parts(track: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What is measured of a version under an alias: all of it, then its slices by name."""
     yield "", track
     for one in track.get("slices", ()):
-        yield " where " + ", ".join(f"{feature} = {value}" for feature, value in one["where"].items()), one
+        yield ", " + ", ".join(f"{feature}={value}" for feature, value in one["where"].items()), one
 
 
 def judged(version: Mapping[str, Any]) -> Iterator[str]:

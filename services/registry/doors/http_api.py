@@ -226,7 +226,8 @@ def _add_live(app: FastAPI, catalog: Catalog) -> None:
         duplicate_predictions, duplicate_labels, unusable, dropped, waiting}, versions: [{version, updated_at,
         tracks: [{alias, since, window: {examples, metrics}, total: {examples, metrics}}], judge: {against, metric,
         margin, alpha, bound, samples, difference, e_value, verdict, curve: [[samples, e_value, difference]], at,
-        reason, moved_to or stays}}]}`, the newest ten versions. `judge` is there where `rollout` compares
+        reason, moved_to or stays}}]}`, the newest ten versions. With `live: slices` a track has `slices: [{where,
+        window, total}]` as well. `judge` is there where `rollout` compares
         production with its predecessor: `difference` is how much larger the mean loss is on the same examples,
         `verdict` is worse, inconclusive or empty.
         """

@@ -18,6 +18,7 @@ WORSE, INCONCLUSIVE = "worse", "inconclusive"
 _CURVE_GROWTH = 1.1
 MOST_SLICES = 20
 _NO_SLICE = 255
+_LONGEST_VALUE = 100
 _NO_ROWS = np.empty((0, 2), np.float32)
 _NO_PLACES = np.empty(0, np.uint8)
 
@@ -58,8 +59,8 @@ class Track:
         self.places = np.concatenate([self.places, places])[-window:]
 
     def _place_of(self, value: str) -> int:
-        """The first MOST_SLICES values that come have a place."""
-        if not value:
+        """The first MOST_SLICES values that come have a place, but for long ones: the state has a bound."""
+        if not 0 < len(value) <= _LONGEST_VALUE:
             return _NO_SLICE
         found = next((place for place, one in enumerate(self.slices) if one.value == value), len(self.slices))
         if found == MOST_SLICES:
@@ -94,7 +95,10 @@ class Track:
 
 def _measured(task: str, of: Track | Slice, rows: Array) -> dict[str, Any]:
     return {
-        "window": {"examples": len(rows), "metrics": metrics_of_rows(task, rows.astype(np.float64))},
+        "window": {
+            "examples": len(rows),
+            "metrics": metrics_of_rows(task, rows.astype(np.float64)) if len(rows) else {},
+        },
         "total": {"examples": of.examples, "metrics": metrics_of_sums(of.sums, of.examples)},
     }
 

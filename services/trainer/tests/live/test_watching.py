@@ -208,12 +208,21 @@ def test_metrics_are_told_by_the_values_of_a_feature_for_shadows_too_and_across_
     }
     assert b["window"]["metrics"]["accuracy"] == 0.9
     assert [one["total"]["metrics"]["accuracy"] for one in shadow["slices"]] == [0.0, 1 / 16]
+    others = [key for key in range(200, 280) if key % 5]
+    log.predict(others, 0.9, 2, "production")
+    log.label(others, "yes")
+    _watch(registry, log).turn()
+    a, b = registry.track(2, "production")["slices"]
+    assert (a["window"]["examples"], b["window"]) == (50, {"examples": 0, "metrics": {}}), (
+        "no value b is among the newest"
+    )
+    assert b["total"]["examples"] == 16
     registry.definition = SLICED.replace(b"slices: part", b"slices: id")
     log.predict([100], 0.9, 2, "production")
     log.label([100], "yes")
     _watch(registry, log).turn()
     assert registry.track(2, "production")["slices"] == [], "the input of another feature was not logged"
-    assert registry.track(2, "production")["total"]["examples"] == 81
+    assert registry.track(2, "production")["total"]["examples"] == 81 + len(others)
 
 
 def test_a_stream_whose_labels_come_with_its_events_is_left_alone_whatever_its_features_are_called(log: Log) -> None:

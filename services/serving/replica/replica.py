@@ -223,11 +223,14 @@ class Replica:
             return {}
         if self.wanted.versions is None:
             return {model: dict(aliases) for model, aliases in self.wanted.models.items()}
+        available: dict[str, set[int]] = {}
+        for (model, version), slot in self._slots.items():
+            if slot.can_serve():
+                available.setdefault(model, set()).add(version)
         found = {}
         for model, labels in self.wanted.models.items():
             aspired = self.wanted.versions.get(model, ())
-            available = {version for (name, version), slot in self._slots.items() if name == model and slot.can_serve()}
-            current = labels_of_folders({}, aspired=aspired, available=available or aspired)
+            current = labels_of_folders({}, aspired=aspired, available=available.get(model) or aspired)
             found[model] = dict(labels) | current
         return found
 
@@ -318,7 +321,7 @@ class Replica:
                 gone = runner.assigned.keys() - routes.keys() - owners.keys()
                 runner.assign(routes, to_empty=tuple(sorted(gone)))
         for slot in slots.values():
-            if not self._loads.is_awaited(slot):
+            if slot.state is ServingState.UNLOADING and not self._loads.is_awaited(slot):
                 self._loads.let_go(slot)
 
     def _read_by_others(self, slot: VersionSlot) -> set[str]:
@@ -349,13 +352,12 @@ class Replica:
 
     def _forget_ended(self) -> None:
         """The status shows what has ended, the last few of each model."""
-        for model in {model for model, _ in self._slots}:
-            ended = sorted(
-                slot.version
-                for (name, _), slot in self._slots.items()
-                if name == model and slot.state is ServingState.END and slot.is_dropped
-            )
-            for version in ended[:-_ENDED_KEPT]:
+        ended: dict[str, list[int]] = {}
+        for (model, version), slot in self._slots.items():
+            if slot.state is ServingState.END and slot.is_dropped:
+                ended.setdefault(model, []).append(version)
+        for model, versions in ended.items():
+            for version in sorted(versions)[:-_ENDED_KEPT]:
                 del self._slots[model, version]
 
 

@@ -129,6 +129,10 @@ def config_page(server: StandaloneServer) -> Any:
     return server.get("/headrace/config").json()
 
 
+def models_of_config(server: StandaloneServer) -> set[str]:
+    return {item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]}
+
+
 @pytest.mark.covers("srv-version-policy", "srv-lifecycle")
 def test_the_newest_version_is_served_the_old_one_unloaded_and_a_deleted_one_taken_back(
     server: StandaloneServer, place: Place
@@ -253,6 +257,8 @@ def test_queues_are_the_servers_own(server: StandaloneServer, redis_beside: Redi
 
 @pytest.mark.covers("srv-multi-model")
 def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, place: Place) -> None:
+    # Tests before have written the file, which would take the place of what is reloaded.
+    wait_until(lambda: models_of_config(server) == set(_MODELS), "the file being taken")
     place.add("added", 1)
     place.base("corrupt")
     (place.base("corrupt") / "1").mkdir()
@@ -305,7 +311,7 @@ def test_what_was_reloaded_outlives_the_manager(server: StandaloneServer, place:
     wait_until(lambda: not any(map(_is_alive, runners)), "the runners of the one before being gone")
     wait_until(lambda: answer_of(server, "kept") == (200, [1006.0]), "the model being served again")
     server.wait_states("kept", {1: "AVAILABLE"})
-    assert [item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]] == ["kept"]
+    assert models_of_config(server) == {"kept"}
 
 
 def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from common.errors import NotFound
+from common.errors import InvalidInput, NotFound
 from common.quality import metrics_of
 
 FIRST = "first"
@@ -62,6 +62,10 @@ class Foresight:
             live = self.client.predict(model, instances=instances)
         except NotFound:
             return
+        except InvalidInput as error:
+            if f"label: {FIRST}" not in error.message:
+                raise
+            return  # The replica serves the live version and has not heard of the label yet.
         self._numbers += range(number, number + len(events), step)
         self._truth += [float(event[label]) for event in chosen]
         self._first += first

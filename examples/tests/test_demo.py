@@ -177,7 +177,7 @@ class _Served:
 
     def predict(self, model: str, *, instances: Sequence[Any], label: str | None = None) -> list[dict[str, float]]:
         if label == FIRST and not self.has_first:
-            raise NotFound("there is no label first")
+            raise InvalidInput("Unrecognized servable version label: first")
         self.asked.append((model, label, instances))
         return [{"probability": 1 - row["x"] if label == FIRST else row["x"]} for row in instances]
 

@@ -10,6 +10,8 @@ _END_HEADERS = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MOST_BYTES, _PIECE_BYTES, _STALL_SECONDS = 16 << 20, 64 << 10, 0.5
 """Of a flood, as the door takes it."""
+BEYOND_KERNEL_BYTES = 128 << 20
+"""More than the kernel keeps of what a door does not read (32 MiB, tcp_rmem) and of its answers (tcp_wmem)."""
 _ROOM_BYTES = 4096
 """For answers, in the client's kernel: they are soon too many."""
 
@@ -73,8 +75,8 @@ FLOODS: Mapping[str, Callable[[], Iterator[bytes]]] = {
 }
 
 
-def flood(port: int, name: str) -> str:
-    """What the door does with some megabytes of it: it has "closed" the connection, has "stopped" reading it, or has
+def flood(port: int, name: str, *, most_bytes: int = _MOST_BYTES) -> str:
+    """What the door does with `most_bytes` of it: it has "closed" the connection, has "stopped" reading it, or has
     "taken" all."""
     frames = FLOODS[name]()
     with socket.socket() as client:
@@ -85,7 +87,7 @@ def flood(port: int, name: str) -> str:
         client.settimeout(_STALL_SECONDS)
         sent = 0
         try:
-            while sent < _MOST_BYTES:
+            while sent < most_bytes:
                 piece = bytearray()
                 while len(piece) < _PIECE_BYTES:
                     piece += next(frames)

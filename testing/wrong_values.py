@@ -20,8 +20,8 @@ YAML_VALUES: tuple[object, ...] = (
 def wrong(document: object, values: tuple[object, ...], *, one_in: int = 1) -> Iterator[tuple[str, object]]:
     """(place, document) with one value replaced, at every place in turn, the whole document first.
 
-    `one_in`: of so many values a place gets one. Its name decides which: many keys are read alike, and together they
-    get all.
+    `one_in`: a place gets one of this number of values; its name decides which. Many keys are read alike, and together
+    they get all.
     """
     for value in values:
         yield f"{value!r}", value

@@ -54,14 +54,14 @@ def parse_export(section: object) -> Export:
     export = Export(
         fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS),
         fields.texts("formats", (), may_be_empty=True),
-        "warn" if fields.choice("on_unsupported", ("fail", "warn"), "fail") == "warn" else "fail",
+        fields.choice("on_unsupported", ("fail", "warn"), "fail"),
         fields.optional_number("max_difference", None, minimum=0.0),
         fields.optional_number("max_difference_share", Export.max_difference_share, minimum=0.0),
         fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
         _subsets(fields.take("subsets", {})),
         fields.texts("context", (), may_be_empty=True),
         fields.texts("assets", (), may_be_empty=True),
-        "made_up" if fields.choice("int8_calibration", ("events", "made_up"), "events") == "made_up" else "events",
+        fields.choice("int8_calibration", ("events", "made_up"), "events"),
     )
     fields.finish()
     for name in export.formats:

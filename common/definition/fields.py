@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
+Choice = TypeVar("Choice", bound=str)
 _MISSING = object()
 
 
@@ -99,12 +100,12 @@ class Fields:
             raise self._wrong(key, "text", value)
         return value
 
-    def choice(self, key: str, choices: Sequence[str], default: object = _MISSING) -> str:
+    def choice(self, key: str, choices: Sequence[Choice], default: object = _MISSING) -> Choice:
         expected = f"one of {', '.join(choices)}"
         value = self._take(key, expected, default)
         if value not in choices:
             raise InvalidInput(f"{self._wrong(key, expected, value).message}{did_you_mean([value], choices)}")
-        return str(value)
+        return choices[choices.index(value)]
 
     def flag(self, key: str, default: object = _MISSING) -> bool:
         value = self._take(key, "true or false", default)

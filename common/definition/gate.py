@@ -176,7 +176,7 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
     gate = Gate(
         *(only.metric, only.direction, only.max_regression, only.min_value, only.max_value),
         min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
-        on_reject="skip" if fields.choice("on_reject", ("retry", "skip"), Gate.on_reject) == "skip" else "retry",
+        on_reject=fields.choice("on_reject", ("retry", "skip"), Gate.on_reject),
         canary=fields.flag("canary", Gate.canary),
         slice=only.slice,
         rules=rules,
@@ -252,7 +252,7 @@ def _direction(fields: Fields, metric: str) -> Direction:
     default = direction_of(metric)
     if not fields.has("direction") and metric and default is None:
         raise InvalidInput(f"{fields.where}: direction must say whether a higher or a lower {metric} is better")
-    return "lower" if fields.choice("direction", ("higher", "lower"), default or "higher") == "lower" else "higher"
+    return fields.choice("direction", ("higher", "lower"), default or "higher")
 
 
 def _slice(given: object, measurable: Measurable | None) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.definition.keras_names import Named
 from common.errors import InvalidInput
 
 LAYERS = "layers"
@@ -23,15 +24,9 @@ _FORM = "expected a name of keras.layers, or {name: {option: value}}"
 
 
 @dataclass(frozen=True)
-class ListedLayer:
-    name: str
-    options: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class ListedLayers:
     inputs: tuple[str, ...]
-    layers: tuple[ListedLayer, ...]
+    layers: tuple[Named, ...]
 
 
 def read_layers(parameters: Mapping[str, Any]) -> ListedLayers:
@@ -52,11 +47,11 @@ def _inputs(entry: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _layer(place: int, entry: object) -> ListedLayer:
+def _layer(place: int, entry: object) -> Named:
     if isinstance(entry, str):
-        return ListedLayer(entry, {})
+        return Named(entry)
     if isinstance(entry, Mapping) and len(entry) == 1:
         (name, options), *_ = entry.items()
         if isinstance(name, str) and isinstance(options, Mapping):
-            return ListedLayer(name, dict(options))
+            return Named(name, dict(options))
     raise InvalidInput(f"parameters: layers {place} is {entry!r}, {_FORM}")

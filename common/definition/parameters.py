@@ -117,7 +117,7 @@ def read_parameters(estimator: str, section: object, features: Mapping[str, Feat
 
 
 def _for_each(fields: Fields, key: str, count: int) -> tuple[Named, ...]:
-    """The initializer of each of so many hidden layers; empty where the key is no list."""
+    """The initializer of each of `count` hidden layers; empty where the key is no list."""
     asked = fields.peek(key)
     if not isinstance(asked, list):
         return ()

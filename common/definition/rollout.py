@@ -157,7 +157,7 @@ def _canary(section: object, judge: Judge) -> Canary | None:
     fields = Fields("rollout: canary", section)
     canary = Canary(
         shares=_shares(fields.take("share", expected="a growing list of percentages, such as [1, 10, 50]")),
-        by="request" if fields.choice("by", ("key", "request"), Canary.by) == "request" else "key",
+        by=fields.choice("by", ("key", "request"), Canary.by),
         stage_samples=fields.optional_integer("stage_samples", Canary.stage_samples),
         max_samples=fields.optional_integer("max_samples", Canary.max_samples),
         max_seconds=fields.optional_number("max_seconds", Canary.max_seconds, minimum=1.0),
@@ -219,7 +219,7 @@ def _judge(section: object) -> Judge:
     judge = replace(
         read_test(fields),
         max_samples=fields.optional_integer("max_samples", Judge.max_samples),
-        then="back" if fields.choice("then", ("hold", "back"), "hold") == "back" else "hold",
+        then=fields.choice("then", ("hold", "back"), "hold"),
     )
     fields.finish()
     if judge.max_samples is not None and judge.max_samples < judge.min_samples:

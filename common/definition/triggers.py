@@ -118,7 +118,7 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
         max_round_examples=fields.integer("max_round_examples", Triggers.max_round_examples),
         min_first_examples=fields.optional_integer("min_first_examples", Triggers.min_first_examples),
         max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
-        on_failure="leave_out" if fields.choice("on_failure", ("wait", "leave_out"), "wait") == "leave_out" else "wait",
+        on_failure=fields.choice("on_failure", ("wait", "leave_out"), "wait"),
         on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
         drift_psi=_by_field(fields.take("drift_psi", {})),
         schedule=_schedule(fields.take("schedule", None)),

@@ -39,7 +39,7 @@ class RegistrySettings(ServiceSettings):
     and unfinished uploads stay in `data_dir`."""
 
     presigned_seconds: int = Field(0, ge=0, le=604_800)
-    """How long a URL counts with which a replica or trainer reads a file from `blobs` (s3, gs, az) itself, from 60 on.
+    """For how long a replica or trainer may read a file from `blobs` (s3, gs, az) by a signed URL; at least 60.
     0: the bytes pass through the registry."""
 
     ingest_url: str = "http://127.0.0.1:8601"

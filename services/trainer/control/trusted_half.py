@@ -136,7 +136,7 @@ class TrustedHalf:
         self.registers = False
 
     def take(self, descriptor: int) -> None:
-        """Answers the call at this end of its sockets, in a thread of its own; closes it where there are too many."""
+        """Answers the call at this end of its sockets, in a new thread; closes it where there are too many."""
         if self._is_closed or not self._free.acquire(blocking=False):
             os.close(descriptor)
             return

@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from common.definition.listed_layers import ListedLayer, read_layers
+from common.definition.keras_names import Named
+from common.definition.listed_layers import read_layers
 from common.schema import Schema
 from common.suggestions import did_you_mean
 from services.trainer.families import module_inputs
@@ -36,7 +37,7 @@ def _input(schema: Schema, name: str) -> keras.KerasTensor:
     return module_inputs.symbolic(schema, name)
 
 
-def _layer(place: int, asked: ListedLayer) -> keras.layers.Layer:
+def _layer(place: int, asked: Named) -> keras.layers.Layer:
     kinds = _kinds()
     kind = kinds.get(_key(asked.name))
     if kind is None:

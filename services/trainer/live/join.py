@@ -32,7 +32,7 @@ class Answer:
     part: str = ""
     """Of the examples: the value of the input by which a canary is judged; "" where it is not known."""
     value: str = ""
-    """Of the input by whose values live quality is told; "" where it is not known."""
+    """Of the input that slices live quality; "" where it is not known."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def value(self) -> str:
-        """Of the input by whose values live quality is told: shadows are logged without inputs."""
+        """Of the input that slices live quality, from the answer that was logged with inputs: shadows are not."""
         return next((one.value for one in self.answers.values() if one.value), "")
 
 

@@ -59,14 +59,14 @@ class Outside:
         return wire.round_from_wire(pb.ListRoundsResponse.FromString(answer).rounds[0])
 
     def download(self, files: Sequence[FileEntry], directory: Path) -> int:
-        """Files that this process was shown, to a folder of its own; the bytes that came."""
+        """Files that this process was shown, to a folder of the round; the bytes that came."""
         asked = {"directory": str(directory), "files": [asdict(file) for file in files]}
         return int(self._call_json("Download", asked)["bytes"])
 
     def upload(self, directory: Path) -> tuple[tuple[FileEntry, ...], int]:
         """Of the work_dir, `output` or `resume`: its manifest, and the bytes that were sent."""
-        told = self._call_json("Upload", {"folder": directory.name})
-        return tuple(value_of(FileEntry, file) for file in told["files"]), int(told["bytes"])
+        answer = self._call_json("Upload", {"folder": directory.name})
+        return tuple(value_of(FileEntry, file) for file in answer["files"]), int(answer["bytes"])
 
     def put_resume_point(self, state: JsonMap) -> None:
         """Of the files that were uploaded last."""

@@ -9,6 +9,7 @@ import typer
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.storage import LOCAL, Place, place_of
+from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
 from headrace.commands.session import Session
 from headrace.commands.steps import Steps
 from headrace.files.upload_state import UploadState
@@ -28,6 +29,7 @@ def fit(
             help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
         ),
     ] = None,
+    on_invalid: OnInvalidEvents = "reject",
     readers: Annotated[int, typer.Option(min=1, max=64, help="Files that are read at once.")] = 1,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 3600.0,
 ) -> None:
@@ -37,9 +39,8 @@ def fit(
     each event once in a pass, each pass in another order. Nothing is registered.
     """
     from headrace.files.definition_folder import read_folder
-    from headrace.files.samples import write_sample
     from headrace.files.sources import formats
-    from headrace.local.check import check_events, check_round, work_folder
+    from headrace.local.check import check_round, work_folder
     from headrace.local.doubts import doubts
 
     session: Session = context.obj
@@ -56,13 +57,12 @@ def fit(
         with work_folder() as work_dir:
             steps.begin(f"read and check the events of {source.name}")
             files = UploadState("", "").files(source, file_format)
-            count = write_sample(files, schema, work_dir, most=None, readers=readers)
-            checked = check_events(work_dir, schema.to_json())
-            checked.refuse(f"of the {count:,} events of {source.name} are refused")
+            checked = checked_events(files, schema, work_dir, on_invalid=on_invalid, readers=readers)
             done = check_round(work_dir, folder.files or {}, on_step=steps.begin, limit_seconds=limit, whole=True)
             steps.begin(f"write {target}")
             written = Place(LOCAL, str(work_dir / "versions" / str(done["model"]) / "1"))
-            document = {"files": [str(file.place) for file in files], "events": count, **done}
+            counts = {"events": checked.events, "events_left_out": checked.refused_count}
+            document = {"files": [str(file.place) for file in files], **counts, **done}
             (written / _SUMMARY).write(json.dumps(document, indent=1).encode())
             written.copy_tree(target)
         steps.end()
@@ -71,6 +71,7 @@ def fit(
         raise
 
     def show() -> None:
+        show_skipped(checked)
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
         typer.echo(
             f"{definition.name}: {counted(done['trained'], 'event')}, {counted(done['steps'], 'step')}, "

@@ -12,6 +12,7 @@ import typer
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.storage import place_of
+from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
 from headrace.commands.session import Session
 from headrace.commands.steps import Steps
 from headrace.files.upload_state import UploadState
@@ -30,6 +31,7 @@ def search(
     metric: Annotated[str, typer.Option("--metric", help="Of the held-out events, as a version names it.")],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder, for the best definition.")],
     trials: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 20,
+    on_invalid: OnInvalidEvents = "reject",
     sampler: Annotated[str, typer.Option(help="Of Optuna: tpe, which learns from trials, or random.")] = "tpe",
     seed: Annotated[int, typer.Option(min=0, help="Of the sampler.")] = 0,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that a round may take.")] = 3600.0,
@@ -41,9 +43,8 @@ def search(
     from common.definition.metrics import direction_of
     from common.strict_yaml import read_yaml
     from headrace.files.definition_folder import read_folder
-    from headrace.files.samples import write_sample
     from headrace.local import search as searching
-    from headrace.local.check import check_events, check_round, work_folder
+    from headrace.local.check import check_round, work_folder
 
     session: Session = context.obj
     direction = direction_of(metric)
@@ -58,8 +59,8 @@ def search(
     try:
         with work_folder() as work_dir:
             steps.begin("read and check the events")
-            count = write_sample(UploadState("", "").files(place_of(data), None), schema, work_dir, most=None)
-            check_events(work_dir, schema.to_json()).refuse(f"of the {count:,} events are refused")
+            sources = UploadState("", "").files(place_of(data), None)
+            checked = checked_events(sources, schema, work_dir, on_invalid=on_invalid)
 
             def measure(files: Mapping[str, bytes]) -> float:
                 with work_folder() as trial_dir:
@@ -86,13 +87,15 @@ def search(
         raise
     document = _written(to, folder.files or {}, found, metric, is_higher=direction == "higher")
     best = document["best"]
-    session.show(
-        document | {"to": str(to)},
-        lambda: typer.echo(
+
+    def show() -> None:
+        show_skipped(checked)
+        typer.echo(
             f"{definition.name}: {metric} {best['value']:.4g} with {json.dumps(best['values'])}, the best of "
             f"{counted(len(found), 'trial')}; {to} has the definition, and {_TRIALS} all of them"
-        ),
-    )
+        )
+
+    session.show(document | {"to": str(to), "events_left_out": checked.refused_count}, show)
 
 
 def _written(

@@ -12,6 +12,7 @@ from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
 from common.schema import check_name
 from common.storage import place_of
+from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
 from headrace.commands.session import Session, print_table
 from headrace.commands.steps import Steps
 
@@ -79,11 +80,12 @@ def init(
         if unlabelled:
             typer.echo(
                 f"{counted(unlabelled, 'row')} without {chosen.header}: nothing can be learned from them. "
-                f"`headrace ingest --on-invalid deadletter` sets them aside."
+                "--on-invalid leaves them out."
             )
         typer.echo("Read both files, then:")
         for line in (
-            f"check {directory} --data {data}", f"apply {directory}", f"ingest {data} --stream {stream}",
+            f"check {directory} --data {data}{' --on-invalid skip' if unlabelled else ''}", f"apply {directory}",
+            f"ingest {data} --stream {stream}{' --on-invalid deadletter' if unlabelled else ''}",
             f"versions {model} --watch", f"predict {model} --file {data}",
         ):  # fmt: skip
             typer.echo(f"  headrace {line}")
@@ -97,15 +99,15 @@ def check(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     data: Annotated[str, typer.Option("--data", help="CSV, NDJSON or Parquet, a path or URL: events of the stream.")],
+    on_invalid: OnInvalidEvents = "reject",
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="How many events to train on.")] = 512,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 300.0,
 ) -> None:
     """Try a definition without a platform: validate, build, one short round, export, load, predict."""
     from headrace.files.batches import SourceFile
     from headrace.files.definition_folder import read_folder
-    from headrace.files.samples import write_sample
     from headrace.files.sources import source_of
-    from headrace.local.check import check_events, check_round, work_folder
+    from headrace.local.check import check_round, work_folder
     from headrace.local.doubts import doubts
 
     session: Session = context.obj
@@ -117,20 +119,18 @@ def check(
         source = place_of(data)
         with work_folder() as work_dir:
             steps.begin(f"check every event of {source.name}")
-            count = write_sample([SourceFile(source, source_of(source))], schema, work_dir, most=None)
-            checked = check_events(work_dir, schema.to_json())
-            checked.refuse(f"of the {count:,} events of {source.name} would be refused")
-            if checked.accepted > rows:
-                write_sample([SourceFile(source, source_of(source))], schema, work_dir, most=rows, of=count)
-                check_events(work_dir, schema.to_json())
+            files = [SourceFile(source, source_of(source))]
+            checked = checked_events(files, schema, work_dir, on_invalid=on_invalid, most=rows)
             done = check_round(work_dir, folder.files or {}, on_step=steps.begin, limit_seconds=limit)
         steps.end()
     except HeadraceError:
         steps.fail()
         raise
-    document = {"ok": True, "events": count, **done, "steps": steps.finished}
+    counts = {"events": checked.events, "events_left_out": checked.refused_count}
+    document = {"ok": True, **counts, **done, "steps": steps.finished}
 
     def show() -> None:
+        show_skipped(checked)
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
         typer.echo(
             f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}, "

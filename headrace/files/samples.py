@@ -11,12 +11,20 @@ from headrace.files.event_files import NDJSON
 
 
 def write_sample(
-    files: Sequence[SourceFile], schema: Schema, directory: Path, *, most: int | None, of: int = 0, readers: int = 1
+    files: Sequence[SourceFile],
+    schema: Schema,
+    directory: Path,
+    *,
+    most: int | None,
+    of: int = 0,
+    readers: int = 1,
+    lenient: bool = False,
 ) -> int:
     """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many.
 
     Args:
-        most: at most so many, evenly spread over the `of` events of the files; None: all.
+        most: at most this number, evenly spread over the `of` events of the files; None: all.
+        lenient: rows that do not fit are written as they are, for ingest's check to name.
 
     Raises:
         InvalidInput: a file cannot be read, or is of another kind than the first, or there are no events.
@@ -25,7 +33,7 @@ def write_sample(
     content_type = ""
     path = directory / "events"
     with path.open("wb") as output:
-        for batch in batches_of_all(files, schema, readers=readers):
+        for batch in batches_of_all(files, schema, readers=readers, lenient=lenient):
             content_type = content_type or batch.content_type
             if batch.content_type != content_type:
                 raise InvalidInput(f"{batch.place} is {batch.content_type}, and the files before it {content_type}")

@@ -322,7 +322,14 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 def _ndjson_rows(path: Path) -> Iterator[Row]:
     with opened(path) as file:
         for line, number, _ in json_lines(file, path):
-            values = parsed_json(line, f"{path}, line {number}")
+            try:
+                values = parsed_json(line, f"{path}, line {number}")
+            except InvalidInput as error:
+                if number > 1 or not line.lstrip().startswith(b"{"):
+                    raise
+                raise InvalidInput(
+                    f"{error.message}; rows are objects, each on a line or all in one JSON array"
+                ) from error
             if not isinstance(values, dict):
                 raise InvalidInput(f"{path}, line {number} is no JSON object: {line[:60]!r}")
             yield Row(flattened(values, what=f"{path}, line {number}"), number)

@@ -31,6 +31,10 @@ class EventsChecked:
     refused_count: int
     refused: tuple[tuple[int, str], ...]
 
+    @property
+    def events(self) -> int:
+        return self.accepted + self.refused_count
+
     def refuse(self, what: str) -> None:
         """Raises InvalidInput, naming the events, where there are any that are refused."""
         if self.refused_count:

@@ -113,7 +113,7 @@ def test_events_that_would_be_refused_are_listed_before_anything_is_trained(fold
         file.write("\n500,a,cold\n1,a,warm\n")
     result = check(folder)
     assert result.exit_code == 3
-    assert "2 of the 62 events of d.csv would be refused" in result.stderr
+    assert "2 of the 62 events of d.csv are refused" in result.stderr
     assert "event 60: x is 500.0, expected at most 100" in result.stderr
     assert "expected one of cold, hot" in result.stderr
 

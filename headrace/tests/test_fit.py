@@ -173,6 +173,21 @@ def test_events_that_are_refused_end_the_run_before_it_trains(folder: Path) -> N
     assert "1 of the 2 events of bad.csv are refused" in result.stderr
 
 
+def test_events_that_are_refused_are_left_out_where_the_command_asks_for_it(folder: Path) -> None:
+    lines = [f"{n},{'pq'[n % 2]},{'' if n in (3, 50) else int(n > 60)}" for n in range(120)]
+    (folder / "bad.csv").write_text("\n".join(["x,word,y", *lines, "many,p,1", ""]))
+    result = fit(folder, "--data", str(folder / "bad.csv"), "--to", str(folder / "out"), "--on-invalid", "skip")
+    assert result.exit_code == 0, result.output
+    done = json.loads(result.stdout)
+    assert (done["events"], done["events_left_out"], done["trained"] + done["held_out"]) == (121, 3, 118)
+    command = ["check", str(folder), "--data", str(folder / "bad.csv"), "--on-invalid"]
+    shown = CliRunner().invoke(app, [*command, "skip"]).stdout
+    assert "3 of 121 events are left out\n  event 3: y is missing\n  event 50: y is missing\n  event 120: x" in shown
+    assert (
+        "--on-invalid takes reject, skip, not 'deadletter'" in CliRunner().invoke(app, [*command, "deadletter"]).stderr
+    )
+
+
 @pytest.mark.covers("pipe-feed-modes")
 def test_shards_of_examples_are_checked_as_ingest_checks_them(folder: Path) -> None:
     schema = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "max": 5}]})

@@ -337,6 +337,8 @@ def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
     assert [event.get("x") for event in events(path, schema)] == [1, None, 3]
     path.write_text('{"x": 1, "y": 0}\n{"x": Infinity, "y": 1}\n')
     assert "line 2 is not JSON" in init(path, "--into", tmp_path / "e").stderr
+    path.write_text('{\n"x": 1\n}\n')
+    assert "rows are objects, each on a line or all in one JSON array" in init(path, "--into", tmp_path / "e").stderr
 
 
 def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from services.ingest.codec.validation import Checked, Rejected, Validator
 from services.ingest.settings import IngestSettings
 
 _LINES_AT_ONCE = 5_000
-_LISTED = 20
+_LISTED = 10
 
 
 def check_file(schema_path: Path, events_path: Path, output_path: Path) -> dict[str, object]:

@@ -1,0 +1,66 @@
+"""The events of files that a round without a platform takes: read and checked as `headrace ingest` would."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from common.schema import Schema
+    from headrace.files.batches import SourceFile
+    from headrace.local.check import EventsChecked
+
+OnInvalidEvents = Annotated[
+    str, typer.Option("--on-invalid", help="reject ends with the invalid events named; skip leaves them out.")
+]
+_SHOWN = 3
+
+
+def checked_events(
+    files: "Sequence[SourceFile]",
+    schema: "Schema",
+    work_dir: Path,
+    *,
+    on_invalid: str,
+    most: int | None = None,
+    readers: int = 1,
+) -> "EventsChecked":
+    """Writes the events of the files that the schema accepts to work_dir/examples.tfrecord.
+
+    Args:
+        on_invalid: reject, or skip.
+        most: at most this number of events, evenly spread over the files, of which all are checked; None: all.
+        readers: files that are read at once.
+
+    Returns:
+        What was found over all events of the files.
+
+    Raises:
+        InvalidInput: events are refused and on_invalid is reject, or every event is; on_invalid is another word.
+    """
+    from headrace.files.samples import write_sample
+    from headrace.local.check import check_events
+
+    if on_invalid not in ("reject", "skip"):
+        raise InvalidInput(f"--on-invalid takes reject, skip, not {on_invalid!r}")
+    lenient = on_invalid == "skip"
+    names = ", ".join(file.place.name for file in files)
+    count = write_sample(files, schema, work_dir, most=None, readers=readers, lenient=lenient)
+    checked = check_events(work_dir, schema.to_json())
+    if not lenient or not checked.accepted:
+        checked.refuse(f"of the {count:,} events of {names} are refused; --on-invalid skip leaves them out")
+    if most is not None and count > most:
+        write_sample(files, schema, work_dir, most=most, of=count, readers=readers, lenient=lenient)
+        check_events(work_dir, schema.to_json())
+    return checked
+
+
+def show_skipped(checked: "EventsChecked") -> None:
+    if checked.refused_count:
+        first = "".join(f"\n  event {index}: {reason}" for index, reason in checked.refused[:_SHOWN])
+        typer.echo(f"{checked.refused_count:,} of {checked.events:,} events are left out{first}")
+        if checked.refused_count > _SHOWN:
+            typer.echo(f"  and {checked.refused_count - _SHOWN:,} more")

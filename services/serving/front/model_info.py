@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from common.facts import present
 from protos import queue_pb2, tfserving_pb2
 from services.serving.front.core import Front
 from services.serving.front.routing import Route
@@ -72,8 +73,7 @@ def metadata_json(route: Route) -> dict[str, Any]:
                 )
                 for key, proto in shown_defaults(signature).items()
             },
-            **({"aliases": dict(signature.aliases)} if signature.aliases else {}),
-            **({"yes_no": list(signature.yes_no)} if signature.yes_no else {}),
+            **present(aliases=dict(signature.aliases), yes_no=list(signature.yes_no)),
         }
         for name, signature in route.version.signatures.items()
     }

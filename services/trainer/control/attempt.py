@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
+from common.facts import present
 from common.process.lifecycle import Stop
 from common.process.own_time import OwnClock, Usage, clock_of
 from common.registry.client import RegistryClient
@@ -303,8 +304,7 @@ class Attempt:
         self._signal(child, signal.SIGKILL)
 
     def _progress_map(self) -> dict[str, object]:
-        regrouped = self.assignment.round.progress.get("regrouped")
-        kept = ({"regrouped": regrouped} if regrouped else {}) | ({"died": self._died} if self._died else {})
+        kept = present(regrouped=self.assignment.round.progress.get("regrouped"), died=self._died)
         return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **self.usage(), **kept}
 
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
@@ -365,7 +365,7 @@ class Attempt:
             "place": crash_report.place_in(reason) or left.place,
             "advice": advice,
             "log": left.lines,
-            **({"not_finite": {name: one for name, one in told.items() if one}} if told else {}),
+            **present(not_finite={name: one for name, one in (told or {}).items() if one}),
         }
         try:
             self._registry.fail_round(self._lease, reason=reason, failure=failure)

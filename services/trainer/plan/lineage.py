@@ -12,6 +12,7 @@ import common
 import protos
 import services.trainer
 from common.definition.model import Definition
+from common.facts import present
 from services.trainer.settings import TrainerSettings
 
 _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
@@ -42,8 +43,10 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
         "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
         "features_digest": digest_of(features),
         "training": {key: value for key, value in asdict(definition.training).items() if key not in _NO_NUMBERS},
-        **({"restart": list(definition.restart)} if definition.restart else {}),
-        **({"warm_start": asdict(definition.warm_start)} if definition.warm_start else {}),
+        **present(
+            restart=list(definition.restart),
+            warm_start=asdict(definition.warm_start) if definition.warm_start else None,
+        ),
         "evaluation": definition.evaluation.to_configuration(),
         "seed": definition.seed,
         "block_examples": settings.block_examples,

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.metrics import Metric
+from common.facts import present
 from services.trainer.families import calibration
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.port import Model, TrainingSet
@@ -43,7 +44,7 @@ def calibrate(model: Model, data: RoundData) -> tuple[dict[str, NDArray[np.gener
             "examples": len(labels),
             "before": _measured(head, judged_on[head.name], is_calibrated=False),
             "after": _measured(head, judged_on[head.name], is_calibrated=True),
-            **({"not_fitted": fault} if fault else {}),
+            **present(not_fitted=fault),
         }
     return calibration.captured(asked), told
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.definition.trees import TREE_ESTIMATORS
+from common.facts import present
 from common.registry.catalog import FIRED
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.parameter_servers import asked_of
@@ -54,10 +55,12 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "workers": assignment.workers,
         "trainers": max(1, len(assignment.trainers)),
         "devices": assignment.devices,
-        **({"device_reduction": assignment.device_reduction} if assignment.devices > 1 else {}),
-        **({"exchange": "memory" if assignment.shares_memory else "collectives"} if assignment.workers > 1 else {}),
-        **({FIRED: fired} if (fired := assignment.plan.configuration.get(FIRED)) else {}),
-        **({"reproducible": False} if asked_of(assignment) else {}),
+        **present(
+            device_reduction=assignment.device_reduction if assignment.devices > 1 else None,
+            exchange=("memory" if assignment.shares_memory else "collectives") if assignment.workers > 1 else None,
+            reproducible=False if asked_of(assignment) else None,
+            **{FIRED: assignment.plan.configuration.get(FIRED)},
+        ),
     }
 
 

@@ -9,6 +9,7 @@ parent of another definition, Python values of a module that a round has changed
 from dataclasses import dataclass, replace
 from typing import Any
 
+from common.facts import present
 from common.registry.catalog import RoundPlan
 from services.trainer.families.python_state import difference, values_of
 from services.trainer.families.untold_state import generators
@@ -61,9 +62,7 @@ class Kept:
         return {
             "round": self._rounds + 1,
             "warm": not self.cold_because,
-            **({"because": self.cold_because} if self.cold_because else {}),
-            **({"renewed": self.renewed_because} if self.renewed_because else {}),
-            **({"leaves": self.leaves_because} if self.leaves_because else {}),
+            **present(because=self.cold_because, renewed=self.renewed_because, leaves=self.leaves_because),
         }
 
     def inputs_of(self, assignment: RoundAssignment, registry: RoundRegistry, *, resumes: bool) -> RoundInputs | None:

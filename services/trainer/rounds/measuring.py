@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from common.definition.model import Definition
 from common.definition.trees import TREE_ESTIMATORS
+from common.facts import present
 from common.registry.catalog import JsonMap, VersionMetrics
 from common.schema import Schema
 from services.trainer.families.heads import answered_by
@@ -142,15 +143,18 @@ def measure(
         labels.add(block.trained.labels, block.trained.weights)
     tally.unusable += data.serialized(tally.faults)
     held_out, judging = own_count + tally.calibrating, compared.count("candidate")
-    told = {"window": window.told(own_count=own_count, count=judging)} if judging else {}
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
-    counts |= {"left_out": tally.left_out} if tally.left_out else {}
+    counts |= present(left_out=tally.left_out or None)
     metrics = dict(compared.metrics())
     for name, one in (("candidate", own), ("parent", own_of_parent)):
         metrics[name] = (one.result() if one else {}) | dict(metrics[name])
     return Measured(
         {**metrics, "examples": counts, **features.metrics()},
-        compared.details() | ({"duplicates": equal.counts()} if held_out else {}) | told,
+        compared.details()
+        | present(
+            duplicates=equal.counts() if held_out else None,
+            window=window.told(own_count=own_count, count=judging) if judging else None,
+        ),
         tally.trained,
         tally.left_out,
         held_out,
@@ -159,7 +163,7 @@ def measure(
         features.warnings()
         | labels.warnings(metrics["candidate"])
         | _without_metrics(model.definition, tally.trained, judging)
-        | ({"window": f"judged on this round's held-out examples alone: {window.fault}"} if window.fault else {}),
+        | present(window=window.fault and f"judged on this round's held-out examples alone: {window.fault}"),
         {
             tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
             for tag, data in compared.judged()

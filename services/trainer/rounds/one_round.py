@@ -14,6 +14,7 @@ from typing import Any
 
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
+from common.facts import present
 from common.process.tracing import traceparent_of
 from common.registry.catalog import SKEW, WINDOW, ranges_from_json
 from services.trainer.data.dataset import Reading
@@ -245,8 +246,10 @@ class RoundWork:
             course=self._pace.course()
             | self._rates.whole()
             | (self._scores.told() if self._scores else {})
-            | ({"debugger": dump.told} if self._observer and (dump := self._observer.debugger) else {})
-            | ({"asynchronous": self._team.coordinator.told()} if self._team.coordinator else {}),
+            | present(
+                debugger=dump.told if self._observer and (dump := self._observer.debugger) else None,
+                asynchronous=self._team.coordinator.told() if self._team.coordinator else None,
+            ),
             left_out=self._pace.left_out,
             members=self._members(),
             calibration=calibrated,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.training import Training
+from common.facts import present
 from services.trainer.families.port import Trainable
 from services.trainer.rounds.curve import LossCurve
 
@@ -170,7 +171,7 @@ class RoundPace:
             "steps": self.training.step - self._first_step,
             "ended_by": self.ended or "range",
             **self.training.ways,
-            **({"best_step": self.best_step} if self.best_step is not None else {}),
+            **present(best_step=self.best_step),
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:

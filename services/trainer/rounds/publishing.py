@@ -21,6 +21,7 @@ from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
 from common.eventlog.tfrecord import DAMAGED
 from common.eventlog.topics import examples_topic
+from common.facts import present
 from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
 from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
@@ -151,7 +152,7 @@ def write_files(
     asked = trained.definition.training.summaries
     if asked.projector:
         projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)
-    return output, {"program": exported.told, **({"formats": formats} if formats else {})}
+    return output, {"program": exported.told} | present(formats=formats)
 
 
 def _libraries(assignment: RoundAssignment, definition: Definition) -> dict[str, bytes]:
@@ -234,8 +235,8 @@ def draft_of(
     """`told`: as write_files gave it; `seconds`: by stage; `log`: where the samples of unusable events lie."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
-        metrics={**measured.metrics, **({"training": trained.last_pass} if trained.last_pass else {})},
-        evaluation={**measured.evaluation, **_by_step(trained)},
+        metrics={**measured.metrics, **present(training=trained.last_pass)},
+        evaluation={**measured.evaluation, **present(by_step=_by_step(trained))},
         gate=trained.definition.gate,
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,
@@ -244,26 +245,32 @@ def draft_of(
         files=files,
         step=trained.final.step,
         timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
-        environment=environment_of(assignment)
-        | {"training": _course_of(trained, measured)}
-        | ({} if measured.newest_event_time is None else {NEWEST_EVENT_TIME: measured.newest_event_time})
-        | ({"members": list(trained.members)} if trained.members else {})
-        | ({"process": dict(trained.process)} if trained.process else {})
-        | ({"calibration": dict(trained.calibration)} if trained.calibration else {})
-        | ({"warm_start": trained.warm_start} if trained.warm_start else {})
-        | ({"warnings": measured.warnings} if measured.warnings else {})
-        | dict(told)
-        | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {})
-        | ({"bottleneck": cut_at.report()} if (cut_at := adapters.bottleneck_of(trained.model)) else {})
-        | ({"placement": placed} if (placed := adapters.placement_of(trained.model)) else {})
-        | ({"operations": libraries} if (libraries := _digests(assignment, trained.definition)) else {}),
+        environment=environment_of(assignment) | _facts_of(assignment, trained, measured) | dict(told),
+    )
+
+
+def _facts_of(assignment: RoundAssignment, trained: Trained, measured: Measured) -> dict[str, Any]:
+    """Of the version's environment: what its training came to, each fact where there is any."""
+    cut_at = adapters.bottleneck_of(trained.model)
+    return present(
+        training=_course_of(trained, measured),
+        members=list(trained.members),
+        process=dict(trained.process),
+        calibration=dict(trained.calibration),
+        warm_start=trained.warm_start,
+        warnings=measured.warnings,
+        pruned=pruning.report(trained.final.arrays) if trained.definition.training.prune else None,
+        bottleneck=cut_at.report() if cut_at else None,
+        placement=adapters.placement_of(trained.model),
+        operations=_digests(assignment, trained.definition),
+        **{NEWEST_EVENT_TIME: measured.newest_event_time},
     )
 
 
 def _timings(trained: Trained, seconds: Mapping[str, float]) -> dict[str, float]:
     """`bottleneck` is the part of `read` and `evaluate` in which the base ran or its features were read."""
     cut_at = adapters.bottleneck_of(trained.model)
-    return {**seconds, **({"bottleneck": cut_at.seconds} if cut_at else {})}
+    return {**seconds, **present(bottleneck=cut_at and cut_at.seconds)}
 
 
 def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:
@@ -272,10 +279,9 @@ def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:
     return {**trained.course, "left_out": {"examples": measured.left_out_count, "reason": trained.left_out.reason}}
 
 
-def _by_step(trained: Trained) -> dict[str, Any]:
+def _by_step(trained: Trained) -> list[dict[str, Any]]:
     """Of the version's evaluation: what was measured on the way."""
-    found = [{"step": step, "metrics": dict(metrics)} for step, metrics in trained.evaluations]
-    return {"by_step": found} if found else {}
+    return [{"step": step, "metrics": dict(metrics)} for step, metrics in trained.evaluations]
 
 
 def _by_step_summaries(trained: Trained) -> list[tuple[int, Summary]]:
@@ -343,10 +349,11 @@ def _reasons_of(plan: RoundPlan, log: Reading, unusable: Sequence[tuple[bytes, s
         for example, reason in shown
     ]
     too_large = sum(len(example) > MAX_PAYLOAD_BYTES for example, _ in unusable)
-    return (
-        {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples}
-        | ({"without_payload": too_large} if too_large else {})
-    )  # fmt: skip
+    return {
+        "reasons": named | ({"other reasons": rest} if rest else {}),
+        "samples": samples,
+        **present(without_payload=too_large or None),
+    }
 
 
 def events_at(

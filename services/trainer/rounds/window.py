@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog
+from common.facts import present
 from common.registry.catalog import LABELS, WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
 from services.trainer.data.dataset import Reading
 from services.trainer.data.event_windows import EventWindows
@@ -105,7 +106,7 @@ class Window:
         return {
             "examples": count,
             "earlier": 0 if is_own_set else count - own_count,
-            **({"own_set": count} if is_own_set else {}),
+            **present(own_set=count if is_own_set else None),
             "unusable": self.chosen - (count - own_count),
             "ranges": ranges_as_json(self.ranges) if self.chosen and not is_own_set else [],
         }

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.definition.evaluation import Evaluation, SliceBy
 from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
 from common.definition.metrics import Metric
+from common.facts import present
 from services.trainer.families.port import Outputs
 from services.trainer.learn.metrics import bootstrap, curves
 from services.trainer.learn.metrics.bootstrap import Question
@@ -88,12 +89,7 @@ class Comparison:
         overall = self._intervals(cuts, masks, told)
         undefined = self._sides["candidate"].undefined()
         drawn = {side: self._drawn(side) for side in ("candidate", "parent") if self._sides[side].count}
-        return {
-            **({"curves": drawn} if drawn else {}),
-            **({"slices": told} if told else {}),
-            **({"intervals": overall} if overall else {}),
-            **({"undefined": undefined} if undefined else {}),
-        }
+        return present(curves=drawn, slices=told, intervals=overall, undefined=undefined)
 
     def _parts(self, column: _Column) -> Iterator[Part]:
         codes = column.of("candidate")[self._rows("candidate")]

@@ -30,7 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.definition.batches import MIXING, check_augmentations, check_bucketing
+from common.definition.agreements import check_agreements
+from common.definition.batches import check_augmentations, check_bucketing
 from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluation, parse_evaluation
 from common.definition.event_window import EventWindow, read_event_window
 from common.definition.export import Export, parse_export
@@ -39,11 +40,10 @@ from common.definition.features import FeatureSpec, Text, Vocabulary, parse_feat
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
-from common.definition.hooks import check_hooks
 from common.definition.joined_labels import JoinedLabels, check_joined_labels, parse_joined_labels
 from common.definition.labels import check_head
 from common.definition.listed_layers import LAYERS, LAYERS_FILE, read_layers
-from common.definition.losses import COMPARING, Task
+from common.definition.losses import Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
@@ -53,17 +53,15 @@ from common.definition.parameters import (
     EstimatorParameters,
     read_parameters,
 )
-from common.definition.parts import check_parts
 from common.definition.retention import Retention, parse_retention
 from common.definition.rollout import Judge, Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving
-from common.definition.towers import TWO_TOWER, check_towers, counting
+from common.definition.towers import TWO_TOWER, counting
 from common.definition.training import Training, parse_training
 from common.definition.trees import (
     TREE_ESTIMATORS,
     TreeParameters,
     check_tree_columns,
-    check_trees,
     parse_tree_parameters,
 )
 from common.definition.triggers import Triggers, parse_triggers
@@ -234,87 +232,10 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         assets=_assets(export, features, files),
     )
     fields.finish()
-    _check_whole_batches(definition)
-    _check_context(definition)
-    _check_balance(definition)
-    _check_batches(definition)
-    if estimator and training.bottleneck:
-        raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
-    if definition.event_window and definition.labels:
-        raise InvalidInput("event_window has events before a round's own, and labels joins none to these; keep one")
-    check_hooks(training.hooks, module, files)
-    if trees and warm_start:
-        raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
-    if (
-        parameters
-        and parameters.dimension
-        and [head.task in ("binary", "regression", "count") for head in heads] != [True]
-    ):
-        raise InvalidInput(f"{estimator} answers with one number: one head, of task binary, regression or count")
-    check_parts(features, (training.optimizer, *training.optimizers.values()))
-    if towers:
-        check_towers(towers, features, heads)
-    if trees and any(head.calibration for head in heads):
-        raise InvalidInput(f"{estimator} takes no calibration; networks and modules do")
-    if trees:
-        check_trees(trees, features, heads, str(estimator))
-        if definition.training != Training():
-            raise InvalidInput(f"{estimator} has no training section: parameters say how many trees, and how fast")
+    check_agreements(definition, files)
     _check_every_file_is_used(files, definition)
     _check_signatures_file(files)
     return definition
-
-
-def _check_balance(definition: Definition) -> None:
-    balance = definition.training.balance
-    tasks = {head.name: head.task for head in definition.heads}
-    if not balance:
-        return
-    if tasks.get(balance.head) not in ("binary", "multiclass"):
-        known = ", ".join(f"{name} ({task})" for name, task in tasks.items())
-        raise InvalidInput(f"training: balance names {balance.head!r}; expected a binary or multiclass head: {known}")
-    if any(task in COMPARING for task in tasks.values()):
-        raise InvalidInput(
-            "training: balance takes rows again, and a head compares the rows of a batch; keep one of them"
-        )
-
-
-def _check_batches(definition: Definition) -> None:
-    """Of `bucket_by_sequence_length` and `augment`."""
-    training, compared = definition.training, [head for head in definition.heads if head.task in COMPARING]
-    if training.bucket_by_sequence_length and compared:
-        raise InvalidInput(
-            f"training: bucket_by_sequence_length chooses the rows of a batch, and head {compared[0].name} "
-            f"({compared[0].task}) compares them; keep one of them"
-        )
-    if training.augment and definition.estimator:
-        raise InvalidInput(
-            f"training: augment changes images, which a module takes and {definition.estimator} does not"
-        )
-    mixing = sorted({one.name for layers in training.augment.values() for one in layers if one.name in MIXING})
-    if mixing and (len(training.augment) > 1 or training.fixed_batch):
-        other = "fixed_batch" if training.fixed_batch else "a second feature"
-        raise InvalidInput(f"augment: {mixing[0]} mixes whole examples, not with {other}; keep one of them")
-
-
-def _check_context(definition: Definition) -> None:
-    has_network = not definition.trees and definition.estimator != TWO_TOWER
-    if definition.export.context and not (has_network and definition.features):
-        raise InvalidInput("export: context is for networks behind features of model.yaml, which make its columns once")
-
-
-def _check_whole_batches(definition: Definition) -> None:
-    """Raises InvalidInput where rows that fill a batch up would be compared with its examples."""
-    training, compared = definition.training, [head for head in definition.heads if head.task in COMPARING]
-    if compared and training.fixed_batch:
-        raise InvalidInput(
-            f"training: fixed_batch fills batches up, and head {compared[0].name} ({compared[0].task}) compares every "
-            f"two examples of one"
-        )
-    if definition.estimator == TWO_TOWER and training.mixed_precision != "float32":
-        raise InvalidInput(f"{TWO_TOWER} computes in float32; leave mixed_precision out")
-    if training.shards > 1 and any(head.task != "retrieval" for head in compared):
-        raise InvalidInput(f"training: shards would cut the batches that head {compared[0].name} compares")
 
 
 def _check_files(files: Mapping[str, bytes]) -> None:

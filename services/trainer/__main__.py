@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from common.access.guard import Guard
 from common.errors import HeadraceError
@@ -145,6 +146,25 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         tls=tls,
     )
     web.start()
+    report = _reports_of(planner, rounds, address=f"{settings.host}:{web.port}")
+    Reporter(registry.report, report, stop).start()
+    logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
+    threading.Thread(
+        target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True
+    ).start()
+    live = LiveWatch(registry, log)
+    threading.Thread(target=live.run, args=(stop,), name="live", daemon=True).start()
+    _work_until(stop, planner, rounds, health)
+
+    def stop_grpc() -> None:
+        grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
+
+    close_all(web.stop, stop_grpc, registry.close, log.close, tracing.close)
+    logger.info("trainer stopped")
+
+
+def _reports_of(planner: Planner, rounds: RoundLoop, *, address: str) -> Callable[[], Report]:
+    """What this trainer tells the registry of itself, each time it is called."""
     started_at = time.time()
 
     def report() -> Report:
@@ -152,7 +172,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         return Report(
             instance_id=rounds.holder,
             service="trainer",
-            address=f"{settings.host}:{web.port}",
+            address=address,
             started_at=started_at,
             does=rounds.doing(),
             faults=tuple(f"{model}: {reason}" for model, reason in planner.faults().items()),
@@ -168,20 +188,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
             models=planner.counted(),
         )
 
-    Reporter(registry.report, report, stop).start()
-    logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
-    threading.Thread(
-        target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True
-    ).start()
-    live = LiveWatch(registry, log)
-    threading.Thread(target=live.run, args=(stop,), name="live", daemon=True).start()
-    _work_until(stop, planner, rounds, health)
-
-    def stop_grpc() -> None:
-        grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
-
-    close_all(web.stop, stop_grpc, registry.close, log.close, tracing.close)
-    logger.info("trainer stopped")
+    return report
 
 
 def _work_until(stop: Stop, planner: Planner, rounds: RoundLoop, health: Health) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import Path
+from fastapi import FastAPI, Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -120,7 +120,13 @@ def create_http_app(
     guard: Guard = NO_GUARD,
 ) -> ASGIApp:
     app = create_app("Headrace trainer", health, tracing=tracing, guard=guard)
+    _add_rounds(app, planner, forgetting, replays)
+    _add_jobs(app, registry)
+    _add_status(app, planner, rounds, rebuilds, settings)
+    return BoundedBodies(app, MAX_BODY_BYTES)
 
+
+def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting, replays: Replays) -> None:
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
     def train(model: str, request: TrainRequest) -> dict[str, Any]:
         """Plans a round over what is new. 409 when there is nothing new or a round is open already.
@@ -158,6 +164,10 @@ def create_http_app(
         trainer_seconds, busy_share, freshness_seconds, fired, plans, not_replayed}]}`.
         """
         return replays.compare(model, request.triggers, since=request.since)
+
+
+def _add_jobs(app: FastAPI, registry: RegistryClient) -> None:
+    """What any trainer that is free takes, between two rounds."""
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
     def rebuild(
@@ -206,6 +216,10 @@ def create_http_app(
         registry.ask_job(JobKind.PROFILE, model, options=options, by=request.by, reason=request.reason)
         return {"model": model, **options}
 
+
+def _add_status(
+    app: FastAPI, planner: Planner, rounds: RoundLoop, rebuilds: Rebuilds, settings: TrainerSettings
+) -> None:
     @app.get("/v1/rounds/{round_id}/events", tags=["rounds"], response_class=Response)
     def live_events(round_id: str) -> Response:
         """The curve of a round that this trainer is running, as far as it is: a TensorBoard event file. 404 when it
@@ -240,8 +254,6 @@ def create_http_app(
                 "cores": len(os.sched_getaffinity(0)),
             },
         }
-
-    return BoundedBodies(app, MAX_BODY_BYTES)
 
 
 def round_as_json(found: Round) -> dict[str, Any]:

@@ -86,93 +86,128 @@ def measure(
     The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them. A
     held-out example that the candidate cannot score is unusable and in nobody's slice.
     """
-    answered = answered_by(model.heads, parent.heads) if parent else {}
-    if not answered:
-        parent = None
-    compared = _comparison(model, parent, answered)
-    score, score_parent = model.scorer(), parent.scorer() if parent else None
-    own, own_of_parent = model.own_evaluation(), parent.own_evaluation() if parent else None
-    if [*answered] != [head.name for head in model.heads] or [*answered.values()] != [*answered]:
-        own_of_parent = None
-    tally = _Tally()
-    asked = model.definition.training.summaries
-    shown = ShownExamples(model.heads, worst=asked.worst, samples=asked.samples, sounds=asked.audio)
-    equal = EqualEvents()
-    statistics = RoundStatistics(model.schema)
-    labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
-    own_count = 0
-    for block in _judging(data.prepared(model), lambda: window.blocks(model, compared.count("candidate"))):
+    judged = _Pass(model, parent, features)
+    for block in _judging(data.prepared(model), lambda: window.blocks(model, judged.compared.count("candidate"))):
         check_stop()
-        is_own = block.index != EARLIER
-        if is_own and model.definition.training.summaries.statistics:
-            for part, raw, rows in (
-                (block.trained, block.trained_raw, block.trained_rows),
-                (block.held_out, block.held_out_raw, block.held_out_rows),
-            ):
-                statistics.add(raw, absent={name: absent[rows] for name, absent in block.absent.items()})
-                statistics.add_columns(_made(model.definition, part.columns))
-        outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
-        labels.add_outputs(outputs)
-        labels.add_held_out(block.held_out.labels, block.held_out.weights)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
-        compared.next_block(
+        outputs, bad = judged.judge(block, aside)
+        if block.index != EARLIER:
+            judged.note(block, outputs, aside=aside, bad=bad, left_out=left_out)
+    judged.tally.unusable += data.serialized(judged.tally.faults)
+    return judged.measured(window)
+
+
+class _Pass:
+    """What is gathered block by block.
+
+    Attributes:
+        compared: both sides on the examples that judge them, earlier ones of the window among them.
+        tally: of the round's own examples.
+    """
+
+    def __init__(self, model: Answering, parent: Answering | None, features: FeatureCounts) -> None:
+        self._answered = answered_by(model.heads, parent.heads) if parent else {}
+        self._model, self._parent = model, parent if self._answered else None
+        self.compared = _comparison(model, self._parent, self._answered)
+        self._score, self._score_parent = model.scorer(), self._parent.scorer() if self._parent else None
+        self._own, self._own_of_parent = model.own_evaluation(), None
+        heads = [head.name for head in model.heads]
+        if self._parent and [*self._answered] == [*self._answered.values()] == heads:
+            self._own_of_parent = self._parent.own_evaluation()
+        self.tally, self._features = _Tally(), features
+        asked = model.definition.training.summaries
+        self._shown = ShownExamples(model.heads, worst=asked.worst, samples=asked.samples, sounds=asked.audio)
+        self._equal, self._statistics = EqualEvents(), RoundStatistics(model.schema)
+        self._labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
+        self._own_count = 0
+
+    def judge(self, block: PreparedBlock, aside: Mapping[int, str]) -> tuple[Outputs, Mapping[int, str]]:
+        """What the candidate answers to the held-out examples, and which of them it cannot answer."""
+        outputs, bad = scored(self._score, block.held_out.columns, block.held_out.count)
+        self._labels.add_outputs(outputs)
+        self._labels.add_held_out(block.held_out.labels, block.held_out.weights)
+        self.compared.next_block(
             block.held_out_raw,
             block.trained_raw,
             held_out_count=block.held_out.count,
             trained_count=block.trained.count,
         )
-        _add(compared, "candidate", block.held_out, outputs, without=bad)
-        if own:
-            own.add(_kept(block.held_out, bad))
-        if parent and own_of_parent:
-            columns = parent.transformed(block.held_out_raw).columns
-            own_of_parent.add(_kept(replace(block.held_out, columns=columns), bad))
-        if parent and score_parent:
+        _add(self.compared, "candidate", block.held_out, outputs, without=bad)
+        if self._own:
+            self._own.add(_kept(block.held_out, bad))
+        if self._parent and self._own_of_parent:
+            columns = self._parent.transformed(block.held_out_raw).columns
+            self._own_of_parent.add(_kept(replace(block.held_out, columns=columns), bad))
+        if self._parent and self._score_parent:
             for side, examples, raw, without in _of_parent(block, bad=bad, aside=aside):
-                predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
-                ours = {name: predicted[theirs] for name, theirs in answered.items()}
-                _add(compared, side, examples, ours, without=dict(without) | unanswered)
-        if not is_own:
-            continue
-        own_count = compared.count("candidate")
-        shown.add(block.held_out, block.held_out_raw, outputs, without=bad)
-        _count(tally, block, aside=aside, bad=bad, left_out=left_out)
-        features.add(block)
-        equal.add(block)
-        tally.event_times += _newest_event_time(model.schema, block)
-        labels.add(block.trained.labels, block.trained.weights)
-    tally.unusable += data.serialized(tally.faults)
-    held_out, judging = own_count + tally.calibrating, compared.count("candidate")
-    counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
-    counts |= present(left_out=tally.left_out or None)
-    metrics = dict(compared.metrics())
-    for name, one in (("candidate", own), ("parent", own_of_parent)):
-        metrics[name] = (one.result() if one else {}) | dict(metrics[name])
-    return Measured(
-        {**metrics, "examples": counts, **features.metrics()},
-        compared.details()
-        | present(
-            duplicates=equal.counts() if held_out else None,
-            window=window.told(own_count=own_count, count=judging) if judging else None,
-        ),
-        tally.trained,
-        tally.left_out,
-        held_out,
-        tally.unusable,
-        tally.sample,
-        features.warnings()
-        | labels.warnings(metrics["candidate"])
-        | _without_metrics(model.definition, tally.trained, judging)
-        | present(window=window.fault and f"judged on this round's held-out examples alone: {window.fault}"),
-        {
-            tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
-            for tag, data in compared.judged()
-            if data.task == "binary" and data.weights.sum() > 0
-        },
-        shown,
-        statistics,
-        max(tally.event_times, default=None),
-    )
+                predicted, unanswered = scored(
+                    self._score_parent, self._parent.transformed(raw).columns, examples.count
+                )
+                ours = {name: predicted[theirs] for name, theirs in self._answered.items()}
+                _add(self.compared, side, examples, ours, without=dict(without) | unanswered)
+        return outputs, bad
+
+    def note(
+        self,
+        block: PreparedBlock,
+        outputs: Outputs,
+        *,
+        aside: Mapping[int, str],
+        bad: Mapping[int, str],
+        left_out: LeftOut | None,
+    ) -> None:
+        """What a block of the round's own says beside the comparison."""
+        self._own_count = self.compared.count("candidate")
+        if self._model.definition.training.summaries.statistics:
+            self._add_statistics(block)
+        self._shown.add(block.held_out, block.held_out_raw, outputs, without=bad)
+        _count(self.tally, block, aside=aside, bad=bad, left_out=left_out)
+        self._features.add(block)
+        self._equal.add(block)
+        self.tally.event_times += _newest_event_time(self._model.schema, block)
+        self._labels.add(block.trained.labels, block.trained.weights)
+
+    def _add_statistics(self, block: PreparedBlock) -> None:
+        for part, raw, rows in (
+            (block.trained, block.trained_raw, block.trained_rows),
+            (block.held_out, block.held_out_raw, block.held_out_rows),
+        ):
+            self._statistics.add(raw, absent={name: absent[rows] for name, absent in block.absent.items()})
+            self._statistics.add_columns(_made(self._model.definition, part.columns))
+
+    def measured(self, window: Window) -> Measured:
+        tally, compared = self.tally, self.compared
+        held_out, judging = self._own_count + tally.calibrating, compared.count("candidate")
+        counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
+        counts |= present(left_out=tally.left_out or None)
+        metrics = dict(compared.metrics())
+        for name, one in (("candidate", self._own), ("parent", self._own_of_parent)):
+            metrics[name] = (one.result() if one else {}) | dict(metrics[name])
+        return Measured(
+            metrics={**metrics, "examples": counts, **self._features.metrics()},
+            evaluation=compared.details()
+            | present(
+                duplicates=self._equal.counts() if held_out else None,
+                window=window.told(own_count=self._own_count, count=judging) if judging else None,
+            ),
+            trained_count=tally.trained,
+            left_out_count=tally.left_out,
+            held_out_count=held_out,
+            unusable=tally.unusable,
+            sample=tally.sample,
+            warnings=self._features.warnings()
+            | self._labels.warnings(metrics["candidate"])
+            | _without_metrics(self._model.definition, tally.trained, judging)
+            | present(window=window.fault and f"judged on this round's held-out examples alone: {window.fault}"),
+            pr_curves={
+                tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
+                for tag, data in compared.judged()
+                if data.task == "binary" and data.weights.sum() > 0
+            },
+            shown=self._shown,
+            statistics=self._statistics,
+            newest_event_time=max(tally.event_times, default=None),
+        )
 
 
 def _newest_event_time(schema: Schema, block: PreparedBlock) -> list[float]:

@@ -7,7 +7,7 @@ and ends with the round.
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -188,22 +188,9 @@ class RoundWork:
 
     def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""
-        self._input = teamwork.divided(self._log, self._team, self._assignment)
-        with self._stages.stage("download"):
-            resumed = self._points.load()
-            kept = self._around.kept
-            warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
-            inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
-        data = data_of(self._assignment, inputs, self._input or self._log)
-        self._seen_log = as_seen(self._log, self._plan, inputs)
-        known = inputs.parent or inputs.source_version
-        self._weights_from = self._start_of(inputs, is_resumed=resumed is not None)
-        self._carried = known.statistics_for(inputs.definition) if known else {}
-        with self._stages.stage("read"):
-            self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
-            self._stages.tell_apart("read", data, (0.0, 0.0))
+        inputs, data, resumed, is_warm = self._read()
         with self._stages.stage("build"):
-            self._pace = self._begin(inputs, data, resumed, is_warm=warm is not None)
+            self._pace = self._begin(inputs, data, resumed, is_warm=is_warm)
         assert self._program is not None, "it is built"
         training = self._program.training
         if self._team.coordinator:
@@ -225,9 +212,33 @@ class RoundWork:
         if self._team.is_chief:
             learned, calibrated = calibrate(training.model, data)
             final.arrays.update(learned)
+        return self._come_to(final, data, calibrated)
+
+    def _read(self) -> tuple[RoundInputs, RoundData, Resumed | None, bool]:
+        """What the round needs before it builds, and whether it can begin with the kept program."""
+        self._input = teamwork.divided(self._log, self._team, self._assignment)
+        with self._stages.stage("download"):
+            resumed = self._points.load()
+            kept = self._around.kept
+            warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
+            inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
+        data = data_of(self._assignment, inputs, self._input or self._log)
+        self._seen_log = as_seen(self._log, self._plan, inputs)
+        known = inputs.parent or inputs.source_version
+        self._weights_from = self._start_of(inputs, is_resumed=resumed is not None)
+        self._carried = known.statistics_for(inputs.definition) if known else {}
+        with self._stages.stage("read"):
+            self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
+            self._stages.tell_apart("read", data, (0.0, 0.0))
+        return inputs, data, resumed, warm is not None
+
+    def _come_to(self, final: Checkpoint, data: RoundData, calibrated: Mapping[str, Any]) -> Trained:
+        assert self._program is not None, "it has trained"
+        assert self._pace is not None, "it has trained"
+        training, observer, coordinator = self._program.training, self._observer, self._team.coordinator
         steps, losses, added = self._curve.by_step(training)
         return Trained(
-            definition=inputs.definition,
+            definition=data.definition,
             data=data,
             parent=self._program.parent,
             model=training.model,
@@ -239,17 +250,19 @@ class RoundWork:
             learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
             warm_start=self._begun.changes,
-            seen=self._observer.seen if self._observer else [],
-            texts={**training.texts, **(self._observer.taps.files() if self._observer else {})},
+            seen=observer.seen if observer else [],
+            texts={**training.texts, **(observer.taps.files() if observer else {})},
             evaluations=self._pace.evaluations,
             norms=self._curve.norms(training.norm_names),
-            course=self._pace.course()
-            | self._rates.whole()
-            | (self._scores.told() if self._scores else {})
-            | present(
-                debugger=dump.told if self._observer and (dump := self._observer.debugger) else None,
-                asynchronous=self._team.coordinator.told() if self._team.coordinator else None,
-            ),
+            course={
+                **self._pace.course(),
+                **self._rates.whole(),
+                **(self._scores.told() if self._scores else {}),
+                **present(
+                    debugger=observer.debugger.told if observer and observer.debugger else None,
+                    asynchronous=coordinator.told() if coordinator else None,
+                ),
+            },
             left_out=self._pace.left_out,
             members=self._members(),
             calibration=calibrated,

@@ -37,7 +37,7 @@ _DEPENDENT = "rows of {} depend on each other (output {}): each request is a cal
 _STATE_FOLDER = "variables"
 _SMALL_BYTES = 16 * 1024 * 1024
 """Of a version's variables: up to here two spare copies are kept, since a version may come while the one before it is
-being swapped in, and a copy takes a second to make."""
+being swapped in, and a copy is made ahead of the next version, since that takes half a second or more."""
 _OWN_SESSIONS = 3
 """Versions of a program that answer with a session each, where there are more; the others share one."""
 _Files = tuple[tuple[str, int, int, int], ...]
@@ -99,6 +99,8 @@ class States:
         try:
             while True:
                 self._orders.get()()
+                if self._orders.empty():
+                    self._make_ahead()
         except ChannelClosed:
             logger.info("the manager is gone")
 
@@ -141,6 +143,16 @@ class States:
         self._spares.remove(spare)
         return held
 
+    def _make_ahead(self) -> None:
+        """A spare copy for the next version, where versions come and few have been made."""
+        own = [held for held in self._held.values() if isinstance(held.place.model, TakesStates)]
+        if self._spares or not 1 < len(own) <= _OWN_SESSIONS or not all(map(_is_small, own)):
+            return
+        try:
+            self._spares.append(self._copy_of_program())
+        except Exception as error:  # the next version makes its own, and says why that fails
+            logger.warning("no spare copy of a program", extra={"reason": f"{type(error).__name__}: {error}"})
+
     def _room(self, directory: Path) -> TakesStates | None:
         """Where enough versions have sessions of their own, that of the version asked least: it joins the shared one.
         None: there are few, or it cannot."""
@@ -179,7 +191,7 @@ class States:
             if isinstance(held.place.model, TakesStates):
                 self._spares.append(held.place.model)
                 self._let_go = held
-                kept = 2 if sum(size for _, _, size, _ in held.files) <= _SMALL_BYTES else 1
+                kept = 2 if _is_small(held) else 1
                 surplus = self._spares.pop(0) if len(self._spares) > kept else None
             if surplus is not None:
                 surplus.close()
@@ -194,6 +206,10 @@ class States:
             return None
         shared, self._shared = self._shared, None
         return shared.model
+
+
+def _is_small(held: Held) -> bool:
+    return sum(size for _, _, size, _ in held.files) <= _SMALL_BYTES
 
 
 class _Gentle:

@@ -51,25 +51,51 @@ class Copy:
         self.closed.append(self)
 
 
+class Runner:
+    """Its states, of versions with variables of that size, and the messages that they send."""
+
+    def __init__(self, directory: Path, state_bytes: int, *, most: int) -> None:
+        for version in range(1, most + 1):
+            (directory / f"{version}" / "variables").mkdir(parents=True)
+            with (directory / f"{version}" / "variables" / "variables.data").open("wb") as file:
+                file.truncate(state_bytes)
+        self._directory = directory
+        self.origin, self.sent = Copy([], []), list[Message]()
+        contract = InputContract()
+        first = held_of(self.origin, version=1, directory=directory / "1", options=_OPTIONS, contract=contract)
+        self.states = States(
+            first, contract=contract, options=_OPTIONS, priority=LoadPriority.NORMAL, say=self.sent.append
+        )
+        self.states.start()
+
+    def load(self, version: int) -> None:
+        self.states.load(version, self._directory / f"{version}")
+
+    def wait_for(self, count: int, event: str) -> None:
+        wait_until(lambda: [message["event"] for message in self.sent].count(event) == count, f"{count} are {event}")
+
+
 @each_row(("state_bytes", "made", "closed"), [(_SMALL, 3, 0), (_LARGE, 5, 3)])
 def test_a_version_that_comes_before_the_one_before_it_is_dropped_takes_a_copy_that_is_kept_where_it_is_small(
     tmp_path: Path, state_bytes: int, made: int, closed: int
 ) -> None:
-    for version in range(1, 8):
-        (tmp_path / f"{version}" / "variables").mkdir(parents=True)
-        with (tmp_path / f"{version}" / "variables" / "variables.data").open("wb") as file:
-            file.truncate(state_bytes)
-    origin = Copy([], [])
-    contract = InputContract()
-    said = list[Message]()
-    first = held_of(origin, version=1, directory=tmp_path / "1", options=_OPTIONS, contract=contract)
-    states = States(first, contract=contract, options=_OPTIONS, priority=LoadPriority.NORMAL, say=said.append)
-    states.start()
+    runner = Runner(tmp_path, state_bytes, most=7)
     for version in (2, 4, 6):
-        states.load(version, tmp_path / f"{version}")
-        states.load(version + 1, tmp_path / f"{version + 1}")
-        states.drop(version - 1)
-        states.drop(version)
-    wait_until(lambda: len(said) == 12, "every order is obeyed")
-    assert [message["event"] for message in said if message["event"] != "dropped"] == ["ready"] * 6
-    assert (len(origin.made), len(origin.closed)) == (made, closed)
+        runner.load(version)
+        runner.load(version + 1)
+        runner.states.drop(version - 1)
+        runner.states.drop(version)
+    runner.wait_for(6, "ready")
+    runner.wait_for(6, "dropped")
+    assert (len(runner.origin.made), len(runner.origin.closed)) == (made, closed)
+
+
+@each_row(("state_bytes", "ahead"), [(_SMALL, 1), (_LARGE, 0)])
+def test_where_small_versions_come_a_copy_is_made_before_the_next(tmp_path: Path, state_bytes: int, ahead: int) -> None:
+    runner = Runner(tmp_path, state_bytes, most=3)
+    for version in (2, 3):
+        runner.load(version)
+        runner.wait_for(version - 1, "ready")
+        runner.states.drop(version + 10)  # what was made ahead is there when the next order is obeyed
+        runner.wait_for(version - 1, "dropped")
+        assert len(runner.origin.made) == version + ahead

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,21 +14,12 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 _WRITE_A_MODEL = """
 import sys, tensorflow as tf
 module = tf.Module()
-module.words = tf.function(
-    lambda word: {"length": tf.strings.length(word)}, input_signature=[tf.TensorSpec([None], tf.string, name="word")]
+module.call = tf.function(
+    lambda word: {"y": tf.random.uniform(tf.shape(word))},
+    input_signature=[tf.TensorSpec([None], tf.string, name="word")],
 )
-module.noise = tf.function(
-    lambda x: {"y": x + tf.random.uniform(tf.shape(x))}, input_signature=[tf.TensorSpec([None, 2], name="x")]
-)
-tf.saved_model.save(module, sys.argv[1], signatures={"words": module.words, "noise": module.noise})
+tf.saved_model.save(module, sys.argv[1], signatures=module.call)
 """
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, warm_python: None) -> str:
-    folder = str(tmp_path_factory.mktemp("models") / "m")
-    subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, folder], check=True, capture_output=True, timeout=200)
-    return folder
 
 
 def _measured(**given: Measured) -> list[Measured]:
@@ -68,31 +60,24 @@ def test_the_first_variant_is_what_a_replica_uses_by_itself_and_the_others_say_w
     assert {"tensorflow, 2 threads", "oneDNN, 8 threads", "tensorflow, XLA", "onnxruntime", "litert"} <= {*names}
 
 
-@pytest.mark.covers("perf-threads", "perf-xla", "perf-bench-gpu")
+@pytest.mark.covers("perf-threads", "perf-bench-gpu")
 @pytest.mark.timeout(300)
-def test_variants_stand_in_a_table_and_one_that_cannot_run_says_why(run: Run, model: str) -> None:
-    options = ["--signature", "words", "--rows", "1", "--rows", "4", "--seconds", "0.05"]
-    result = run("model", "engines", model, *options, "--only", "*XLA", "--only", "litert")
+def test_variants_stand_in_a_table_and_one_that_cannot_run_or_differs_says_why(run: Run, tmp_path: Path) -> None:
+    """Of a model that answers words with chance: the reference answers as itself, and every other variant differs."""
+    model = str(tmp_path / "m")
+    subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, model], check=True, capture_output=True, timeout=200)
+    options = ["--rows", "1", "--rows", "4", "--seconds", "0.05", "--only", "*, 1 thread", "--only", "litert"]
+    result = run("model", "engines", model, *options)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    heads = {line.split("  ")[0].strip(): line for line in lines}
+    heads = {line.split("  ")[0].strip(): line.rstrip() for line in map(str.strip, lines)}
     assert "1 row" in heads["variant"]
     assert "4 rows" in heads["variant"]
-    assert {"tensorflow, 1 thread", "tensorflow, XLA"} <= heads.keys()
-    assert all(len(heads[name]) <= 80 for name in ("variant", "tensorflow, 1 thread", "tensorflow, XLA"))
+    assert all(len(heads[name]) <= 80 for name in ("variant", "tensorflow, 1 thread", "oneDNN, 1 thread"))
+    assert heads["tensorflow, 1 thread"].endswith(" 0.0e+00")
+    assert not heads["oneDNN, 1 thread"].endswith(" 0.0e+00")
     assert "litert: cannot run: word holds strings, which stay with TensorFlow" in lines
+    (differs,) = (line for line in lines if line.startswith("oneDNN, 1 thread: does not answer as TensorFlow does: "))
+    assert "output y differs" in differs
     assert "made-up rows: it has no warm-up requests" in result.output
-    assert lines[-1].startswith(("Use tensorflow, XLA, ", "Leave it as it is: "))
-
-
-@pytest.mark.timeout(300)
-def test_a_variant_whose_answers_differ_is_told_and_not_recommended(run: Run, model: str) -> None:
-    options = ["--signature", "noise", "--rows", "3", "--seconds", "0.05", "--only", "*, 1 thread"]
-    found = run.json("model", "engines", model, *options)
-    first, second = found["variants"]
-    assert (first["name"], first["problem"], first["largest_difference"]) == (found["reference"], "", 0.0)
-    assert {first["name"], second["name"]} == {"tensorflow, 1 thread", "oneDNN, 1 thread"}
-    assert "output y differs" in second["problem"]
-    assert 0 < second["largest_difference"] < 1
-    assert first["milliseconds"].keys() == second["milliseconds"].keys() == {"3"}
-    assert found["recommendation"]["variant"] == found["reference"]
+    assert lines[-1].startswith("Leave it as it is: ")

@@ -89,6 +89,7 @@ def test_a_space_that_says_nothing_is_refused(space: Any, sentence: str) -> None
         search(FILES, parse_space(space), lambda files: 0.0, trials=2, direction="lower")
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_best_definition_is_written_and_a_run_of_it_measures_the_same(tmp_path: Path) -> None:
     (tmp_path / "stream.yaml").write_text(yaml.safe_dump(STREAM))
     (tmp_path / "model.yaml").write_bytes(FILES["model.yaml"])

@@ -53,6 +53,11 @@ def warm_python(warm_python_path: Path) -> Iterator[None]:
         yield
 
 
+def lean_command(python: Path, module: str, *arguments: str) -> list[str]:
+    """That of common/process/lean_imports.py, by a Python of the fixtures above."""
+    return [str(python), "-m", "common.process.lean_imports", module, *arguments]
+
+
 def called(function: Callable[..., T], into: Path, *arguments: object) -> T:
     """What the function returns in a process of `sys.executable` that has TensorFlow; `into` is a file for that.
 

@@ -17,7 +17,7 @@ _SERVING = ("services.serving.runner.process",)
 _OTHERS = (
     "services.trainer.export.converting", "services.trainer.export.fresh_process",
     "services.trainer.export.session_script", "services.trainer.summaries.transformed",
-    "services.trainer.summaries.board_door", "tensorboard.main",
+    "services.trainer.summaries.board_door", "services.trainer.tests.support.sharded_training", "tensorboard.main",
 )  # fmt: skip
 _WITHOUT_TENSORFLOW = ("services.serving.replica.manager", "common.eventlog.tests.writer")
 _IMPORTS = {

@@ -4,6 +4,7 @@ It ends with its owner, which is the run of tests. A client sends the numbers of
 then the signals that it gets; it receives the exit status, negative for a signal. /proc has everything else about it.
 """
 
+import ctypes
 import fcntl
 import functools
 import gc
@@ -52,6 +53,14 @@ class Caller:
     def leads_session(self) -> bool:
         return os.getsid(self.pid) == self.pid
 
+    def _enter_network(self) -> None:
+        """Of the host that testing/hosts.py has made of a namespace."""
+        there = Path(f"/proc/{self.pid}/ns/net")
+        if there.readlink() != Path("/proc/self/ns/net").readlink():
+            with there.open() as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                    raise OSError(ctypes.get_errno(), f"no way into the network of process {self.pid}")
+
     def imitate(self) -> None:
         """Gives this process what the client would have if it were the interpreter."""
         moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _ABOVE_ALL_FILES) for file in self.files.values()]
@@ -67,6 +76,7 @@ class Caller:
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, self.pid))
         if self.leads_session:
             os.setsid()
+        self._enter_network()
         own, parent, getppid = os.getpid(), self.parent_pid, os.getppid
         os.getppid = lambda: parent if os.getpid() == own else getppid()
         sys.executable, *_ = self.arguments

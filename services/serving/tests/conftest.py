@@ -3,14 +3,15 @@
 import functools
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.process.lean_imports import lean_command
 from services.serving.tests.support.contract_server import (
     ContractModel,
     ContractServer,
@@ -26,6 +27,7 @@ from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
 from testing.registry_process import RegistryProcess
 from testing.shared_folder import filled_once
+from testing.warm_python import lean_command
 
 _LOOKUP = Path(__file__).parents[3] / "examples/lookup"
 StartManager = Callable[..., ManagerProcess]
@@ -33,15 +35,17 @@ StartRunner = Callable[..., RunnerProcess]
 
 
 @pytest.fixture(scope="session")
-def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_models(tmp_path_factory: pytest.TempPathFactory, warm_python_path: Path) -> Path:
     """A folder with the models of services/serving/tests/support/saved_models.py."""
-    return filled_once(tmp_path_factory, "saved_models", functools.partial(_write_models, "saved_models"))
+    write = functools.partial(_write_models, warm_python_path, "saved_models")
+    return filled_once(tmp_path_factory, "saved_models", write)
 
 
 @pytest.fixture(scope="session")
-def same_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def same_program(tmp_path_factory: pytest.TempPathFactory, warm_python_path: Path) -> Path:
     """A folder with the states of services/serving/tests/support/same_program_models.py."""
-    return filled_once(tmp_path_factory, "same_program", functools.partial(_write_models, "same_program_models"))
+    write = functools.partial(_write_models, warm_python_path, "same_program_models")
+    return filled_once(tmp_path_factory, "same_program", write)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +61,10 @@ def asker(redis_server: RedisServer) -> Asker:
     return Asker(redis_server.url, "m")
 
 
-def _write_models(module: str, directory: Path) -> None:
+def _write_models(python: Path, module: str, directory: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        lean_command(f"services.serving.tests.support.{module}", str(directory)),
+        lean_command(python, f"services.serving.tests.support.{module}", str(directory)),
         env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -113,16 +117,22 @@ def _as_if_installed(project: Path, site: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def contract_model(tmp_path_factory: pytest.TempPathFactory) -> ContractModel:
-    return read_contract_model(filled_once(tmp_path_factory, "contract_model", build_contract_model))
+def contract_model(tmp_path_factory: pytest.TempPathFactory, warm_python_path: Path) -> ContractModel:
+    build = functools.partial(build_contract_model, warm_python_path)
+    return read_contract_model(filled_once(tmp_path_factory, "contract_model", build))
 
 
 @pytest.fixture(scope="session")
-def contract(tmp_path_factory: pytest.TempPathFactory, contract_model: ContractModel) -> Iterator[ContractServer]:
+def contract(
+    tmp_path_factory: pytest.TempPathFactory, contract_model: ContractModel, warm_python_path: Path
+) -> Iterator[ContractServer]:
     """What serves the model of contract_model.py."""
     redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
     redis.start()
-    with standalone(contract_model, redis) as server:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(warm_python_path))
+            server = stack.enter_context(standalone(contract_model, redis))
         yield server
     redis.stop()
 

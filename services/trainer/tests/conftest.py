@@ -73,6 +73,8 @@ def trainer(
             "TRAINER_STOP_GRACE_SECONDS": "5",
             "TRAINER_ROUND_STALL_SECONDS": "600",  # rounds that only sleep would be taken for stalled
             "TRAINER_POLL_INTERVAL_SECONDS": "0.05",
+            "TRAINER_INTRA_OP_THREADS": "1",  # several wait for each other's small pieces at full speed
+            "OPENBLAS_NUM_THREADS": "1",
         },
         str(warm_python_path),
     )

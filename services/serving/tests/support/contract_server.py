@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from common.process.lean_imports import lean_command
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.contract_cases import CALLS
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http
 from testing.redis_server import RedisServer
+from testing.warm_python import lean_command
 
 _BUILD_SECONDS = 240
 _BASE, _ANSWERS = "models", "answers.json"
@@ -59,10 +59,10 @@ class ContractModel:
     expected: list[dict[str, Any]]
 
 
-def build_contract_model(folder: Path) -> None:
+def build_contract_model(python: Path, folder: Path) -> None:
     """The model and TensorFlow's answers."""
     done = subprocess.run(
-        lean_command("services.serving.tests.support.contract_model", str(folder / _BASE / "7")),
+        lean_command(python, "services.serving.tests.support.contract_model", str(folder / _BASE / "7")),
         input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip

@@ -56,8 +56,8 @@ def trainers(
             "TRAINER_ID": name, "TRAINER_DATA_DIR": str(tmp_path / name), "TRAINER_HTTP_PORT": str(free_port()),
             "TRAINER_HOST": host.address, "TRAINER_CLUSTER_HOST": "auto", "ALLOW_ANONYMOUS": "yes",
             "TRAINER_REGISTRY_ADDRESS": f"{network.address}:{registry_process.grpc_port}",
-            "TRAINER_CLUSTER_REGROUP_SECONDS": "1", "TRAINER_INTRA_OP_THREADS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
-            "TRAINER_RESUME_INTERVAL_SECONDS": "0", "TRAINER_LEASE_TTL_SECONDS": "60", "OPENBLAS_NUM_THREADS": "1",
+            "TRAINER_CLUSTER_REGROUP_SECONDS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
+            "TRAINER_RESUME_INTERVAL_SECONDS": "0", "TRAINER_LEASE_TTL_SECONDS": "60",
         }  # fmt: skip
         environment = trainer.environment | environment
         found.append(replace(trainer, directory=tmp_path / name, environment=environment, host=host))
@@ -71,7 +71,7 @@ def trainers(
 def test_a_round_outlives_a_silent_host_and_is_rebuilt_by_a_single_process(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    _register(registry, "{shards: 3, batch_size: 8, passes: 20, evaluate_every_steps: 100}")
+    _register(registry, "{shards: 3, batch_size: 8, passes: 8, evaluate_every_steps: 40}")
     events.add(200)
     for one in trainers:
         one.environment["TRAINER_EVALUATOR"] = "process"
@@ -100,7 +100,7 @@ def test_a_round_outlives_a_silent_host_and_is_rebuilt_by_a_single_process(
 def test_a_round_with_parameter_servers_outlives_the_host_of_a_worker(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    _register(registry, "{batch_size: 8, passes: 30, asynchronous: {workers: 2, servers: 2}}")
+    _register(registry, "{batch_size: 8, passes: 12, asynchronous: {workers: 2, servers: 2}}")
     for one in trainers:
         one.environment |= {"TRAINER_WORKERS": "2", "TRAINER_RESUME_INTERVAL_SECONDS": "0.5"}  # of which one fits in
         one.start()
@@ -116,7 +116,7 @@ def test_a_round_with_parameter_servers_outlives_the_host_of_a_worker(
     found = version.environment["training"]["asynchronous"]
     assert (found["workers"], found["workers_elsewhere"], len(found["lost"])) == (1, 0, 1)
     assert found["lost"][0].startswith("worker 1: ")
-    assert (version.environment["trainers"], version.step) == (2, 30 * 23)
+    assert (version.environment["trainers"], version.step) == (2, 12 * 23)
 
 
 def _register(registry: RegistryClient, training: str) -> None:

@@ -23,16 +23,15 @@ from testing.waiting import wait_until
 def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_it(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    # Every worker finds by itself that nothing has improved by ten for eight evaluations.
-    stopping = "early_stopping: {metric: log_loss, patience: 8, min_delta: 10, restore_best: false}"
+    # Every worker finds by itself that nothing has improved by ten for three evaluations.
+    stopping = "early_stopping: {metric: log_loss, patience: 3, min_delta: 10, restore_best: false}"
     training = f"{{shards: 3, batch_size: 8, passes: 100, evaluate_every_steps: 50, {stopping}}}"
     files = {"model.yaml": definition(gate="{}", training=training)}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.round_function = "services.trainer.rounds.process:run_round"
     trainer.environment |= {
-        "TRAINER_WORKERS": "3", "TRAINER_INTRA_OP_THREADS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
-        "TRAINER_RESUME_INTERVAL_SECONDS": "0", "TRAINER_LEASE_TTL_SECONDS": "60", "OPENBLAS_NUM_THREADS": "1",
-        "TRAINER_COMPARE_WORKERS": "true",
+        "TRAINER_WORKERS": "3", "TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_RESUME_INTERVAL_SECONDS": "0",
+        "TRAINER_LEASE_TTL_SECONDS": "60", "TRAINER_COMPARE_WORKERS": "true",
     }  # fmt: skip
     events.add(200)
     trainer.start()

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -103,7 +102,7 @@ class TrainerProcess:
 
     def _started(self) -> "ForkedProcess | subprocess.Popen[bytes]":
         if self.host:
-            command, environment = [sys.executable, "-m", "services.trainer"], {**os.environ, **self.environment}
+            command, environment = [self.executable, "-m", "services.trainer"], {**os.environ, **self.environment}
             return self.host.start(command, environment, self.directory.with_suffix(".log"))
         # Fake rounds read what they shall do, and are asked outside every folder of a round.
         sandbox = {"TRAINER_SANDBOX": "off"} if "fake_rounds" in self.round_function else {}

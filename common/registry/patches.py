@@ -51,6 +51,33 @@ def patched(base: BinaryIO, patch: bytes, size_bytes: int) -> Iterator[bytes]:
     Raises:
         DataLoss: this is no patch of such a file.
     """
+    places, blocks = _unpacked(patch, size_bytes)
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        length = min(_PIECE_BYTES, size_bytes - start)
+        piece = _blocks(base.read(length))
+        first = start // _BLOCK_BYTES
+        low, high = np.searchsorted(places, (first, first + len(piece)))
+        piece[places[low:high] - first] = blocks[low:high]
+        yield piece.tobytes()[:length]
+
+
+def apply(file: BinaryIO, patch: bytes, size_bytes: int) -> None:
+    """Makes of a base, which is open to be read and written, the file of that size, in its place.
+
+    Raises:
+        DataLoss: this is no patch of such a file.
+    """
+    places, blocks = _unpacked(patch, size_bytes)
+    ends = np.flatnonzero(np.diff(places) != 1) + 1
+    for some, content in zip(np.split(places, ends), np.split(blocks, ends), strict=True):
+        if len(some):
+            start = int(some[0]) * _BLOCK_BYTES
+            file.seek(start)
+            file.write(content.tobytes()[: size_bytes - start])
+
+
+def _unpacked(patch: bytes, size_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(places of the blocks that differ, ascending; their bytes)"""
     try:
         content = zlib.decompressobj().decompress(patch, 8 + 2 * _largest(size_bytes))
     except zlib.error as error:
@@ -60,13 +87,9 @@ def patched(base: BinaryIO, patch: bytes, size_bytes: int) -> Iterator[bytes]:
         raise DataLoss(f"a patch of {count} blocks unpacks to {len(content)} bytes")
     places = np.cumsum(np.frombuffer(content, "<u4", count, 8).astype(np.int64))
     blocks = np.frombuffer(content, np.uint8, offset=8 + 4 * count).reshape(count, _BLOCK_BYTES)
-    for start in range(0, size_bytes, _PIECE_BYTES):
-        length = min(_PIECE_BYTES, size_bytes - start)
-        piece = _blocks(base.read(length))
-        first = start // _BLOCK_BYTES
-        low, high = np.searchsorted(places, (first, first + len(piece)))
-        piece[places[low:high] - first] = blocks[low:high]
-        yield piece.tobytes()[:length]
+    if count and (len(places) == 0 or int(places[-1]) * _BLOCK_BYTES >= size_bytes):
+        raise DataLoss(f"a patch has blocks behind the {size_bytes} bytes of its file")
+    return places, blocks
 
 
 def largest_patch_bytes(size_bytes: int) -> int:

@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import sys
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -130,6 +131,8 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
             "seconds": round(time.monotonic() - started_at, 3),
         },
     )
+    if settings.pack_after_seconds:
+        threading.Thread(target=_pack, args=(catalog, stop, settings.pack_after_seconds), daemon=True).start()
     while not stop.wait(settings.collect_every_seconds):
         _collect(catalog)
     logger.info("stopping")
@@ -194,10 +197,20 @@ def _collect(catalog: Catalog) -> None:
         logger.info("collected", extra={"files": collected.removed_files, "freed_bytes": collected.freed_bytes})
 
 
+def _pack(catalog: Catalog, stop: Stop, every_seconds: float) -> None:
+    while not stop.wait(max(1.0, every_seconds / 2)):
+        try:
+            if freed := catalog.pack():
+                logger.info("packed", extra={"freed_bytes": freed})
+        except Exception:  # outermost loop: the next run may succeed
+            logger.exception("packing failed")
+
+
 def _limits_of(settings: RegistrySettings) -> CatalogLimits:
     return CatalogLimits(
         lease_rules=LeaseRules(_MOST_LOST_LEASES, Backoff(settings.backoff_first_seconds, _LONGEST_BACKOFF_SECONDS)),
         upload_grace_seconds=settings.upload_grace_seconds,
+        pack_after_seconds=settings.pack_after_seconds,
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,
         max_parameters=settings.max_parameters,

@@ -30,6 +30,7 @@ from common.storage import LOCAL, Place, place_of
 from services.registry.settings import RegistrySettings
 from services.registry.store.blobs import CHUNK_BYTES
 from services.registry.store.database import Database
+from services.registry.store.folder import assemble
 from services.registry.store.postgres import lead, open_engine, reset_sequences, url_of
 from services.registry.store.shelf import claim, elsewhere_of, path_of
 from services.registry.store.tables import metadata, streams
@@ -114,7 +115,8 @@ def into_database(data_dir: Path, database: URL, blobs: str) -> int:
         there = place_of(blobs)
         for digest in sorted(needed):
             (there / digest[:2]).make_dirs()
-            _place_of(data_dir, digest).copy(there / digest[:2] / digest, overwrite=True)
+            with _whole(data_dir, digest) as file:
+                file.copy(there / digest[:2] / digest, overwrite=True)
         with _opened(data_dir / _CATALOG) as source, leadership.engine.begin() as target:
             leadership.check(target)
             if target.execute(select(streams.c.name).limit(1)).first():
@@ -133,13 +135,16 @@ def verify(directory: Path) -> tuple[int, list[str]]:
     faults = []
     needed = sorted(_needed(directory / _CATALOG))
     for digest in needed:
-        blob = _place_of(directory, digest)
-        if not blob.is_file():
+        try:
+            with _whole(directory, digest) as file:
+                found = _digest_of(file)
+        except NotFound:
             faults.append(f"{digest} is missing")
-            continue
-        found = _digest_of(blob)
-        if found != digest:
-            faults.append(f"{digest} is damaged: its bytes hash to {found}")
+        except DataLoss as error:
+            faults.append(error.message)
+        else:
+            if found != digest:
+                faults.append(f"{digest} is damaged: its bytes hash to {found}")
     return len(needed), faults
 
 
@@ -190,7 +195,8 @@ def _copy_blob(data_dir: Path, target: Path, digest: str) -> bool:
     copy = path_of(target, digest)
     copy.parent.mkdir(exist_ok=True)
     try:
-        _place_of(data_dir, digest).copy(place_of(copy))
+        with _whole(data_dir, digest) as file:
+            file.copy(place_of(copy))
     except NotFound:
         return False
     return True
@@ -204,10 +210,27 @@ def _digest_of(blob: Place) -> str:
     return hashed.hexdigest()
 
 
-def _place_of(directory: Path, digest: str) -> Place:
-    """Of a file of a registry or of a copy, wherever its files are."""
-    elsewhere = elsewhere_of(directory)
-    return place_of(path_of(directory, digest)) if elsewhere is None else elsewhere.place / digest[:2] / digest
+@contextmanager
+def _whole(directory: Path, digest: str) -> Iterator[Place]:
+    """A file of a registry or of a copy, wherever its files are; one of which a patch is there is put together.
+
+    Raises:
+        NotFound, DataLoss.
+    """
+    if elsewhere := elsewhere_of(directory):
+        yield elsewhere.place / digest[:2] / digest
+        return
+    path = path_of(directory, digest)
+    if path.exists():
+        yield place_of(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-backup-") as aside:
+        whole = Path(aside) / digest
+        try:
+            assemble(directory, digest, whole)
+        except FileNotFoundError:
+            raise NotFound(f"file {digest} is missing") from None
+        yield place_of(whole)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -53,6 +53,7 @@ from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction
 from services.registry.store.ended import EndedSessions
+from services.registry.store.folder import InFolder
 from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_manifest
 from services.registry.store.postgres import Leadership
@@ -95,6 +96,7 @@ class CatalogLimits:
     heartbeat_seconds: float
     source_hosts: Sequence[str] = ()
     keep_audit_entries: int = 1_000_000
+    pack_after_seconds: float = 60.0
     keep_changes: int = KEEP_CHANGES
 
 
@@ -138,6 +140,7 @@ class Catalog:
         self._reports = Reports(clock)
         self.series = Series(clock)
         self._teams = Teams(clock, self._is_held)
+        shelf = shelf or InFolder(data_dir, keeps_patches=limits.pack_after_seconds > 0)
         self.blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
         self._database = (
             Database.in_postgres(leadership, keep_changes=limits.keep_changes, clock=clock)
@@ -584,6 +587,10 @@ class Catalog:
             log_starts=self._reports.log_start,
             served=lambda model: {served.version for _, served in self._reports.served(model)},
         )
+
+    def pack(self) -> int:
+        """Leaves patches alone of large files that were not read for a while; returns the bytes that this freed."""
+        return self.blobs.pack(unused_since=self._clock() - self._limits.pack_after_seconds)
 
     thinned = _reading(list_thinned)
     thinned_counts = _reading(thinned_counts)

@@ -26,6 +26,8 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str]]] = {
     "registry_versions": ("Versions by status", ["status"]),
     "registry_watchers": ("Watchers connected", []),
     "registry_disk_used_ratio": ("Of the disk with the registry's files, 0 to 1", []),
+    "registry_packed_files": ("Files of which the registry keeps a patch in place of all bytes", []),
+    "registry_packed_saved_bytes": ("Bytes that these patches save on the disk", []),
     "model_metric": (
         "A metric of the version in production on its own held-out slice, or on a part of it",
         ["model", "version", "slice", "metric"],
@@ -91,6 +93,9 @@ class CatalogMetrics(Collector):
         if self._data_dir is not None:
             disk = shutil.disk_usage(self._data_dir)
             yield "registry_disk_used_ratio", [], disk.used / disk.total
+            count, saved_bytes = self._catalog.blobs.packed()
+            yield "registry_packed_files", [], count
+            yield "registry_packed_saved_bytes", [], saved_bytes
         for model in self._in_production():
             yield from self._of_production(model)
             yield from self._live(model)

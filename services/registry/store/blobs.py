@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
 from common.registry.patches import SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
-from common.whole_files import sync_folder
+from services.registry.store.folder import InFolder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
-from services.registry.store.shelf import Shelf, is_swept, path_of, set_aside, set_aside_for
+from services.registry.store.shelf import GONE, Shelf
 
 _MOST_BASES = 4
 CHUNK_BYTES = 256 * 1024
@@ -75,7 +74,6 @@ class Blobs:
             takeover_seconds: an upload that was silent for so long gives way to another of the same file.
             kept_free_bytes: no file is taken where the disk has less than this left.
         """
-        self._directory = directory
         self._kept_free_bytes = kept_free_bytes
         self._shelf: Shelf = shelf or InFolder(directory)
         self._blobs = directory / "blobs"
@@ -107,10 +105,10 @@ class Blobs:
         """Those that are not here. The others are kept for another grace period: somebody is about to name them."""
         absent: list[str] = []
         for digest in dict.fromkeys(digests):
-            path = self._path(check_digest(digest))
+            check_digest(digest)
             with self._lock:
                 try:
-                    os.utime(path)
+                    os.utime(self._shelf.note_of(digest))
                 except FileNotFoundError:
                     absent.append(digest)
         return absent
@@ -163,9 +161,12 @@ class Blobs:
                 raise InvalidInput(f"a patch of a file of {size_bytes} bytes has at most {most}, more came")
         try:
             with self._shelf.open(base) as old:
-                return self.receive(digest, size_bytes, 0, patched(old, bytes(patch), size_bytes))
+                received = self.receive(digest, size_bytes, 0, patched(old, bytes(patch), size_bytes))
         except FileNotFoundError:
             raise Conflict(f"the base {base} has been collected; send the whole file") from None
+        with _disk_errors(digest):
+            self._shelf.keep_patch(digest, base, bytes(patch), size_bytes)
+        return received
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         """The blob's bytes from the offset on, in chunks of 1 MiB. The last one is given only after all were verified.
@@ -234,20 +235,25 @@ class Blobs:
 
     def digests(self) -> list[str]:
         """Of every complete blob."""
-        return [path.name for path in self._blobs.glob("??/*") if DIGEST_PATTERN.fullmatch(path.name)]
+        found = {path.stem for path in self._blobs.glob("??/*") if path.suffix != GONE}
+        return [digest for digest in found if DIGEST_PATTERN.fullmatch(digest)]
 
     def remove(self, digest: str, *, unused_since: float) -> int | None:
         """Sets the blob aside if nobody has stored or asked for it since (epoch seconds); `sweep` deletes its bytes.
 
         Returns the bytes that will be freed; None when it stays."""
-        path = self._path(digest)
         with self._lock, suppress(FileNotFoundError):
-            status = path.stat()
-            if status.st_mtime <= unused_since:
-                size = self._shelf.size_of(digest)
-                self._shelf.remove(digest)
-                return size
+            if self._shelf.note_of(digest).stat().st_mtime <= unused_since:
+                return self._shelf.remove(digest)
         return None
+
+    def pack(self, *, unused_since: float) -> int:
+        """As the shelf has it."""
+        return self._shelf.pack(unused_since=unused_since)
+
+    def packed(self) -> tuple[int, int]:
+        """As the shelf has it."""
+        return self._shelf.packed()
 
     def sweep(self, seconds: float) -> bool:
         """Deletes the bytes of removed blobs, for so long; whether none is left.
@@ -266,9 +272,6 @@ class Blobs:
                     part.unlink()
                     removed += 1
         return removed
-
-    def _path(self, digest: str) -> Path:
-        return path_of(self._directory, digest)
 
     def _part(self, digest: str) -> Path:
         return self._uploads / f"{digest}.part"
@@ -327,40 +330,6 @@ class Blobs:
             part.unlink()
             raise InvalidInput(f"the {size_bytes} bytes sent as {digest} hash to {found}")
         self._shelf.put(digest, part)
-
-
-class InFolder:
-    """Below the data folder itself."""
-
-    is_near = True
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def size_of(self, digest: str) -> int:
-        return path_of(self._directory, digest).stat().st_size
-
-    def open(self, digest: str) -> BinaryIO:
-        return path_of(self._directory, digest).open("rb")
-
-    def url_of(self, digest: str) -> str:
-        return ""
-
-    def put(self, digest: str, source: Path) -> None:
-        target = path_of(self._directory, digest)
-        target.parent.mkdir(exist_ok=True)
-        os.utime(source)
-        source.rename(target)
-        sync_folder(target.parent)
-        sync_folder(target.parent.parent)
-
-    def remove(self, digest: str) -> None:
-        set_aside(self._directory, digest)
-
-    def sweep(self, seconds: float) -> bool:
-        for path in set_aside_for(self._directory, seconds):
-            path.unlink(missing_ok=True)
-        return is_swept(self._directory)
 
 
 @contextmanager

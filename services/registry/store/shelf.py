@@ -52,8 +52,21 @@ class Shelf(Protocol):
     def put(self, digest: str, source: Path) -> None:
         """Moves a whole file here, durably."""
 
-    def remove(self, digest: str) -> None:
-        """The file is not there any more; its bytes are until they are swept. Raises FileNotFoundError."""
+    def note_of(self, digest: str) -> Path:
+        """The file in the data folder whose time of change says when the file was last asked for; it may be missing."""
+
+    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
+        """The patch makes a file that is here of another one: it may stand in its place later."""
+
+    def pack(self, *, unused_since: float) -> int:
+        """Leaves patches alone of files that were not read since (epoch seconds); returns the bytes that this freed."""
+
+    def packed(self) -> tuple[int, int]:
+        """(files of which only a patch is here, bytes that this saves)."""
+
+    def remove(self, digest: str) -> int:
+        """The file is not there any more; its bytes are until they are swept. Returns how many there are. Raises
+        FileNotFoundError."""
 
     def sweep(self, seconds: float) -> bool:
         """Deletes the bytes of what was removed, for so long; whether none is left."""
@@ -118,8 +131,22 @@ class Elsewhere:
             self._note(digest, size)
         source.unlink()
 
-    def remove(self, digest: str) -> None:
+    def note_of(self, digest: str) -> Path:
+        return path_of(self._directory, digest)
+
+    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
+        """Files at a URL come there whole."""
+
+    def pack(self, *, unused_since: float) -> int:
+        return 0
+
+    def packed(self) -> tuple[int, int]:
+        return 0, 0
+
+    def remove(self, digest: str) -> int:
+        size = self.size_of(digest)
         set_aside(self._directory, digest)
+        return size
 
     def sweep(self, seconds: float) -> bool:
         for path in set_aside_for(self._directory, seconds):

@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from common.errors import Conflict, HeadraceError, NotFound
 from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.store.blobs import InFolder
+from services.registry.store.folder import InFolder
 from services.registry.tests.building import (
     LIMITS,
     NEWEST_ONLY,

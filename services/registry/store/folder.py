@@ -1,0 +1,267 @@
+"""Files in the registry's data folder; of a large file that a trainer sent as a patch, the patch alone.
+
+    blobs/ab/<digest>          the whole file
+    blobs/ab/<digest>.patch    what makes it of its base: a line of JSON {"base", "bytes"}, then the patch
+                               (common/registry/patches.py)
+    bases/<digest>[.patch]     of a file that was removed, and of which others are made
+
+A file is here where either of the first two is. The patch comes to stand beside the whole file; the whole file goes
+once it has not been read for a while and another file is made of it, so the newest one of a chain stays whole. Read
+again it is put together, verified and whole again. A chain has 32 patches at most; then a whole file begins another.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, TypedDict
+
+from common.errors import DataLoss, InvalidInput
+from common.registry.patches import apply
+from common.whole_files import sync_folder, write_whole
+from services.registry.store.manifest import check_digest
+from services.registry.store.shelf import is_swept, path_of, set_aside, set_aside_for
+
+_MOST_PATCHES = 32
+_COMPACTED_FROM = 16
+"""Removed files below a file that is here: from so many on it is made whole again, and they go."""
+_PATCH = ".patch"
+
+
+class _Head(TypedDict):
+    """The first line of a patch: the digest of its base, and the size of either file."""
+
+    base: str
+    bytes: int
+
+
+class InFolder:
+    """A shelf in the data folder itself (shelf.py). Thread-safe; one process per folder changes it."""
+
+    is_near = True
+
+    def __init__(self, directory: Path, *, keeps_patches: bool = True) -> None:
+        """keeps_patches: of files to come; those that are here are read either way."""
+        self._directory, self._bases, self._keeps_patches = directory, directory / "bases", keeps_patches
+        self._changing, self._unpacking = threading.RLock(), threading.Lock()
+        self._base_of: dict[str, str] = {}
+        """By the digest of what is made of it, for each patch."""
+        self._made_of: defaultdict[str, set[str]] = defaultdict(set)
+        for folder in (directory / "blobs").glob("??"), [self._bases]:
+            for path in (patch for one in folder for patch in one.glob(f"*{_PATCH}")):
+                with suppress(DataLoss):  # whoever reads the file hears of it
+                    self._note(path.stem, _head_of(path)["base"])
+        for path in self._bases.glob("*"):  # left by a crash
+            if not self._made_of.get(path.stem):
+                path.unlink(missing_ok=True)
+                self._forget(path.stem)
+
+    def size_of(self, digest: str) -> int:
+        path = path_of(self._directory, digest)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return _head_of(path.with_suffix(_PATCH))["bytes"]
+
+    def note_of(self, digest: str) -> Path:
+        path = path_of(self._directory, digest)
+        return path if path.exists() else path.with_suffix(_PATCH)
+
+    def open(self, digest: str) -> BinaryIO:
+        path = path_of(self._directory, digest)
+        if digest in self._base_of:
+            with suppress(FileNotFoundError):
+                os.utime(path)
+        with suppress(FileNotFoundError):
+            return path.open("rb")
+        self._unpack(digest)
+        return path.open("rb")
+
+    def url_of(self, digest: str) -> str:
+        return ""
+
+    def put(self, digest: str, source: Path) -> None:
+        target = path_of(self._directory, digest)
+        target.parent.mkdir(exist_ok=True)
+        os.utime(source)
+        source.rename(target)
+        sync_folder(target.parent)
+        sync_folder(target.parent.parent)
+
+    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
+        with self._changing:
+            below = self._below(base)
+            is_known = digest in self._base_of or any(path.exists() for path in self._removed(digest))
+            is_no_base = len(below) > _MOST_PATCHES or digest in below or not self._is_whole(below[-1])
+            if not self._keeps_patches or is_known or is_no_base:
+                return
+            head = json.dumps({"base": base, "bytes": size_bytes}).encode()
+            write_whole(path_of(self._directory, digest).with_suffix(_PATCH), head + b"\n" + patch)
+            self._note(digest, base)
+
+    def pack(self, *, unused_since: float) -> int:
+        """Leaves of files that were not read since (epoch seconds) the patch alone, where one stands beside them and
+        others are made of them; returns the bytes that this freed."""
+        freed = 0
+        for digest in [digest for digest in tuple(self._base_of) if self._made_of.get(digest)]:
+            with self._changing, suppress(FileNotFoundError):
+                path = path_of(self._directory, digest)
+                status = path.stat()
+                is_made = path.with_suffix(_PATCH).exists() and self._is_whole(self._below(digest)[-1])
+                if status.st_mtime <= unused_since and is_made:
+                    path.unlink()
+                    freed += status.st_size
+        self._compact()
+        return freed
+
+    def packed(self) -> tuple[int, int]:
+        """(files of which only the patch is here, bytes that this saves)."""
+        count = saved = 0
+        for digest in tuple(self._base_of):
+            path = path_of(self._directory, digest)
+            with suppress(FileNotFoundError):
+                patch = path.with_suffix(_PATCH)
+                if not path.exists():
+                    count, saved = count + 1, saved + _head_of(patch)["bytes"] - patch.stat().st_size
+        return count, saved
+
+    def remove(self, digest: str) -> int:
+        path = path_of(self._directory, digest)
+        patch = path.with_suffix(_PATCH)
+        with self._changing:
+            before = _size(path) + _size(patch)
+            if not path.exists() and not patch.exists():
+                raise FileNotFoundError(digest)
+            if not self._made_of.get(digest):
+                with suppress(FileNotFoundError):
+                    set_aside(self._directory, digest)
+                patch.unlink(missing_ok=True)
+                self._forget(digest)
+                return before
+            self._bases.mkdir(exist_ok=True)
+            if patch.exists():
+                patch.replace(self._bases / patch.name)
+                with suppress(FileNotFoundError):
+                    set_aside(self._directory, digest)
+            else:
+                path.replace(self._bases / digest)
+            return before - sum(map(_size, self._removed(digest)))
+
+    def sweep(self, seconds: float) -> bool:
+        for path in set_aside_for(self._directory, seconds):
+            path.unlink(missing_ok=True)
+        return is_swept(self._directory)
+
+    def _unpack(self, digest: str) -> None:
+        """Raises FileNotFoundError; DataLoss: what is put together is another file."""
+        path = path_of(self._directory, digest)
+        with self._unpacking:
+            if path.exists():
+                return
+            aside = self._directory / "uploads" / f"{digest}.whole.part"
+            try:
+                assemble(self._directory, digest, aside)
+                with self._changing:
+                    path.with_suffix(_PATCH).stat()  # not collected meanwhile
+                    aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
+
+    def _compact(self) -> None:
+        """One file at most: made whole, it needs nothing that was removed."""
+        for digest in tuple(self._base_of):
+            with self._changing:
+                below = self._below(digest)[1:]
+                removed = [one for one in below if any(path.exists() for path in self._removed(one))]
+                are_alone = all(len(self._made_of[one]) == 1 for one in below)
+                patch = path_of(self._directory, digest).with_suffix(_PATCH)
+            if patch.exists() and len(removed) == len(below) >= _COMPACTED_FROM and are_alone:
+                with self.open(digest), self._changing:
+                    patch.unlink(missing_ok=True)
+                    self._forget(digest)
+                return
+
+    def _below(self, digest: str) -> list[str]:
+        """The file, what it is made of, and so on to a file that has no patch."""
+        found = [digest]
+        while (base := self._base_of.get(found[-1])) is not None:
+            found.append(base)
+        return found
+
+    def _is_whole(self, digest: str) -> bool:
+        return _found(self._directory, digest, "") is not None
+
+    def _note(self, digest: str, base: str) -> None:
+        self._base_of[digest] = base
+        self._made_of[base].add(digest)
+
+    def _forget(self, digest: str) -> None:
+        """It is not made of its base any more; a removed base of which nothing is made goes."""
+        base = self._base_of.pop(digest, None)
+        if base is None:
+            return
+        self._made_of[base].discard(digest)
+        if not self._made_of[base]:
+            del self._made_of[base]
+            removed = [path for path in self._removed(base) if path.exists()]
+            for path in removed:
+                path.unlink()
+            if removed:
+                self._forget(base)
+
+    def _removed(self, digest: str) -> tuple[Path, Path]:
+        return self._bases / digest, self._bases / f"{digest}{_PATCH}"
+
+
+def assemble(directory: Path, digest: str, target: Path) -> None:
+    """Writes a whole file of a data folder, which may be whole there, to the target.
+
+    Raises:
+        FileNotFoundError: it is not here. DataLoss: it is damaged, or what it is made of is missing.
+    """
+    patches, at = list[Path](), digest
+    while (whole := _found(directory, at, "")) is None:
+        patch = _found(directory, at, _PATCH)
+        if patch is None and not patches:
+            raise FileNotFoundError(digest)
+        if patch is None or len(patches) > _MOST_PATCHES:
+            raise DataLoss(f"file {digest} is made of {at}, which is missing")
+        patches.append(patch)
+        at = _head_of(patch)["base"]
+    shutil.copyfile(whole, target)
+    with target.open("r+b") as file:
+        for patch in reversed(patches):
+            try:
+                apply(file, patch.read_bytes().partition(b"\n")[2], _head_of(patch)["bytes"])
+            except DataLoss as error:
+                raise DataLoss(f"file {digest} is damaged: {error.message}") from error
+        file.seek(0)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise DataLoss(f"file {digest} is damaged: its bytes hash to {found}")
+
+
+def _found(directory: Path, digest: str, suffix: str) -> Path | None:
+    """Where it is here, else where it is of what was removed."""
+    paths = path_of(directory, digest).with_suffix(suffix), directory / "bases" / f"{digest}{suffix}"
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _head_of(patch: Path) -> _Head:
+    """Raises FileNotFoundError, DataLoss."""
+    with patch.open("rb") as file:
+        try:
+            head = json.loads(file.readline())
+            return {"base": check_digest(head["base"]), "bytes": int(head["bytes"])}
+        except (ValueError, TypeError, KeyError, InvalidInput) as error:
+            raise DataLoss(f"{patch} does not begin as a patch: {error}") from error
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

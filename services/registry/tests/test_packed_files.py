@@ -1,0 +1,205 @@
+"""Of large files that came as patches the registry keeps the patches, and every file is read back whole."""
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from common.errors import DataLoss, NotFound
+from common.registry.patches import patch_between
+from services.registry.store.blobs import Blobs
+from services.registry.store.folder import assemble
+
+_BYTES = 4 * 1024 * 1024 + 100
+_LATER = 4e9
+"""Every file was last read before."""
+_MOST_DIFFERENT = 60_000
+
+
+@dataclass
+class World:
+    """A registry's files, what they are by digest, and the order in which they came."""
+
+    directory: Path
+    content: dict[str, bytes] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.open_again()
+        self.generator = np.random.default_rng(7)
+
+    def open_again(self) -> None:
+        self.blobs = Blobs(self.directory, max_file_bytes=_BYTES)
+
+    def receive(self, content: bytes, base: str = "") -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        if base:
+            patch = patch_between(io.BytesIO(self.content[base]), io.BytesIO(content), _BYTES)
+            assert patch is not None
+            assert self.blobs.receive_patch(digest, _BYTES, base, [patch]) == _BYTES
+        else:
+            self.blobs.receive(digest, _BYTES, 0, [content])
+        self.content[digest] = content
+        self.order.append(digest)
+        return digest
+
+    def first(self) -> str:
+        return self.receive(self.generator.bytes(_BYTES))
+
+    def next(self, base: str) -> str:
+        """A file of which some rows and the last bytes are others than the base's."""
+        changed = bytearray(self.content[base])
+        for place in (*self.generator.integers(0, _BYTES - 64, 20), _BYTES - 3):
+            changed[place : place + 3] = self.generator.bytes(3)
+        return self.receive(bytes(changed), base)
+
+    def chain(self, count: int) -> Sequence[str]:
+        digests = [self.first()]
+        while len(digests) < count:
+            digests.append(self.next(digests[-1]))
+        return digests
+
+    def remove(self, digest: str) -> None:
+        assert self.blobs.remove(digest, unused_since=_LATER) is not None
+        self.blobs.sweep(10.0)
+        del self.content[digest]
+        self.order.remove(digest)
+
+    def check(self) -> None:
+        assert set(self.blobs.digests()) == set(self.content)
+        for digest, content in self.content.items():
+            assert self.blobs.size_of(digest) == _BYTES
+            assert b"".join(self.blobs.read(digest)) == content
+
+    def stored_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_chain_costs_its_first_and_its_newest_file_and_patches_and_is_read_back_whole(world: World) -> None:
+    digests = world.chain(6)
+    assert world.blobs.pack(unused_since=_LATER) == 4 * _BYTES
+    count, saved_bytes = world.blobs.packed()
+    assert (count, world.stored_bytes() <= 2 * _BYTES + _MOST_DIFFERENT) == (4, True)
+    assert 4 * _BYTES - _MOST_DIFFERENT < saved_bytes < 4 * _BYTES
+    assert world.blobs.missing([*digests, "0" * 64]) == ["0" * 64]
+    world.open_again()
+    world.check()
+    assert world.blobs.packed() == (0, 0)
+    assert world.blobs.pack(unused_since=0) == 0, "they were read a moment ago"
+
+
+def test_what_was_removed_serves_those_that_are_made_of_it_and_goes_with_them(world: World) -> None:
+    first, second, third, fourth = world.chain(4)
+    world.blobs.pack(unused_since=_LATER)
+    for digest in (first, third):
+        world.remove(digest)
+        world.open_again()
+        with pytest.raises(NotFound):
+            list(world.blobs.read(digest))
+    world.check()
+    world.remove(fourth)
+    world.remove(second)
+    assert world.stored_bytes() == 0
+
+
+def test_a_long_chain_begins_anew_and_one_of_removed_files_is_cut(world: World) -> None:
+    digests = world.chain(35)
+    world.blobs.pack(unused_since=_LATER)
+    assert world.blobs.packed()[0] == 31, "of 33 files the first is whole, of two more the first is whole, too"
+    for digest in digests[:20]:
+        world.remove(digest)
+    before = world.stored_bytes()
+    world.blobs.pack(unused_since=_LATER)
+    assert list((world.directory / "bases").iterdir()) == []
+    assert world.stored_bytes() <= before
+    world.check()
+
+
+@pytest.mark.parametrize("damage", ["base", "patch", "missing base"])
+def test_a_file_that_cannot_be_put_together_is_refused_and_named(world: World, damage: str) -> None:
+    first, second, _ = world.chain(3)
+    world.blobs.pack(unused_since=_LATER)
+    base = world.directory / "blobs" / first[:2] / first
+    patch = world.directory / "blobs" / second[:2] / f"{second}.patch"
+    if damage == "missing base":
+        base.unlink()
+    else:
+        path = base if damage == "base" else patch
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(DataLoss, match=second):
+        list(world.blobs.read(second))
+    with pytest.raises(DataLoss, match=second):
+        assemble(world.directory, second, world.directory / "copy")
+
+
+def test_a_file_that_comes_again_as_it_was_makes_no_ring(world: World) -> None:
+    first, second, third = world.chain(3)
+    again = patch_between(io.BytesIO(world.content[third]), io.BytesIO(world.content[second]), _BYTES)
+    assert again is not None
+    world.blobs.receive_patch(second, _BYTES, third, [again])
+    back = patch_between(io.BytesIO(world.content[third]), io.BytesIO(world.content[first]), _BYTES)
+    assert back is not None
+    world.blobs.receive_patch(first, _BYTES, third, [back])
+    world.blobs.pack(unused_since=_LATER)
+    world.check()
+
+
+class Files(RuleBasedStateMachine):
+    """Files come, are packed, read and removed in any order, with restarts between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory(prefix="packed-files-")
+        self.world = World(Path(self._folder.name))
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.first()
+
+    @rule(at=st.integers(0, 100))
+    def come(self, at: int) -> None:
+        order = self.world.order
+        self.world.next(order[at % len(order)]) if order else self.world.first()
+
+    @rule()
+    def pack(self) -> None:
+        self.world.blobs.pack(unused_since=_LATER)
+
+    @precondition(lambda self: len(self.world.order) > 1)
+    @rule(at=st.integers(0, 100))
+    def remove(self, at: int) -> None:
+        self.world.remove(self.world.order[at % len(self.world.order)])
+
+    @rule()
+    def start_again(self) -> None:
+        self.world.open_again()
+
+    @invariant()
+    def are_here(self) -> None:
+        assert set(self.world.blobs.digests()) == set(self.world.content)
+
+    def teardown(self) -> None:
+        self.world.check()
+        for digest in list(self.world.order):
+            self.world.remove(digest)
+        assert self.world.stored_bytes() == 0
+        self._folder.cleanup()
+
+
+TestFiles = Files.TestCase
+TestFiles.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)

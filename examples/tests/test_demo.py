@@ -10,18 +10,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from common.errors import InvalidInput, NotFound
+from common.errors import InvalidInput
 from common.registry.catalog import Round, Version
 from examples.demo.__main__ import app as demo_app
 from examples.demo.asker import Answered, AskerSettings, read_answers
-from examples.demo.feeder import FeederSettings, batches, replay
+from examples.demo.feeder import FeederSettings
 from examples.demo.foresight import FIRST, Foresight, Question
-from examples.demo.percentiles import percentile
 from examples.demo.report import Expectation, broken_promises, make_report, reload_latencies
 from examples.demo.screen import versions_table
 from examples.demo.watcher import Load, Seen
@@ -133,12 +131,6 @@ def test_a_version_that_used_other_events_than_its_range_holds_breaks_a_promise(
     assert broken_promises(report, seen, EXPECTED) == ["version 3 used 200 of the 201 events in its range"]
 
 
-def test_versions_asked_for_by_hand_do_not_count_as_published_by_triggers(seen: Seen) -> None:
-    seen.rounds[2] = _round(seen.versions[2], trigger="manual")
-    report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
-    assert broken_promises(report, seen, EXPECTED) == ["triggers published 1 versions, not 2"]
-
-
 def test_the_last_version_must_be_good_enough(seen: Seen) -> None:
     report = make_report(seen, accepted=300, answers=_answers(), stretches=[], metric="auc", replica_count=1)
     expected = replace(EXPECTED, final_value=0.95)
@@ -150,19 +142,6 @@ def test_answers_count_as_during_a_reload_from_its_begin_until_a_second_after(se
     moments = [101.5, 300.9, 301.1, 302.5, 303.1]
     answers = [Answered(at, 10.0 * number, 200) for number, at in enumerate(moments)]
     assert reload_latencies(answers, list(seen.loads.values())) == [20.0, 30.0]
-
-
-@each_row(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)])
-def test_percentiles_are_those_of_nearest_rank(share: float, value: float) -> None:
-    assert percentile([float(number) for number in range(1, 101)], share) == value
-    assert percentile([], share) is None
-
-
-def test_batches_hold_every_event_once_in_order() -> None:
-    events = [{"number": number} for number in range(4_321)]
-    made = list(batches(iter(events), 2_000))
-    assert [len(batch) for batch in made] == [2_000, 2_000, 321]
-    assert [orjson.loads(line) for batch in made for line in batch] == events
 
 
 class _Served:
@@ -209,11 +188,6 @@ def test_the_metric_of_each_stretch_is_that_of_its_answers() -> None:
     assert [part["auc_live"] for part in only_late.stretches()] == [None]
 
 
-def test_an_example_without_a_replay_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="run the demo from the root of the repository"):
-        next(replay(tmp_path, None))
-
-
 @pytest.fixture
 def serving() -> Iterator[Server]:
     """A replica that serves nothing."""
@@ -244,14 +218,6 @@ def test_the_feeder_waits_for_a_full_ingest_and_tells_how_far_it_is(
     assert {request.path for request in serving.requests} == {"/v1/models/late/metadata"}
 
 
-def test_the_feeder_says_why_it_stopped(server: Server, serving: Server, tmp_path: Path) -> None:
-    (tmp_path / "replay.py").write_text("def events(limit):\n    return iter([{'n': 1}])\n")
-    server.will_answer(404, {"error": {"kind": "NotFound", "message": "there is no stream s"}})
-    done = _run("examples.demo.feeder", _feeder(server, serving, tmp_path))
-    assert done.returncode == 1
-    assert json.loads(done.stdout) == {"error": "there is no stream s"}
-
-
 def test_the_asker_keeps_every_answer_and_its_latency_and_counts_failures(server: Server, tmp_path: Path) -> None:
     for _ in range(20):
         server.will_answer(200, {"predictions": [0.5]})
@@ -276,18 +242,6 @@ def test_the_asker_keeps_every_answer_and_its_latency_and_counts_failures(server
     assert "503: " in reported["first_failure"]
     assert {request.body for request in server.requests} == {b'{"instances": [1]}', b'{"instances": [2]}'}
     assert len({request.client_port for request in server.requests}) == 4
-
-
-def test_the_asker_counts_what_nobody_answers_as_failed(free_port: int, tmp_path: Path) -> None:
-    requests, answers = tmp_path / "requests.ndjson", tmp_path / "answers.csv"
-    requests.write_bytes(b"{}")
-    settings = AskerSettings("127.0.0.1", (free_port,), "/", str(requests), str(answers), 20.0, 2, os.getpid())
-    command = [sys.executable, "-m", "examples.demo.asker", settings.to_json()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as asker:
-        assert asker.stdout is not None
-        asker.stdout.readline()
-        asker.terminate()
-    assert {answer.status for answer in read_answers(answers)} == {0}
 
 
 def _run(module: str, argument: str) -> "subprocess.CompletedProcess[str]":

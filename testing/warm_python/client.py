@@ -75,7 +75,7 @@ def _imports_for(arguments: list[str]) -> tuple[str, ...]:
     if arguments and not arguments[0].startswith("-"):
         with open(arguments[0]) as script:
             code = script.read()
-    return _TRAINER if "tensorflow" in code else ()
+    return _TRAINER if "tensorflow" in code or "keras" in code else ()
 
 
 def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ...]) -> socket.socket:

@@ -1,6 +1,5 @@
 """The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
 
-import io
 import json
 import re
 import time
@@ -8,17 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import pytest
-from PIL import Image
-from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.tests.building import SCHEMA, Clock, definition, publish, store
 from services.registry.tests.seeing import Site, say
 from testing.browser import chromium, faults_of
-from testing.rows import each_row
 from testing.saved_models import saved_model
 
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
@@ -399,25 +395,6 @@ def test_times_have_one_form_whatever_the_language_of_the_browser(
     plain.goto(site.url("/models/m"))
     expect(plain.locator("#v2 time")).to_have_text("1970-01-12 13:46:40 UTC")
     plain.close()
-
-
-@each_row("theme", ["light", "dark"])
-def test_the_underscores_of_a_link_are_not_lost_in_its_underline(
-    site: Site, catalog: Catalog, browser: Browser, theme: Literal["light", "dark"]
-) -> None:
-    catalog.register_stream("a_b", json.dumps(SCHEMA))
-    page = browser.new_page(color_scheme=theme, device_scale_factor=2, bypass_csp=True)
-    page.goto(site.url("/streams"))
-    link = page.locator("#stream-a_b a").first
-    link.evaluate("(link) => { link.textContent = '____' }")
-    box = link.bounding_box()
-    assert box
-    clip: FloatRect = {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"] + 8}
-    picture = np.asarray(Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("L"), np.float64)
-    inked = np.abs(picture - picture[0, 0]).max(axis=1) > 60
-    bands = int(np.count_nonzero(np.diff(inked.astype(int)) == 1))
-    page.close()
-    assert bands == 2, "the underscores, and the line below them"
 
 
 def test_the_api_page_is_in_the_theme_of_the_pages_with_every_route_under_a_tag(site: Site, page: Page) -> None:

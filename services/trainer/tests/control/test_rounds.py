@@ -84,14 +84,6 @@ def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "it is tried again after the backoff")
 
 
-def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
-    trainer.behave("meet_damage")
-    trainer.start()
-    events.add(10)
-    wait_until(lambda: registry.get_model(MODEL).last_failure, "the round fails")
-    assert registry.get_model(MODEL).last_failure == "DataLoss: offset 7 is damaged"
-
-
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
@@ -291,6 +283,7 @@ def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
 def test_training_goes_on_while_the_registry_is_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may take long to start a registry
     trainer.train(events, "hang")
     registry_process.kill()
     wait_until(lambda: trainer.get("/readyz")[0] == 503, "the trainer misses the registry")
@@ -341,12 +334,6 @@ def test_grpc_health_follows_readiness(
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
         registry_process.kill()
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING, "it misses the registry")
-
-
-def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:
-    trainer.start()
-    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
-    assert trainer.status()["models"] == []
 
 
 def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:

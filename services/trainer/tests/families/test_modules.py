@@ -17,6 +17,7 @@ from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.protocol.messages import Done, Failed, Stopped
+from services.trainer.rounds.kept import Kept
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events, rebuilt
 
 HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"
@@ -147,19 +148,22 @@ def trained_twice(
     stops: Sequence[int] = (1,),
     exports: bool = True,
 ) -> Platform:
-    """A first round, a second from its checkpoint that is stopped on its way, and the second rebuilt bit for bit.
+    """A first round, a second in the same process that is stopped on its way and goes on in a new one, and the second
+    rebuilt bit for bit.
 
     Args:
         stops: after how many blocks more the second one is stopped, each time.
         exports: whether the second one is exported, at its end.
     """
     platform = Platform(directory, schema, exports=False).append(events(60))
-    platform.learn(files)
+    kept: Kept | None = Kept()
+    assert isinstance(platform.train(platform.lease(files), kept=kept), Done)
     platform.append(events(60, seed=2))
     lease = planned = platform.lease(files, parent_version=1)
     for number, blocks in enumerate(stops):
-        stopped = platform.train(lease, stop_requested=platform.after_blocks(blocks), work_dir=f"w{number}")
+        stopped = platform.train(lease, stop_requested=platform.after_blocks(blocks), work_dir=f"w{number}", kept=kept)
         assert isinstance(stopped, Stopped), stopped
+        kept = None
         lease = platform.registry.taken_up(lease)
     platform.exports = exports
     outcome = platform.train(lease, work_dir="last")

@@ -25,13 +25,12 @@ def test_versions_of_a_warm_process_are_those_of_new_ones_whenever_it_is_killed(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     files = {
-        "model.yaml": definition(triggers="{min_examples: 100}", gate="{}", training="{batch_size: 8, passes: 40}")
+        "model.yaml": definition(triggers="{min_examples: 100}", gate="{}", training="{batch_size: 8, passes: 10}")
     }
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.round_function = "services.trainer.rounds.process:run_round"
     trainer.environment |= {
-        "TRAINER_INTRA_OP_THREADS": "1", "TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_RESUME_INTERVAL_SECONDS": "0.2",
-        "TRAINER_LEASE_TTL_SECONDS": "60", "OPENBLAS_NUM_THREADS": "1",
+        "TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_RESUME_INTERVAL_SECONDS": "0.2", "TRAINER_LEASE_TTL_SECONDS": "60",
     }  # fmt: skip
     trainer.start()
 

@@ -42,28 +42,20 @@ def _fits(schema: Schema, event: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def all_flights() -> list[dict[str, Any]]:
-    return list(flights.events())
-
-
-def test_every_flight_of_2013_is_an_event(all_flights: list[dict[str, Any]]) -> None:
-    assert len(all_flights) == 336_776
-
-
-def test_flights_come_in_the_order_of_their_scheduled_departures(all_flights: list[dict[str, Any]]) -> None:
-    departures = [flight["scheduled_at"] for flight in all_flights]
+def test_flights_of_2013_come_by_scheduled_departure_and_hold_nothing_that_is_known_only_afterwards() -> None:
+    every = list(flights.events())
+    assert len(every) == 336_776
+    departures = [flight["scheduled_at"] for flight in every]
     assert departures == sorted(departures)
-    # 1 January 2013, 5:15 in New York.
-    assert departures[0] == 1_357_035_300
-
-
-def test_flights_of_the_same_minute_do_not_come_in_the_order_in_which_they_left(
-    all_flights: list[dict[str, Any]],
-) -> None:
+    assert departures[0] == 1_357_035_300, "1 January 2013, 5:15 in New York"
+    schema = _schema("flights")
+    assert not {feature.name for feature in schema.columns} & KNOWN_AFTERWARDS
+    assert all(_fits(schema, flight) for flight in every[::10])
+    late = Counter(flight["late"] for flight in every)[1]
+    assert late == 9_430 + 80_100, "cancelled or diverted, and fifteen minutes behind at least"
     # Delayed flights leave later: in the file's order they would gather at the end of their minute.
     positions: dict[int, list[float]] = {0: [], 1: []}
-    for _, minute in itertools.groupby(all_flights, key=lambda flight: flight["scheduled_at"]):
+    for _, minute in itertools.groupby(every, key=lambda flight: flight["scheduled_at"]):
         group = list(minute)
         for place, flight in enumerate(group):
             if len(group) > 1:
@@ -72,28 +64,12 @@ def test_flights_of_the_same_minute_do_not_come_in_the_order_in_which_they_left(
     assert abs(means[1] - means[0]) < 0.1
 
 
-def test_flights_fit_the_schema_and_hold_nothing_that_is_known_only_afterwards(
-    all_flights: list[dict[str, Any]],
-) -> None:
-    schema = _schema("flights")
-    assert not {feature.name for feature in schema.columns} & KNOWN_AFTERWARDS
-    assert all(_fits(schema, flight) for flight in all_flights[::10])
-
-
-def test_cancelled_and_diverted_flights_count_as_late(all_flights: list[dict[str, Any]]) -> None:
-    # 9,430 flights have no arrival delay; 80,100 arrived 15 minutes or more after schedule.
-    assert Counter(flight["late"] for flight in all_flights)[1] == 9_430 + 80_100
-
-
-def test_a_limit_takes_the_first_events(all_flights: list[dict[str, Any]]) -> None:
-    assert list(flights.events(100)) == all_flights[:100]
-
-
 def test_every_digit_comes_once_in_a_random_order_that_is_the_same_each_time() -> None:
     first = list(digits.events())
     assert Counter(event["digit"] for event in first) == dict.fromkeys(range(10), 500)
     assert len({event["digit"] for event in first[:50]}) > 5
-    assert first == list(digits.events())
+    assert first[:500] == list(digits.events(500))
+    assert all(_fits(_schema("digits"), event) for event in first[:500])
 
 
 @pytest.mark.covers("ex-mnist")
@@ -112,8 +88,3 @@ def test_images_of_mnists_own_files_are_events_of_the_same_stream(tmp_path: Path
     np.testing.assert_array_equal([event["pixels"] for event in found], images.reshape(3, 784))
     assert all(_fits(_schema("digits"), event) for event in found)
     assert len(list(digits.of_idx(tmp_path, 2))) == 2
-
-
-def test_digits_fit_the_schema() -> None:
-    schema = _schema("digits")
-    assert all(_fits(schema, event) for event in digits.events(500))

@@ -229,7 +229,7 @@ def model_fn(features, labels, mode, params):
     losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0])
     return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.Adam(0.01)}
 """
-    platform = Platform(tmp_path).append(events(40))
+    platform = Platform(tmp_path, exports=False).append(events(40))
     platform.learn(module(source, features=FITTED_FEATURES))
     assert "statistics/word/word_lengths" in checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
 

@@ -60,7 +60,7 @@ def trial_of(platform: Platform, version: int) -> str:
 
 @pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv", "est-run-config", "loop-monitored")
 def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_path: Path) -> None:
-    plain, watched = Platform(tmp_path / "plain"), Platform(tmp_path / "watched")
+    plain, watched = (Platform(tmp_path / name, exports=False) for name in ("plain", "watched"))
     asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     for platform, summaries in (
         (plain, {"summaries": {"statistics": False, "graph": False, "projector": 0}}),

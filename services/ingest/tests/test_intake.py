@@ -138,6 +138,9 @@ def test_one_bad_event_keeps_all_others_out(world: World) -> None:
         _run(world.intake().append(_json(event(0), event(1, late=7), event(2, carrier="ZZ"))))
     assert [index for index, _ in caught.value.refused] == [1, 2]
     assert "2 of 3 events are refused and none is taken" in caught.value.message
+    assert not caught.value.message.endswith("more")
+    with pytest.raises(InvalidInput, match=r"4 of 4 events are refused and none is taken: event 0: .*; and 1 more$"):
+        _run(world.intake().append(_json(*(event(number, late=7) for number in range(4)))))
     assert world.ids() == []
 
 

@@ -192,22 +192,6 @@ def test_operators_see_health_and_counts(registry: RegistryServer) -> None:
     assert "/v1/models/{model}:rollback" in paths
 
 
-def test_apply_is_both_or_neither(http: httpx.Client) -> None:
-    files = {path: base64.b64encode(content).decode() for path, content in definition("m2", "s2").items()}
-    body = {"stream": {"name": "s2", "schema": SCHEMA}, "model": {"name": "m2", "files": files}, "by": "ada"}
-    tried = http.post("/v1/apply", json={**body, "dry_run": True}).json()
-    assert (tried["stream_change"], tried["model_change"], http.get("/v1/streams/s2").status_code) == (
-        "created",
-        "created",
-        404,
-    )
-    refused = http.post("/v1/apply", json={**body, "model": {"name": "other", "files": files}})
-    assert (refused.status_code, http.get("/v1/streams/s2").status_code) == (400, 404)
-    applied = http.post("/v1/apply", json=body).json()
-    assert applied["model"]["stream"] == applied["stream"]["name"] == "s2"
-    assert http.post("/v1/apply", json=body).json()["model_change"] == "unchanged"
-
-
 def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))

@@ -293,6 +293,7 @@ def test_two_versions_are_compared(catalog: Catalog) -> None:
     publish(catalog, auc=0.8)
     found = catalog.compare("m", 1, 2)
     assert found["relation"] == "2 descends from 1"
+    assert found["code"] == {"same": True}
     assert found["metrics"]["auc"] == {"from": 0.7, "to": 0.8, "change": pytest.approx(0.1)}
     assert "-seed: 7" in found["definition"]["model.yaml"]
     assert "+seed: 8" in found["definition"]["model.yaml"]

@@ -92,12 +92,14 @@ def test_it_learns_whether_values_rise_or_fall_where_their_sum_says_nothing(tmp_
     assert platform.registry.versions[0].metrics["candidate"]["auc"] > 0.95, "of the sum it is a half"
 
 
-@pytest.mark.covers("ex-nets", "ckpt-resume")
+@pytest.mark.covers("ex-nets", "ckpt-resume", "pipe-etl")
 def test_it_trains_in_buckets_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
     features = {name: FEATURES[name] for name in ("x", "tags", "tags_vector")}
     parameters = {"sequence": ["tags_vector"], "context": ["x"], "units": [4], "dropout": 0.2}
     training = {"bucket_by_sequence_length": {"feature": "tags", "boundaries": [1], "batch_sizes": [4, 8]}}
     files = definition(estimator="rnn_classifier", features=features, parameters=parameters, training=training)
     version = trained_twice(tmp_path, files).registry.versions[1]
-    assert version.environment["training"]["bucketed"]["batches"] > 0
+    told = version.environment["training"]["bucketed"]
+    assert told["feature"] == "tags"
+    assert min(told["batches"], told["steps"], told["padded_steps_saved"]) > 0
     assert version.metrics["parent"], "scored by the first version over the same lists"

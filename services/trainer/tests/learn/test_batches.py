@@ -21,7 +21,7 @@ from services.trainer.families.user_module import load_user_module
 from services.trainer.learn.bucketing import by_length
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_modules import module, trained_twice
-from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition
+from services.trainer.tests.support.small_rounds import SCHEMA
 
 PADDED = """
 def build_model(schema, parameters):
@@ -109,16 +109,6 @@ def test_batches_by_length_are_those_of_tf_data(tmp_path: Path) -> None:
 def test_a_length_on_a_boundary_goes_up_and_what_is_left_comes_by_bucket() -> None:
     order, bounds = by_length(np.array([5, 1, 3, 0, 2, 7, 3]), [3, 6], [2, 2, 9])
     assert [order[a:b].tolist() for a, b in pairwise(bounds)] == [[0, 2], [1, 3], [4], [6], [5]]
-
-
-@pytest.mark.covers("pipe-etl", "ckpt-resume")
-def test_a_round_in_buckets_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
-    buckets = {"feature": "tags_vector", "boundaries": [1, 2], "batch_sizes": [8, 6, 4]}
-    features = {name: FEATURES[name] for name in ("x", "tags", "tags_vector")}
-    files = definition(features=features, training={"bucket_by_sequence_length": buckets, "passes": 2})
-    told = trained_twice(tmp_path, files).registry.versions[1].environment["training"]["bucketed"]
-    assert told["feature"] == "tags"
-    assert min(told["batches"], told["steps"], told["padded_steps_saved"]) > 0
 
 
 def test_lists_that_are_not_filled_up_have_nothing_to_save(tmp_path: Path) -> None:

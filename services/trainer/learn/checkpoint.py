@@ -32,7 +32,7 @@ from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.learn import weights_files
-from services.trainer.learn.partitions import whole_tables
+from services.trainer.learn.partitions import WholeTable, whole_tables
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
@@ -97,8 +97,15 @@ def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Vari
 
 
 def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.generic]]:
-    """Copies of all values, sorted by path."""
-    return {path: np.asarray(one.value.numpy()) for path, one in sorted(whole_tables(variables).items())}
+    """All values, sorted by path; read-only. A variable that is updated later gets other memory: TensorFlow updates in
+    place only what nothing else refers to."""
+    return {path: _array_of(one) for path, one in sorted(whole_tables(variables).items())}
+
+
+def _array_of(variable: Any) -> NDArray[np.generic]:
+    """Without a copy; of a table in parts with them joined."""
+    value = variable.value
+    return value.numpy() if isinstance(value, WholeTable) else np.asarray(tf.convert_to_tensor(value))
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
@@ -216,7 +223,7 @@ def weights_digest(arrays: Arrays) -> str:
         array = np.asarray(arrays[name], order="C")
         for part in (name, array.dtype.str, json.dumps(list(array.shape))):
             digest.update(part.encode() + b"\0")
-        digest.update(array.tobytes())
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

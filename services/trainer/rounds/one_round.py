@@ -295,7 +295,7 @@ class RoundWork:
             self._resume(training, pace, resumed)
         else:
             training.begin_round()
-        teamwork.check_begins_alike(self._team, training.captured())
+        teamwork.check_begins_alike(self._team, training.captured)
         return pace
 
     def _built(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None) -> Program:

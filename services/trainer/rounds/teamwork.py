@@ -66,8 +66,9 @@ def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLo
     return found
 
 
-def check_begins_alike(team: Team, arrays: Arrays) -> None:
-    """All members call it, with everything that steps start from: steps bring gradients together, never weights.
+def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
+    """All members call it; `captured` gives everything that steps start from: steps bring gradients together, never
+    weights.
 
     Raises:
         WorkerLostError: one has something else, or not all have come.
@@ -75,7 +76,7 @@ def check_begins_alike(team: Team, arrays: Arrays) -> None:
     if team.workers == 1:
         return
     digest = hashlib.sha256()
-    for path, array in sorted(arrays.items()):
+    for path, array in sorted(captured().items()):
         digest.update(f"{path} {array.dtype} {array.shape} ".encode())
         digest.update(array.tobytes())
     found = introduce(team, digest.hexdigest())

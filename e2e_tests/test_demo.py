@@ -59,11 +59,11 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
 
 @pytest.mark.covers("ex-mnist")
 def test_digits_go_by_one_command_from_ingest_to_a_served_answer(mode: str, folder: Path) -> None:
-    with _start(mode, folder, "--example", "digits") as demo:
+    with _start(mode, folder, "--example", "digits", "--events", "2250") as demo:
         output, errors = demo.communicate(timeout=800)
     assert demo.returncode == 0, output + errors
     report = json.loads((folder / "build" / "demo" / "report.json").read_text())
-    assert report["events_trained"] + report["events_held_out"] == report["events_accepted"] == 5_000
+    assert report["events_trained"] + report["events_held_out"] == report["events_accepted"] == 2_250
     assert (report["predictions"]["failed"], report["predictions"]["sent"] > 200) == (0, True)
     promoted = [row for row in report["versions"] if row["verdict"] == "promote"]
     assert promoted[-1]["accuracy_candidate"] > 0.9

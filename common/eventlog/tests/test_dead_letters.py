@@ -1,5 +1,6 @@
 """Dead letters are written in one format and within one bound, whoever sets an event aside."""
 
+import time
 from pathlib import Path
 
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter, newest_letters, read_letters
@@ -12,14 +13,16 @@ def _letter(payload: bytes, reason: str = "it is wrong", *, schema_version: int 
 
 
 def test_letters_are_read_as_they_were_written(tmp_path: Path) -> None:
-    log = open_event_log(f"segments:{tmp_path}")
+    log, began = open_event_log(f"segments:{tmp_path}"), time.time()
     letters = [_letter(b"a"), _letter(b"b", schema_version=2), _letter(b"c", schema_version=2)]
     append_letters(log, "s", letters, written_by="round-1")
     append_letters(log, "s", [], written_by="round-2")
     stored = list(read_letters(log, "s", 0, log.end_position("deadletter.s")[0]))
     assert [one.letter for one in stored] == letters
     assert [(one.offset, one.index) for one in stored] == [(0, 0), (1, 0), (1, 1)], "a record has one schema version"
-    assert [one["payload"] for one in newest_letters(log, "s", 2)] == ["Yw==", "Yg=="]
+    newest = newest_letters(log, "s", 2)
+    assert [one["payload"] for one in newest] == ["Yw==", "Yg=="]
+    assert all(began - 1e-3 <= one["refused_at"] <= time.time() for one in newest)
     before = [newest_letters(log, "s", 2, before=place) for place in ((1, 1), (1, 0), (0, 0), (9, 0))]
     assert [[one["payload"] for one in page] for page in before] == [["Yg==", "YQ=="], ["YQ=="], [], ["Yw==", "Yg=="]]
     log.close()

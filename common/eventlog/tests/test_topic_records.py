@@ -185,6 +185,7 @@ def test_an_avro_decimal_that_would_take_minutes_is_no_event() -> None:
     schema = {**AVRO, "fields": [*AVRO["fields"], price]}
     reader = mapper(format="avro", avro_schema=schema, fields={**FIELDS, "at": "price"})
     assert reader.example(avro() + b"\x04\x00\xc8") == expected({**EVENT, "at": 2.0})
+    assert reader.example(avro() + b"\x80\x04" + bytes(256)) == expected({**EVENT, "at": 0.0})
     with pytest.raises(InvalidInput, match="a decimal of 257 bytes, expected at most 256"):
         reader.example(avro() + b"\x82\x04" + bytes(257))
 

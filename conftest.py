@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from testing import processes, programs, workers
+from testing.hdfs import hdfs_url  # noqa: F401  # a fixture
 from testing.kafka import kafka, kafka_address  # noqa: F401  # fixtures
 from testing.redis_cluster import RedisCluster, a_redis
 from testing.redis_server import RedisServer
@@ -44,6 +45,7 @@ _TOGETHER = {
         "services/ingest/tests/test_kafka.py",
         "services/trainer/tests/rounds/test_topic_source.py",
     ),
+    "hdfs_url": ("common/tests/test_storage.py", "services/registry/tests/test_blobs_elsewhere.py"),
     "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),
     "zygote": tuple(
         f"services/serving/tests/{file}.py" for file in (

@@ -1,8 +1,8 @@
 """Files anywhere, by URL, through fsspec: one set of rules whatever the storage is.
 
 `/data/a.csv`, `file:///data/a.csv` and `a.csv` are local, `s3://bucket/a.csv`, `gs://bucket/a.csv`,
-`az://container/a.csv` and `memory://a.csv` name a storage. Rules of every backend, held by one suite
-(common/tests/test_storage.py):
+`az://container/a.csv`, `webhdfs://host:port/a.csv` and `memory://a.csv` name a storage. Rules of every backend, held by
+one suite (common/tests/test_storage.py):
 
 - Nothing is overwritten unless it is asked for, nor what another process writes meanwhile: an object store is asked to
   write where there is nothing (If-None-Match, ifGenerationMatch).
@@ -28,13 +28,14 @@ from typing import Any, BinaryIO
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 
-LOCAL = "file"
+LOCAL, HDFS = "file", "webhdfs"
 SCHEMES: Mapping[str, str] = {
     LOCAL: "a path of this machine, with the scheme or without",
     "memory": "this process's memory, for tests",
     "s3": "Amazon S3 and what speaks like it; pip install 'headrace[s3]'",
     "gs": "Google Cloud Storage; pip install 'headrace[gs]'",
     "az": "Azure Blob Storage; pip install 'headrace[az]'",
+    HDFS: "Hadoop's HDFS by its name node's HTTP door; pip install 'headrace[webhdfs]'",
 }
 """Every scheme that is known, with what it is; the reference is made from them."""
 _COPY_BYTES = 1 << 20
@@ -160,7 +161,8 @@ class Place:
         with self._told():
             storage = self._storage()
             found: dict[str, dict[str, Any]] = storage.find(self.path, detail=True)
-        return {posixpath.relpath(path, self.path): int(info["size"] or 0) for path, info in found.items()}
+        top = storage._strip_protocol(self.path)
+        return {posixpath.relpath(path, top): int(info["size"] or 0) for path, info in found.items()}
 
     def matching(self) -> list[Place]:
         """The files that this place means: itself, all of a folder, or those that * and ? in its name fit; by name.
@@ -252,11 +254,11 @@ class Place:
     def _check_free(self, *, overwrite: bool) -> None:
         if self.exists() and (not overwrite or self.is_dir()):
             raise Conflict(f"{self} is there already")
-        if not self.parent.is_dir() and self.scheme in (LOCAL, "memory"):  # object stores have no folders to be missing
+        if not self.parent.is_dir() and self.scheme in (LOCAL, HDFS, "memory"):  # object stores have no folders
             raise NotFound(f"there is no folder {self.parent}")
 
     def _storage(self) -> Any:
-        return _storage_of(self.scheme)
+        return _storage_of(self.scheme, self.path)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -293,7 +295,7 @@ def place_of(text: str | os.PathLike[str]) -> Place:
         raise InvalidInput(f"{text!r} has an unknown scheme {scheme!r}; known are {', '.join(SCHEMES)}")
     if scheme == LOCAL:
         return _local(rest)
-    _storage_of(scheme)
+    _storage_of(scheme, rest)
     return Place(scheme, f"/{rest.strip('/')}" if scheme == "memory" else rest.rstrip("/"))
 
 
@@ -306,10 +308,14 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def _storage_of(scheme: str) -> Any:
+def _storage_of(scheme: str, path: str) -> Any:
     import fsspec
 
     try:
+        if scheme == HDFS:
+            from common import webhdfs
+
+            return webhdfs.storage_of(path)
         return fsspec.filesystem(scheme)
     except ImportError as error:
         raise InvalidInput(f"{scheme}:// is {SCHEMES[scheme]}; here it is not installed: {error}") from error

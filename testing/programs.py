@@ -21,8 +21,8 @@ PROGRAMS = {
     "haproxy": "haproxy",  # the proxy of the platform in containers
     "g++": "g++",  # a library of operations for TensorFlow
     "ip": "iproute2",  # network namespaces as hosts
-    "java": "openjdk-17-jre-headless",  # Kafka
-    "mvn": "maven",  # Kafka's jars
+    "java": "openjdk-17-jre-headless",  # Kafka, HDFS
+    "mvn": "maven",  # their jars
     "node": "nodejs",  # Azurite
     "npm": "npm",  # Azurite's package
     "postgres": "postgresql",

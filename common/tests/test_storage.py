@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry
 
-from common.errors import Conflict, InvalidInput, NotFound
+from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.storage import Place, place_of
 from testing.az_server import AZURE, az_container
 from testing.gs_server import gs_bucket
@@ -39,7 +39,7 @@ def azure_container() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["local", "memory", "s3", "gs", AZURE])
+@pytest.fixture(params=["local", "memory", "s3", "gs", AZURE, "webhdfs"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     storages = {
         "local": lambda: str(tmp_path / "kept"),
@@ -47,6 +47,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         "s3": lambda: f"{request.getfixturevalue('bucket')}/{uuid.uuid4().hex}",
         "gs": lambda: f"{request.getfixturevalue('google_bucket')}/{uuid.uuid4().hex}",
         "az": lambda: f"{request.getfixturevalue('azure_container')}/{uuid.uuid4().hex}",
+        "webhdfs": lambda: f"{request.getfixturevalue('hdfs_url')}/{uuid.uuid4().hex}",
     }
     place = place_of(storages[request.param]())
     place.make_dirs()
@@ -150,8 +151,16 @@ def test_a_tree_is_copied_between_storages(folder: Place, tmp_path: Path) -> Non
     assert (tmp_path / "copy" / "a").read_bytes() == b"one"
 
 
+def test_a_name_node_that_does_not_answer_is_unavailable_and_none_is_refused(free_port: int) -> None:
+    with pytest.raises(Unavailable, match=f"webhdfs://127.0.0.1:{free_port}/a.csv cannot be reached"):
+        place_of(f"webhdfs://127.0.0.1:{free_port}/a.csv").read()
+    for wrong in ("webhdfs:///a.csv", "webhdfs://node:http/a.csv"):
+        with pytest.raises(InvalidInput, match="names no name node, expected webhdfs://HOST:PORT/PATH"):
+            place_of(wrong)
+
+
 def test_an_unknown_scheme_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs, az"):
+    with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs, az, webhdfs"):
         place_of("s4://bucket/a.csv")
 
 

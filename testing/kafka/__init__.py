@@ -1,6 +1,5 @@
 """A real Kafka for tests: `kafka` and its `kafka_address` for all of a worker's tests."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.access.authority import AUTHORITY, CERTIFICATE, KEY, issue_missing
-from testing.kafka.kafka_server import KafkaServer, NoKafkaError, jars
+from testing.jars import jars_or_skip
+from testing.kafka.kafka_server import POM, KafkaServer
 from testing.processes import free_port
 
 _PASSWORD = "s3cret-of-Kafka"
@@ -52,12 +52,7 @@ class SharedKafka(KafkaServer):
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKafka]:
     """One a worker: its start takes 12 s of a core. A test that kills it starts it again."""
-    try:
-        jars()
-    except NoKafkaError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no Kafka in CI: {error}")
-        pytest.skip(f"no Kafka on this machine: {error}")
+    jars_or_skip(POM)
     server = SharedKafka(tmp_path_factory.mktemp("kafka"))
     server.start()
     yield server

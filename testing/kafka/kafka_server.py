@@ -1,9 +1,6 @@
 """Starts a real Apache Kafka on loopback: jars by Maven (versions pinned in pom.xml), one KRaft node, free ports."""
 
-import fcntl
-import hashlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,52 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
+from testing.jars import jars
 from testing.processes import free_port
 
 _HERE = Path(__file__).parent
-_CACHE = Path.home() / ".cache" / "headrace" / "kafka"
-_INSTALL_TIMEOUT_SECONDS = 300
+POM = _HERE / "pom.xml"
 _START_TIMEOUT_SECONDS = 240
 _CLUSTER_ID = "aGVhZHJhY2UtdGVzdHMxMQ"
-
-
-class NoKafkaError(Exception):
-    """Neither Java nor the jars can be had on this machine."""
-
-
-def jars() -> Path:
-    """The folder with Kafka's jars, filled by Maven the first time.
-
-    Raises:
-        NoKafkaError: there is no Java, or the jars are not cached and Maven is missing or cannot get them.
-    """
-    if not shutil.which("java"):
-        raise NoKafkaError("no java on PATH")
-    pom = _HERE / "pom.xml"
-    folder = _CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _copy_jars(pom, folder)
-    return folder
-
-
-def _copy_jars(pom: Path, folder: Path) -> None:
-    if not shutil.which("mvn"):
-        raise NoKafkaError("no mvn on PATH, and Kafka's jars are not cached")
-    aside = folder.with_suffix(".new")
-    shutil.rmtree(aside, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={aside}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_SECONDS, check=False, cwd=_CACHE
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NoKafkaError(f"mvn did not get Kafka's jars within {_INSTALL_TIMEOUT_SECONDS} s") from error
-    if done.returncode:
-        raise NoKafkaError(f"mvn cannot get Kafka's jars: {(done.stdout + done.stderr)[-500:]}")
-    aside.rename(folder)
 
 
 @dataclass
@@ -120,7 +78,7 @@ class KafkaServer:
     def _java(self, *arguments: str) -> list[str]:
         return [
             "java", "-Xmx384m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}", "-cp", f"{jars()}/*", *arguments,
+            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}", "-cp", f"{jars(POM)}/*", *arguments,
         ]  # fmt: skip
 
     def _answers(self) -> bool:

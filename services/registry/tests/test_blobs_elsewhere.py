@@ -34,8 +34,11 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-def test_a_registry_keeps_its_files_in_s3(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"{bucket}/registry"
+@pytest.mark.parametrize("storage", ["bucket", "hdfs_url"])
+def test_a_registry_keeps_its_files_elsewhere(
+    storage: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{request.getfixturevalue(storage)}/registry"
     server = RegistryServer(tmp_path / "data", {"REGISTRY_BLOBS": url})
     server.start()
     try:

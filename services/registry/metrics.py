@@ -42,10 +42,13 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "model_production_version": ("Number of the version in production", ["model"]),
     "model_live_metric": (
-        "A metric of the newest labelled predictions of the version behind an alias",
-        ["model", "alias", "metric"],
+        "A metric of the newest labelled predictions of the version behind an alias, or of a part of them",
+        ["model", "alias", "version", "slice", "metric"],
     ),
-    "model_live_examples": ("Labelled predictions of the version behind an alias", ["model", "alias"]),
+    "model_live_examples": (
+        "Labelled predictions of the version behind an alias, or of a part of them",
+        ["model", "alias", "version", "slice"],
+    ),
     "model_canary_stage": ("The stage of a canary, from 1", ["model"]),
     "model_canary_share_percent": ("A canary's share of the requests that name neither version nor label", ["model"]),
     "model_canary_samples": ("Labelled predictions on which a canary was compared with production", ["model"]),
@@ -116,13 +119,13 @@ class CatalogMetrics(Collector):
             yield "model_metric", [model.name, str(version.version), part, name], value
 
     def _live(self, model: Model) -> Iterator[Sample]:
-        """Of production and of what the judge compares it with, over the window."""
+        """Of production and of what the judge compares it with, over the window. A version that leaves its alias has
+        no more samples."""
         for alias in (PRODUCTION, PREDECESSOR, CANARY):
-            for track in self._catalog.live_evidence(model.name, model.aliases.get(alias, 0)).get("tracks", ()):
+            number = model.aliases.get(alias, 0)
+            for track in self._catalog.live_evidence(model.name, number).get("tracks", ()):
                 if track["alias"] == alias:
-                    yield "model_live_examples", [model.name, alias], track["total"]["examples"]
-                    for name, value in track["window"]["metrics"].items():
-                        yield "model_live_metric", [model.name, alias, name], value
+                    yield from _of_track(track, [model.name, alias, str(number)])
 
     def _canary(self, model: Model) -> Iterator[Sample]:
         """Of a canary that comes to production in stages."""
@@ -149,14 +152,25 @@ def _at_a_glance(model: JsonMap) -> Iterator[Sample]:
     yield "model_state", [name, str(model["why"]["state"])], 1.0
 
 
+def _of_track(track: JsonMap, whose: list[str]) -> Iterator[Sample]:
+    parts = [(_ALL, track), *((_name_of(one["where"]), one) for one in track.get("slices", ())[:_MOST_SLICES])]
+    for part, told in parts:
+        yield "model_live_examples", [*whose, part], told["total"]["examples"]
+        for name, value in told["window"]["metrics"].items():
+            yield "model_live_metric", [*whose, part, name], value
+
+
+def _name_of(where: JsonMap) -> str:
+    return ",".join(f"{key}={value}" for key, value in where.items())
+
+
 def _metrics_of(version: Version) -> Iterator[tuple[str, str, float]]:
     """(slice, metric, value): of all held-out examples, then of the slices that the definition names."""
     parts = [(_ALL, version.metrics.get("candidate", {}))]
     for told in version.evaluation.get("slices", ())[:_MOST_SLICES]:
         where = told.get("where")
         if where:
-            name = ",".join(f"{key}={value}" for key, value in where.items())
-            parts.append((name, told["metrics"].get("candidate", {})))
+            parts.append((_name_of(where), told["metrics"].get("candidate", {})))
     for part, metrics in parts:
         for name, value in list(metrics.items())[:_MOST_METRICS]:
             if isinstance(value, int | float) and math.isfinite(value):

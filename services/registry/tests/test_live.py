@@ -131,7 +131,35 @@ def test_the_door_and_prometheus_show_what_is_live(judged: Catalog, browser: htt
     assert browser.get("/v1/models/nobody/live").status_code == 404
     families = {family.name: family.samples for family in CatalogMetrics(judged).collect()}
     live = {tuple(one.labels.values()): one.value for one in families["headrace_model_live_metric"]}
-    assert live == {("w", "production", "accuracy"): 0.75, ("w", "predecessor", "accuracy"): 0.75}
+    both = {("w", "production", "3", "all", "accuracy"): 0.75, ("w", "predecessor", "2", "all", "accuracy"): 0.75}
+    assert live == both
+
+
+def test_prometheus_has_the_first_slices_of_the_versions_behind_aliases_and_none_of_one_that_has_left(
+    judged: Catalog,
+) -> None:
+    parts = [
+        {
+            "where": {"id": f"c{n}"},
+            "window": {"examples": 5, "metrics": {"accuracy": n / 100}},
+            "total": {"examples": n},
+        }
+        for n in range(15)
+    ]
+    judged.put_evidence("w", Evidence(0, versions={3: {"tracks": [{**_TRACK, "slices": parts}]}}))
+    named = {f"id=c{n}": n / 100 for n in range(10)}
+    assert _live(judged) == {("3", "all"): 0.75, **{("3", name): value for name, value in named.items()}}
+    counted = {family.name: family.samples for family in CatalogMetrics(judged).collect()}
+    assert {one.value for one in counted["headrace_model_live_examples"]} == {30, *range(10)}
+    judged.set_alias("w", "production", 2, by="ada", reason="test")
+    assert _live(judged) == {}
+
+
+def _live(catalog: Catalog) -> dict[tuple[str, str], float]:
+    """{(version, slice): accuracy} of the aliases that serve."""
+    families = {family.name: family.samples for family in CatalogMetrics(catalog).collect()}
+    samples = families["headrace_model_live_metric"]
+    return {(one.labels["version"], one.labels["slice"]): one.value for one in samples}
 
 
 def test_the_pages_show_what_is_live_beside_what_was_held_out_and_why_production_went_back(

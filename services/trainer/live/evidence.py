@@ -18,7 +18,8 @@ WORSE, INCONCLUSIVE = "worse", "inconclusive"
 _CURVE_GROWTH = 1.1
 MOST_SLICES = 20
 _NO_SLICE = 255
-_LONGEST_VALUE = 100
+LONGEST_VALUE = 100
+"""Characters of the value of a slice: what is stored has a bound."""
 _NO_ROWS = np.empty((0, 2), np.float32)
 _NO_PLACES = np.empty(0, np.uint8)
 
@@ -60,7 +61,7 @@ class Track:
 
     def _place_of(self, value: str) -> int:
         """The first MOST_SLICES values that come have a place, but for long ones: the state has a bound."""
-        if not 0 < len(value) <= _LONGEST_VALUE:
+        if not 0 < len(value) <= LONGEST_VALUE:
             return _NO_SLICE
         found = next((place for place, one in enumerate(self.slices) if one.value == value), len(self.slices))
         if found == MOST_SLICES:

@@ -19,7 +19,7 @@ from common.registry.catalog import PRODUCTION
 from common.statistics.requests import array_of
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer.live.betting import Capital
-from services.trainer.live.evidence import differences_of
+from services.trainer.live.evidence import LONGEST_VALUE, differences_of
 
 ERRORS, LATENCY, ANSWERS, SLICE = "errors", "latency", "answers", "slice"
 _MOST_SLICES = 16
@@ -69,12 +69,13 @@ class Guards:
             self._bet(ANSWERS, self.limits[ANSWERS] / judge.scale, distances)
 
     def of_slices(self, judge: Judge, parts: Sequence[str], losses: Array, others: Array) -> None:
-        """Losses of canary and production, shape [n] each, by the value of each example; "": it has none."""
+        """Losses of canary and production, shape [n] each, by the value of each example; "": it has none.
+        Long values, and those after the first _MOST_SLICES, are not tested."""
         differences = differences_of(judge, losses, others)
         for part in dict.fromkeys(parts):
             name = f"{SLICE} {part}"
             known = sum(test.startswith(f"{SLICE} ") for test in self.tests)
-            if part and (name in self.tests or known < _MOST_SLICES):
+            if 0 < len(part) <= LONGEST_VALUE and (name in self.tests or known < _MOST_SLICES):
                 chosen = [own == part for own in parts]
                 self._bet(name, judge.margin / judge.scale, differences[chosen].tolist())
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.rollout import Judge
 from common.errors import Conflict
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
@@ -22,6 +23,7 @@ from common.registry.live import Evidence
 from common.schema import Schema
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DT_FLOAT, DT_STRING
+from services.trainer.live.guards import Guards
 from services.trainer.live.watch import LiveWatch
 from services.trainer.live.watching import MOST_RECORDS
 
@@ -571,6 +573,13 @@ def test_a_slice_that_is_lost_takes_a_canary_away_though_it_is_better_on_the_who
         "half an alpha of 1 %, divided by k (k + 1)"
     )
     assert shown["slice a"]["value"] < 0
+
+
+def test_a_guard_tests_sixteen_slices_at_most_and_none_of_a_long_value() -> None:
+    guards, values = Guards({}), ["x" * 101, *(f"c{n}" for n in range(20)), "x" * 100]
+    guards.of_slices(Judge("error_rate"), values[:16], np.zeros(16), np.ones(16))
+    guards.of_slices(Judge("error_rate"), values[16:], np.zeros(6), np.ones(6))
+    assert [one["guard"] for one in guards.shown(0.01)] == [f"slice c{n}" for n in range(16)]
 
 
 def test_an_error_of_one_model_holds_up_no_other(log: Log) -> None:

@@ -393,16 +393,6 @@ def test_what_is_refused_reads_the_same_whether_or_not_it_is_there(world: World)
         assert len(told) == 1, path
 
 
-def test_nobody_acts_in_another_name(world: World) -> None:
-    body = json.dumps({"by": "somebody-else", "reason": "an attack"}).encode()
-    for change in ("pin", "unpin"):
-        status, text, _ = world.ask("registry", "POST", f"/v1/models/{MODEL}:{change}", world.bearer("operator"), body)
-        assert status == 200, text
-    _, text, _ = world.ask("registry", "GET", "/v1/history", world.bearer("viewer"))
-    entries = [entry for entry in json.loads(text)["entries"] if entry["reason"] == "an attack"]
-    assert [entry["by"] for entry in entries] == ["operator", "operator"]
-
-
 def _log_in(world: World, who: str) -> tuple[str, str]:
     """The browser's cookies, and the token of its forms."""
     _, page, headers = world.ask("registry", "GET", "/login", _HTML)

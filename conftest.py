@@ -21,20 +21,20 @@ from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # f
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_operating.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py",
-    "test_every_command.py", "test_rollout.py", "test_observe.py",
-    "test_teams.py", "test_engine_choice.py", "test_pages_in_a_browser.py", "test_asynchronous.py", "test_models.py",
-    "test_modules.py", "test_hosts.py", "test_manager.py", "test_programs.py", "test_workers.py", "test_rounds.py",
-    "test_model_fn.py", "test_estimators.py", "test_search.py", "test_clusters.py", "test_planner.py",
-    "test_model_engines.py", "test_warm_rounds.py", "test_kafka_log.py", "test_kill.py", "test_random_definitions.py",
-    "test_warm_process.py", "test_confined_rounds.py", "test_jit_compile.py", "test_round_process.py",
-    "test_formats.py", "test_bad_events.py", "test_heads.py", "test_lists_of_lists.py", "test_retrieval.py",
-    "test_summaries.py", "test_pictures.py", "test_load_model.py", "test_launcher.py",
-    "test_kinds.py", "test_escapes.py", "test_rebuild.py", "test_model_files.py", "test_account_property.py",
-    "test_window.py", "test_ways_to_run.py", "test_pace.py", "test_states.py", "test_http.py",
-    "test_gradient_check.py", "test_hooks.py", "test_quantize_aware.py", "test_module_rounds.py",
-    "test_contract_grpc.py", "test_warm_start.py", "test_steps.py", "test_changed_definitions.py",
-    "test_wrong_bodies.py",
+    "test_operating.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py", "test_every_command.py",
+    "test_rollout.py", "test_observe.py",
+    "test_models.py", "test_rounds.py", "test_manager.py", "test_teams.py", "test_planner.py", "test_modules.py",
+    "test_asynchronous.py", "test_pages_in_a_browser.py", "test_programs.py", "test_hosts.py", "test_warm_process.py",
+    "test_engine_choice.py", "test_states.py", "test_model_fn.py", "test_postgres.py", "test_platforms.py",
+    "test_lists_of_lists.py", "test_workers.py", "test_summaries.py", "test_growing_tables.py", "test_fit.py",
+    "test_backpressure.py", "test_warm_rounds.py", "test_standalone.py", "test_estimators.py", "test_round_process.py",
+    "test_retrieval.py", "test_launcher.py", "test_contract.py", "test_pages.py", "test_jit_compile.py",
+    "test_account_property.py", "test_kafka_log.py", "test_judging.py", "test_formats.py", "test_rebuild.py",
+    "test_bad_events.py", "test_kinds.py", "test_load_model.py", "test_blobs_elsewhere.py", "test_audit.py",
+    "test_client.py", "test_process.py", "test_event_windows.py", "test_evaluating.py", "test_kill.py",
+    "test_late_labels.py", "test_clusters.py", "test_measured_rounds.py", "test_untold_state.py",
+    "test_model_inside.py", "test_recurrent.py", "test_model_engines.py", "test_heads.py", "test_module_rounds.py",
+    "test_features.py",
 )  # fmt: skip
 """Each takes some ten seconds of a core or more (`testing/seconds.py` shows it), the longest first. One that begins
 last keeps a worker busy when the others are done."""

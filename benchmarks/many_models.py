@@ -1,9 +1,9 @@
 """Many models on one replica within a budget of memory: how long the first answer of a cold model takes, and what each
 model holds.
 
-    python -m benchmarks.many_models [--models 200] [--budget-mb 600]
+    python -m benchmarks.many_models [--models 200] [--budget-mb 600] [--models-per-runner 1]
 
-Every model is a program of its own (y = sum(x) + 1000 * version). Each is asked once, then all again in random order by
+The models have three programs (y = sum(x) + 1000 * version). Each is asked once, then all again in random order by
 two clients: those that left meanwhile are loaded again. `in the runner` is of each newest load: how long its runner
 took to load it and to warm up. The rest of a cold answer is the fork, the files and the wait for room.
 """
@@ -31,7 +31,7 @@ _WARM = 50
 
 
 @contextmanager
-def serving(models: int, *, memory_bytes: int = 0) -> Iterator[StandaloneServer]:
+def serving(models: int, *, memory_bytes: int = 0, models_per_runner: int = 1) -> Iterator[StandaloneServer]:
     """A replica that has just been started, with models m0, m1, ... of folders, and a Redis."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -51,6 +51,7 @@ def serving(models: int, *, memory_bytes: int = 0) -> Iterator[StandaloneServer]
         server = StandaloneServer(
             redis.url, f"--model_config_file={config}",
             SERVING_DATA_DIR=str(directory / "data"), SERVING_MODEL_MEMORY_BYTES=str(memory_bytes),
+            SERVING_MODELS_PER_RUNNER=str(models_per_runner),
         )  # fmt: skip
         try:
             yield server
@@ -80,6 +81,7 @@ def row_of(name: str, seconds: list[float], server: StandaloneServer) -> dict[st
         "longest s": ordered[-1],
         "target s": _TARGET_SECONDS,
         "in the runner, p50 s": statistics.median(one["load_seconds"] for one in versions if one["load_seconds"]),
+        "processes": len({one["runner"].split("/")[-1] for one in versions if one["runner"]}),
         "models in memory": len(memory["loaded"]),
         "MB in memory": memory["used_bytes"] / 1e6,
         "evictions": sum(memory["evictions"].values()),
@@ -99,13 +101,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.many_models", description=__doc__)
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--budget-mb", type=int, default=600)
+    parser.add_argument("--models-per-runner", type=int, default=1)
     given = parser.parse_args()
-    with serving(given.models, memory_bytes=given.budget_mb * 1_000_000) as server:
+    memory_bytes = given.budget_mb * 1_000_000
+    with serving(given.models, memory_bytes=memory_bytes, models_per_runner=given.models_per_runner) as server:
         server.wait_ready()
         rows = measure(server, given.models)
     publish(
         "many_models", f"{given.models} models on one replica", rows,
-        facts={"budget_mb": given.budget_mb, "clients": _CLIENTS},
+        facts={
+            "budget_mb": given.budget_mb, "models_per_runner": given.models_per_runner, "clients": _CLIENTS,
+        },
     )  # fmt: skip
 
 

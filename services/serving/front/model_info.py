@@ -213,6 +213,7 @@ def version_json(version: VersionState) -> dict[str, Any]:
         "signatures": sorted(version.signatures),
         "error": version.error_message,
         "runner": version.runner_id,
+        "runner_models": version.runner_models,
         "engine": version.engine,
         "engine_reasons": dict(version.engine_reasons),
         "fetch_seconds": version.fetch_seconds,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from common.counted import counted
 from common.registry.reporting import COLD, Part, Report, Served
 from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, Totals
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState
@@ -132,5 +133,10 @@ def _served(version: VersionState) -> Served:
         reason=version.error_message if version.error_code else "",
         given_up=version.state is ServingState.END and version.error_code != 0,
         engine="; ".join([version.engine, *(f"{name}: {why}" for name, why in version.engine_reasons.items())]),
-        runner=f"process {version.runner_pid}" if version.runner_pid else "",
+        runner=_process(version) if version.runner_pid else "",
     )
+
+
+def _process(version: VersionState) -> str:
+    beside = f", with {counted(version.runner_models - 1, 'other model')}" if version.runner_models > 1 else ""
+    return f"process {version.runner_pid}{beside}"

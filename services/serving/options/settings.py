@@ -114,6 +114,9 @@ class ServingSettings(ServiceSettings):
     model_memory_bytes: int = Field(0, ge=0)
     """What the runners of all models may hold in private memory: a model is loaded when it is asked, and leaves when
     others need room and were asked later. 0: every model is loaded, asked or not."""
+    models_per_runner: int = Field(1, ge=1, le=1000)
+    """Models of equal program, options and priority that one process may serve. 1: each model has a process, so
+    that a crash costs no other model."""
     model_priorities: str = ""
     """`flights=high,digits=low`. low: leaves memory first, runs at a tenth of a share of a busy core, may hold half of
     in_flight_limit. high: is loaded without being asked and never leaves memory."""

@@ -34,6 +34,9 @@ class ReplicaLimits:
     run_timeout_seconds: float
     parallel_unloads: int = 0
     load_retry_seconds: float | None = None
+    models_per_runner: int = 1
+    low_models: frozenset[str] = frozenset()
+    """Models whose processes give way to others."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class ReplicaActions:
     """(model, version): answered by on_fetched or on_fetch_failed."""
     fork: Callable[[VersionSlot, Path], JsonChannel]
     """(version, its directory): answered by on_forked; raises Unavailable while there is no zygote."""
+    admit: Callable[[VersionSlot, Path, RunnerHandle], JsonChannel]
+    """(version, its directory, a runner of another model): that one's process serves the version's model too."""
     kill: Callable[[int], None]
     hurry: Callable[[int], None]
     """Gives a loading runner its share of the machine."""
@@ -84,11 +89,37 @@ class Loads:
             return
         if self._loading_count() >= self._limits.parallel_loads:
             return
+        beside = self._slot_beside(slot)
+        if beside is not None and beside.runner is not None:
+            if beside.is_ready:
+                channel = self._actions.admit(slot, slot.directory, beside.runner)
+                slot.enter(RunnerHandle(channel, pid=beside.runner.pid, is_neighbour=True), joins=False)
+            return
         try:
             channel = self._actions.fork(slot, slot.directory)
         except Unavailable:
             return  # No zygote yet; the next turn asks again.
         slot.enter(RunnerHandle(channel), joins=False)
+
+    def _slot_beside(self, slot: VersionSlot) -> VersionSlot | None:
+        """A version of another model whose process has room for this one, or will have when it is loaded."""
+        if self._limits.models_per_runner == 1:
+            return None
+        since, low = time.monotonic() - _LONG_LOAD_SECONDS, self._limits.low_models
+        found = [
+            other
+            for other in self._slots.values()
+            if other.runner is not None and slot.may_be_beside(other) and other.runner.can_be_joined()
+            if (other.is_ready or other.load_began_at > since) and (slot.model in low) == (other.model in low)
+            if len(self.models_of(other.runner)) < self._limits.models_per_runner
+        ]
+        return max(found, key=lambda other: other.is_ready, default=None)
+
+    def models_of(self, runner: RunnerHandle) -> set[str]:
+        """The models that its process serves, or begins to."""
+        pid = runner.pid
+        beside = [slot for slot in self._slots.values() if slot.runner is not None and slot.runner.pid == pid]
+        return {slot.model for slot in (beside if pid else self.slots_of(runner))}
 
     def _runner_with_program(self, slot: VersionSlot) -> RunnerHandle | None:
         """A runner that has the version's program, or is loading it, and takes its variables as well."""
@@ -179,6 +210,16 @@ class Loads:
             versions = [f"{slot.model}/{slot.version}" for slot in self.slots_of(runner)]
             logger.error("a runner is stuck; ending it", extra={"versions": versions})
             self._actions.kill(runner.pid)
+
+    def process_ended(self, runners: Collection[RunnerHandle], status: int) -> None:
+        """Of several models, those that may be at fault are loaded by themselves afterwards."""
+        inside = [slot for runner in runners for slot in self.slots_of(runner)]
+        if len({slot.model for slot in inside}) > 1:
+            suspects = [slot for slot in inside if not slot.is_ready or (slot.runner and slot.runner.failure)]
+            for slot in suspects or inside:
+                slot.apart = f"the process that it shared with other models ended with {ending_in_words(status)}"
+        for runner in runners:
+            self.ended(runner, status)
 
     def ended(self, runner: RunnerHandle, status: int) -> None:
         runner.channel.close()

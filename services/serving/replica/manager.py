@@ -6,6 +6,7 @@ at the other end of FD, gets a snapshot on each change and each second; it says 
 """
 
 import base64
+import functools
 import logging
 import os
 import queue
@@ -30,7 +31,7 @@ from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import KnownGraphs, check_folder
 from common.saved_model.program import program_of
 from services.serving.options import option_sources
-from services.serving.options.model_priorities import ModelPriority, priorities_of
+from services.serving.options.model_priorities import ModelPriority, Priorities, priorities_of
 from services.serving.options.platform_names import TENSORFLOW, platform_names
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
@@ -69,10 +70,11 @@ class Manager:
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
         self._recovery = RecoveryWorker(settings.redis_url)
         self._replica = Replica(
-            _limits(settings),
+            _limits(settings, self._priorities),
             ReplicaActions(
                 fetch=self._fetch,
                 fork=self._fork,
+                admit=self._admit,
                 kill=lambda pid: self._zygote.kill_runner(pid) if self._zygote else None,
                 hurry=self._hurry,
                 recover=lambda model, targets, runner: self._recovery.recover(
@@ -316,7 +318,20 @@ class Manager:
     def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
         if self._zygote is None or not self._zygote_ready:
             raise Unavailable("there is no zygote yet")
-        spec = RunnerSpec(
+        return self._heard(self._zygote.fork(self._spec(slot, directory).to_mapping()))
+
+    def _admit(self, slot: VersionSlot, directory: Path, beside: RunnerHandle) -> JsonChannel:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            beside.admit(self._spec(slot, directory).to_mapping(), theirs.fileno())
+        return self._heard(JsonChannel(ours))
+
+    def _heard(self, channel: JsonChannel) -> JsonChannel:
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
+        return channel
+
+    def _spec(self, slot: VersionSlot, directory: Path) -> RunnerSpec:
+        return RunnerSpec(
             replica=self._name,
             model=slot.model,
             version=slot.version,
@@ -329,12 +344,9 @@ class Manager:
             is_low=self._priorities.get(slot.model) is ModelPriority.LOW,
             engines_dir=str((self._settings.data_dir / "engines").absolute()),
         )
-        channel = self._zygote.fork(spec.to_mapping())
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
-        return channel
 
     def _on_runner(self, channel: JsonChannel) -> None:
-        """Hears what a runner says; its end comes from the zygote."""
+        """Hears what a runner says; the end of its process comes from the zygote."""
         runner = next((runner for runner in self._replica.runners() if runner.channel is channel), None)
         try:
             messages = channel.receive()
@@ -342,10 +354,18 @@ class Manager:
             self._selector.unregister(channel)
             return
         for message in messages:
-            if runner is not None:
+            if runner is not None and message["event"] == "left":
+                # Another event, since whoever reads this may be about to read on.
+                self._post(functools.partial(self._on_left, runner, message["status"]))
+            elif runner is not None:
                 self._replica.on_runner_message(runner, message)
                 if message["event"] == "ready":
                     self._measure(runner)
+
+    def _on_left(self, runner: RunnerHandle, status: int) -> None:
+        self._hear_last_words(runner)
+        self._replica.on_runner_left(runner, status)
+        self._measure(runner)
 
     def _hear_last_words(self, runner: RunnerHandle) -> None:
         """Reads what a runner that is dead has said and nobody has read; afterwards nothing watches its socket."""
@@ -362,14 +382,16 @@ class Manager:
         if time.monotonic() < self._memory_at:
             return
         self._memory_at = time.monotonic() + _MEMORY_SECONDS
-        for runner in self._replica.runners():
+        for runner in {runner.pid: runner for runner in self._replica.runners()}.values():
             self._measure(runner)
 
     def _measure(self, runner: RunnerHandle) -> None:
-        """Each version that a runner has counts for an equal part of it."""
-        inside = [slot for slot in self._replica.slots() if slot.runner is runner and slot.is_ready]
+        """Each version that the runner's process has counts for an equal part of it."""
+        pid = runner.pid
+        inside = [slot for slot in self._replica.slots() if slot.is_ready and slot.runner and slot.runner.pid == pid]
+        used = private_bytes(pid) if inside else 0
         for slot in inside:
-            slot.private_bytes = private_bytes(runner.pid) // len(inside)
+            slot.private_bytes = used // len(inside)
 
 
 def _program_of(directory: Path) -> str:
@@ -379,7 +401,7 @@ def _program_of(directory: Path) -> str:
         raise Unavailable(f"cannot read {directory}: {error}") from error
 
 
-def _limits(settings: ServingSettings) -> ReplicaLimits:
+def _limits(settings: ServingSettings, priorities: Priorities) -> ReplicaLimits:
     return ReplicaLimits(
         parallel_loads=settings.parallel_loads,
         load_timeout_seconds=settings.load_timeout_seconds,
@@ -388,6 +410,8 @@ def _limits(settings: ServingSettings) -> ReplicaLimits:
         run_timeout_seconds=settings.run_timeout_seconds,
         parallel_unloads=settings.parallel_unloads,
         load_retry_seconds=settings.load_retry_seconds,
+        models_per_runner=settings.models_per_runner,
+        low_models=frozenset(name for name, priority in priorities.items() if priority is ModelPriority.LOW),
     )
 
 

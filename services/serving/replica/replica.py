@@ -6,6 +6,7 @@ through `ReplicaActions`; `reconcile` compares what is wanted with what is and t
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -146,10 +147,13 @@ class Replica:
             )  # fmt: skip
 
     def on_runner_ended(self, pid: int, status: int) -> None:
-        for runner in self._loads.runners():
-            if runner.pid == pid:
-                self._loads.ended(runner, status)
-                break
+        self._loads.process_ended([runner for runner in self._loads.runners() if runner.pid == pid], status)
+        self.reconcile()
+
+    def on_runner_left(self, runner: RunnerHandle, status: int) -> None:
+        """Its process goes on for other models."""
+        if runner in self._loads.runners():
+            self._loads.ended(runner, status)
         self.reconcile()
 
     def on_zygote_lost(self) -> None:
@@ -189,7 +193,14 @@ class Replica:
 
     def versions(self) -> tuple[VersionState, ...]:
         slots = [slot for _, slot in sorted(self._slots.items())]
-        return tuple(slot.snapshot(read_by_others=self._read_by_others(slot)) for slot in slots)
+        pairs = {(slot.runner.pid, slot.model) for slot in slots if slot.runner is not None and slot.runner.pid}
+        models = Counter(pid for pid, _ in pairs)
+        return tuple(
+            slot.snapshot(
+                read_by_others=self._read_by_others(slot), runner_models=models[slot.runner.pid] if slot.runner else 0
+            )
+            for slot in slots
+        )
 
     def memory(self) -> ModelMemory | None:
         return self._on_demand.memory() if self._on_demand else None
@@ -344,6 +355,7 @@ class Replica:
             if runner is None and not slot.is_fetching:
                 slot.state = ServingState.END
             is_alone = runner is not None and not slot.is_joining and not self._loads.is_awaited(slot)
+            is_alone = is_alone and runner is not None and len(self._loads.models_of(runner)) == 1
             if runner is not None and is_alone and runner.pid and runner.failure is None:
                 runner.failure = (Code.CANCELLED, "it is not wanted any more")
                 self._actions.kill(runner.pid)

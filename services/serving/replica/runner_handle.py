@@ -1,6 +1,7 @@
-"""A runner as the manager knows it: one process, with one or more versions of a model that share a program."""
+"""A runner as the manager knows it: a process, or its part in one of several models, with one or more versions of a
+model that share a program."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from services.serving.wire.channel import ChannelClosed, JsonChannel
 class RunnerHandle:
     channel: JsonChannel
     pid: int = 0
+    """0 until the zygote says it. Runners of several models may have the same process."""
     runner_id: str = ""
+    is_neighbour: bool = False
+    """Its process had the program already, for another model."""
     hurry_at: float = 0.0
     """Monotonic seconds before which it is not told again to hurry."""
     is_leaving: bool = False
@@ -38,6 +42,10 @@ class RunnerHandle:
         """Has it take the variables of another version of its program."""
         self._send({"load": {"version": version, "directory": str(directory.absolute())}})
 
+    def admit(self, spec: Mapping[str, Any], control_fd: int) -> None:
+        """Has its process serve another model, which is spoken to over that socket."""
+        self._send({"admit": spec}, fds=[control_fd])
+
     def drop(self, version: int) -> None:
         self._send({"drop": version})
 
@@ -46,8 +54,8 @@ class RunnerHandle:
             self.is_leaving = True
             self._send({"leave": True})
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any], *, fds: Iterable[int] = ()) -> None:
         try:
-            self.channel.send(message)
+            self.channel.send(message, fds=fds)
         except ChannelClosed:
             return  # It is dying; the zygote will say so.

@@ -52,6 +52,8 @@ class VersionSlot:
     answered. 0 while it has not said so."""
     needs_own_runner: str = ""
     """Why it must not join a runner that has its program; "" where it may."""
+    apart: str = ""
+    """Why its process must serve no other model; "" where it may."""
     is_fetching: bool = False
     is_dropped: bool = False
     """Nobody wants it any more."""
@@ -82,7 +84,7 @@ class VersionSlot:
 
     def cool(self) -> None:
         """It stays out of memory until its model is asked."""
-        self.is_cold, self.state, self.directory = True, ServingState.START, None
+        self.is_cold, self.state, self.directory, self.apart = True, ServingState.START, None, ""
         self.failed_loads, self.retry_at, self.error_code, self.error_message = 0, 0.0, 0, ""
 
     def is_settled(self) -> bool:
@@ -92,12 +94,21 @@ class VersionSlot:
     @property
     def loaded(self) -> str:
         """As VersionState has it."""
-        return ("state" if self.is_joining else "program") if self.is_ready else ""
+        if self.runner is None or not self.is_ready:
+            return ""
+        return "state" if self.is_joining or self.runner.is_neighbour else "program"
 
     def shares_program(self, other: "VersionSlot") -> bool:
-        """Whether one process may have both."""
-        same = (self.model, self.program, self.options, self.is_cautious)
-        is_same = same == (other.model, other.program, other.options, other.is_cautious)
+        """Whether one runner may have both."""
+        return self.model == other.model and self._has_program_of(other)
+
+    def may_be_beside(self, other: "VersionSlot") -> bool:
+        """Whether one process may serve both, which are of two models."""
+        return self.model != other.model and self._has_program_of(other) and not (self.apart or other.apart)
+
+    def _has_program_of(self, other: "VersionSlot") -> bool:
+        same = (self.program, self.options, self.is_cautious)
+        is_same = same == (other.program, other.options, other.is_cautious)
         return is_same and bool(self.program) and not (self.needs_own_runner or other.needs_own_runner)
 
     def waits_for_program(self, of: "VersionSlot") -> bool:
@@ -158,8 +169,9 @@ class VersionSlot:
         """Its runner could answer with it, and reads no queue for it yet. now: epoch seconds."""
         self.is_ready = True
         self.signatures = {name: value_of(Signature, item) for name, item in message["signatures"].items()}
-        way = "its variables taken" if self.is_joining else "loaded"
+        way = "its variables taken" if self.loaded == "state" else "loaded"
         alone = [f"in a runner of its own: {self.needs_own_runner}"] if self.needs_own_runner else []
+        alone += [f"in a process of its own: {self.apart}"] if self.apart else []
         self.engine = "; ".join([message["engine"], f"{way} as {message['load_priority']}", *alone, *message["notes"]])
         self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
@@ -168,11 +180,12 @@ class VersionSlot:
         self.failed_loads = 0
         self.error_code, self.error_message = 0, ""
 
-    def snapshot(self, *, read_by_others: Collection[str]) -> VersionState:
+    def snapshot(self, *, read_by_others: Collection[str], runner_models: int) -> VersionState:
         """As the front is told: an alias counts for the version before this one until that has let go of its queue.
 
         Args:
             read_by_others: the queues that other runners of this replica read.
+            runner_models: how many models its process serves.
         """
         own = self.targets_read() - (self.targets_assigned() & set(read_by_others))
         aliases = (target for target in own if target.startswith(_ALIAS_PREFIX))
@@ -194,6 +207,7 @@ class VersionSlot:
             private_bytes=self.private_bytes,
             available_at=self.available_at,
             runner_pid=self.runner.pid if self.runner else 0,
+            runner_models=runner_models,
             batches=self.counts.get("batches", 0),
             requests=self.counts.get("requests", 0),
             examples=self.counts.get("examples", 0),

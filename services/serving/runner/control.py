@@ -96,8 +96,9 @@ class Assignment:
 
 class RunnerControl:
     """The thread. Messages in: {"targets": {target: version}, "to_empty": [...]}, {"load": {"version", "directory"}},
-    {"drop": version}, {"leave": true}. Messages out: {"event": "serving", "targets"}, {"event": "counts", ...} of a
-    version that did something, and of one in any case; what becomes of a load or a drop, states.py says."""
+    {"drop": version}, {"leave": true}, {"admit": {...}} with one open file (neighbours.py). Messages out:
+    {"event": "serving", "targets"}, {"event": "counts", ...} of a version that did something, and of one in any case;
+    what becomes of a load or a drop, states.py says."""
 
     def __init__(
         self,
@@ -108,14 +109,17 @@ class RunnerControl:
         states: States,
         say: Say,
         connection_id: Callable[[], int],
+        admit: Callable[[dict[str, Any], int], None],
     ) -> None:
-        """say: sends a message over the channel, in any thread."""
+        """say: sends a message over the channel, in any thread. admit: begins to serve another model in this process,
+        by its RunnerSpec and its control socket."""
         self._channel = channel
         self._membership = membership
         self._assignment = assignment
         self._states = states
         self._say = say
         self._connection_id = connection_id
+        self._admit = admit
         self._done = threading.Event()
         self._announced: set[str] = set()
         self._reported: Routes | None = None
@@ -189,6 +193,8 @@ class RunnerControl:
             self._in_redis(lambda: self._membership.leave(to_empty))
             self._announced -= to_empty
             self._assignment.want(targets, to_empty=to_empty)
+        if "admit" in message:
+            self._admit(message["admit"], self._channel.take_fd())
         if "load" in message:
             self._orders.append(_Order(message["load"]["version"], Path(message["load"]["directory"])))
         if "drop" in message:

@@ -71,10 +71,10 @@ class SharedSession:
 
 
 class Parked:
-    """A version in a shared session."""
+    """A version in a shared session. It leaves when nobody calls it any more."""
 
     def __init__(self, shared: SharedSession, values: Sequence[np.ndarray], like: LoadedModel) -> None:
-        self._shared = shared
+        self.shared = shared
         self.values = values
         self.kind = f"{like.kind}, shared with other versions"
         self.reasons: Mapping[str, str] = like.reasons
@@ -85,4 +85,4 @@ class Parked:
         return self._callable
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        return self._shared.run(self, signature, inputs, output_filter)
+        return self.shared.run(self, signature, inputs, output_filter)

@@ -1,6 +1,6 @@
 """A runner: one process that serves the versions of one program. It loads the first, warms it up, says so, and then
 turns its loop: take what waits, run it as few batches, hand out the answers, all with one write to Redis per turn. More
-versions come, and go, beside the loop (states.py).
+versions come, and go, beside the loop (states.py), and more models with loops like it (neighbours.py).
 
 What a crash leaves behind: requests taken and not answered stay pending under this runner's id; recovery.py puts
 them back.
@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from common.errors import Unavailable
@@ -31,7 +30,8 @@ from services.serving.options.runner_spec import RunnerSpec
 from services.serving.queue.runner_queue import Completion, RunnerQueue, ServingMembership, completions
 from services.serving.runner.batch_threads import BatchThreads
 from services.serving.runner.control import Assignment, Routes, RunnerControl
-from services.serving.runner.states import Say, States, described, held_of
+from services.serving.runner.neighbours import Neighbours
+from services.serving.runner.states import Held, Say, States, described, held_of
 from services.serving.wire.channel import JsonChannel, Message
 from services.serving.wire.keys import runner_id
 from services.serving.wire.prediction import RequestFailed
@@ -287,10 +287,29 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     report = described(first, priority=priority, since=started, cpu_seconds=usage.ru_utime + usage.ru_stime)
-    say = _sender(channel)
-    states = States(first, contract=contract, options=spec.options, priority=priority, say=say)
     refusal = loaded.refuses_states if isinstance(loaded, TakesStates) else f"{loaded.kind} takes none"
-    _serve(spec, channel, states, say, report | {"loaded": "program", "refuses_states": refusal})
+    neighbours = Neighbours(
+        loaded, contract, priority=priority, serve=lambda spec, channel: _serve_neighbour(spec, channel, neighbours)
+    )
+    assignment = Assignment()
+    signal.signal(signal.SIGTERM, lambda number, frame: assignment.leave())
+    _serve(spec, channel, first, neighbours, assignment, report | {"loaded": "program", "refuses_states": refusal})
+    neighbours.left(channel, 0)
+    neighbours.wait()
+    return 0
+
+
+def _serve_neighbour(spec: RunnerSpec, channel: JsonChannel, neighbours: Neighbours) -> int:
+    """As `run`, in a process that serves other models of the program; reports the same."""
+    started, cpu_started = time.monotonic(), time.thread_time()
+    try:
+        held = neighbours.take(spec)
+    except RequestFailed as error:
+        channel.send({"event": "failed", "code": error.code, "message": error.message})
+        return LOAD_FAILED_STATUS
+    cpu_seconds = time.thread_time() - cpu_started
+    report = described(held, priority=neighbours.priority, since=started, cpu_seconds=cpu_seconds)
+    _serve(spec, channel, held, neighbours, Assignment(), report | {"loaded": "state", "refuses_states": ""})
     return 0
 
 
@@ -305,17 +324,22 @@ def _sender(channel: JsonChannel) -> Say:
     return say
 
 
-def _serve(spec: RunnerSpec, channel: JsonChannel, states: States, say: Say, report: Mapping[str, Any]) -> None:
+def _serve(
+    spec: RunnerSpec,
+    channel: JsonChannel,
+    first: Held,
+    neighbours: Neighbours,
+    assignment: Assignment,
+    report: Mapping[str, Any],
+) -> None:
     """Reports that the runner is ready, and answers its queues until it is told to leave."""
-    batching = spec.options.batching
+    batching, say = spec.options.batching, _sender(channel)
+    states = States(
+        first, origin=neighbours.origin, contract=neighbours.contract, options=spec.options,
+        priority=neighbours.priority, say=say,
+    )  # fmt: skip
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
-    assignment = Assignment()
-
-    def on_terminate(number: int, frame: FrameType | None) -> None:
-        assignment.leave()
-
-    signal.signal(signal.SIGTERM, on_terminate)
     control_thread = RunnerControl(
         channel,
         ServingMembership(spec.redis_url, model=spec.queue_name, runner_id=name),
@@ -323,6 +347,7 @@ def _serve(spec: RunnerSpec, channel: JsonChannel, states: States, say: Say, rep
         states=states,
         say=say,
         connection_id=lambda: queue.connection_id,
+        admit=neighbours.admit,
     )
     say({"event": "ready", "version": spec.version, "runner_id": name, **report})
     control_thread.start()
@@ -334,6 +359,7 @@ def _serve(spec: RunnerSpec, channel: JsonChannel, states: States, say: Say, rep
         threads.stop()
     control_thread.stop()
     queue.close()
+    states.stop()
 
 
 def _start_threads(spec: RunnerSpec, assignment: Assignment, name: str) -> BatchThreads | None:

@@ -61,10 +61,17 @@ class States:
     or {"event": "failed", "version", "code", "message"}, and {"event": "dropped", "version"}."""
 
     def __init__(
-        self, first: Held, *, contract: InputContract, options: ModelOptions, priority: LoadPriority, say: Say
+        self,
+        first: Held,
+        *,
+        origin: LoadedModel,
+        contract: InputContract,
+        options: ModelOptions,
+        priority: LoadPriority,
+        say: Say,
     ) -> None:
-        """first: the version with which the program was loaded."""
-        self._origin = first.place.model
+        """origin: the program as it was loaded; `first` may be a copy of it."""
+        self._origin = origin
         self._contract = contract
         self._options = options
         self._priority = priority
@@ -76,11 +83,16 @@ class States:
         """The version whose variables the last spare copy has."""
         self._shared: SharedSession | None = None
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._is_stopped = False
         self.batchers: dict[int, Batcher] = {first.version: first.batcher}
         """By version; read by other threads."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="states", daemon=True).start()
+
+    def stop(self) -> None:
+        """Gives the memory of every version back: no queue is read for any. Returns before that is done."""
+        self._orders.put(self._let_all_go)
 
     def load(self, version: int, directory: Path) -> None:
         """Has the variables of a version of this program taken from its folder."""
@@ -97,9 +109,9 @@ class States:
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._is_stopped:
                 self._orders.get()()
-                if self._orders.empty():
+                if self._orders.empty() and not self._is_stopped:
                     self._make_ahead()
         except ChannelClosed:
             logger.info("the manager is gone")
@@ -198,11 +210,25 @@ class States:
                 give_back_free_memory()
         self._say({"event": "dropped", "version": version})
 
+    def _let_all_go(self) -> None:
+        self._is_stopped = True
+        parked = [held.place.model for held in self._held.values() if isinstance(held.place.model, Parked)]
+        own = [held.place.model for held in self._held.values() if isinstance(held.place.model, TakesStates)]
+        for one in parked:
+            one.shared.forget(one)
+        for model in [*own, *self._spares, *([self._shared.model] if self._shared else [])]:
+            model.close()
+        self._held.clear()
+        self._spares.clear()
+        self.batchers.clear()
+        self._let_go = self._shared = None
+        give_back_free_memory()
+
     def _leave_shared(self, parked: Parked) -> TakesStates | None:
-        """The shared copy, where this was the last version in it."""
-        assert self._shared is not None
-        if any(isinstance(held.place.model, Parked) for held in self._held.values()):
-            self._shared.forget(parked)
+        """The copy that this model's versions share, where this was the last of them in it."""
+        others = [held.place.model for held in self._held.values() if isinstance(held.place.model, Parked)]
+        parked.shared.forget(parked)
+        if self._shared is None or any(other.shared is self._shared for other in others):
             return None
         shared, self._shared = self._shared, None
         return shared.model

@@ -108,10 +108,12 @@ class VersionState:
     "" while it is not loaded."""
     attempt: LoadAttempt = LoadAttempt()
     private_bytes: int = 0
-    """Its runner's, divided by the versions that the runner has."""
+    """Its process's, divided by the versions that the process has."""
     available_at: float = 0.0
     """Epoch seconds when it began to answer; 0 before."""
     runner_pid: int = 0
+    runner_models: int = 0
+    """Models that its process serves; 0 while it has none."""
     batches: int = 0
     """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
     requests: int = 0

@@ -43,6 +43,7 @@ def replica(hurried: list[int]) -> Iterator[Replica]:
         ReplicaActions(
             fetch=lambda model, version: None,
             fork=fork,
+            admit=lambda slot, directory, beside: fork(slot, directory),
             kill=lambda pid: None,
             hurry=hurried.append,
             recover=lambda model, targets, runner_id: None,

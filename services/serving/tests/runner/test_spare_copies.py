@@ -64,7 +64,12 @@ class Runner:
         contract = InputContract()
         first = held_of(self.origin, version=1, directory=directory / "1", options=_OPTIONS, contract=contract)
         self.states = States(
-            first, contract=contract, options=_OPTIONS, priority=LoadPriority.NORMAL, say=self.sent.append
+            first,
+            origin=self.origin,
+            contract=contract,
+            options=_OPTIONS,
+            priority=LoadPriority.NORMAL,
+            say=self.sent.append,
         )
         self.states.start()
 

@@ -22,7 +22,8 @@ _READY = {
 
 
 class Played:
-    """Serves m from folders. A runner has the version for which it was forked as its pid.
+    """Serves m from folders, unless a test wants other models, of other versions. A runner has the version for which it
+    was forked as its pid.
 
     `programs`: by version, for those that are not by themselves.
     """
@@ -37,6 +38,7 @@ class Played:
             ReplicaActions(
                 fetch=lambda model, version: None,
                 fork=self._fork,
+                admit=lambda slot, directory, beside: self._fork(slot, directory),
                 kill=self.killed.append,
                 hurry=lambda pid: None,
                 recover=lambda model, targets, runner_id: None,
@@ -68,11 +70,11 @@ class Played:
         for slot in self.replica.slots():
             if slot.is_fetching:
                 program = self.programs.get(slot.version, "")
-                self.replica.on_fetched("m", slot.version, Path("nowhere"), ModelOptions(), program=program)
+                self.replica.on_fetched(slot.model, slot.version, Path("nowhere"), ModelOptions(), program=program)
         for version in self.forked:
             runner = self.slot(version).runner
             if runner is not None and not runner.pid:
-                self.replica.on_forked("m", version, version)
+                self.replica.on_forked(self.slot(version).model, version, version)
 
     def slot(self, version: int) -> VersionSlot:
         return next(slot for slot in self.replica.slots() if slot.version == version)
@@ -121,12 +123,13 @@ def playing() -> Iterator[Callable[..., Played]]:
         parallel_unloads: int = 0,
         load_attempts: int = 1,
         retry: float | None = None,
+        models_per_runner: int = 1,
         programs: Mapping[int, str] | None = None,
     ) -> Played:
         limits = ReplicaLimits(
             parallel_loads=parallel_loads, load_timeout_seconds=100.0, load_attempts=load_attempts,
             idle_load_seconds=100.0, run_timeout_seconds=100.0, parallel_unloads=parallel_unloads,
-            load_retry_seconds=retry,
+            load_retry_seconds=retry, models_per_runner=models_per_runner,
         )  # fmt: skip
         played.append(Played(limits, programs))
         return played[-1]

@@ -1,0 +1,141 @@
+"""Models of one program share a process where the operator says so."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.queue_pb2 import PredictionRequest
+from services.serving.replica.versions_wanted import Wanted
+from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.manager_process import ManagerProcess
+from services.serving.tests.support.played_replica import Played, playing
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.same_program import expected
+from services.serving.wire.prediction import read_tensor
+from services.serving.wire.replica_state import ReplicaState, ServingState
+from testing.redis_server import RedisServer
+from testing.registry_process import RegistryProcess
+
+pytestmark = pytest.mark.usefixtures("warm_python")
+
+
+@pytest.fixture
+def two(registry: RegistryProcess, start_manager: StartManager, same_program: Path) -> ManagerProcess:
+    """Serves m, whose first version is state 1 of the plain program, and n, whose first one is state 2."""
+    registry.add_model("n")
+    registry.add_version("m", same_program / "plain/1")
+    registry.add_version("n", same_program / "plain/2")
+    manager = start_manager(models_per_runner="2")
+    for model in ("m", "n"):
+        manager.wait_available(model, 1, "production")
+    return manager
+
+
+def answered(redis: RedisServer, model: str, *, value: float = 1.0) -> tuple[int, float]:
+    """(version, y)."""
+    reply = Asker(redis.url, model, name=f"{model} {value}").ask(_request(b"a", value))
+    return reply.version, float(read_tensor(reply.outputs[0])[0])
+
+
+def _request(name: bytes, value: float) -> PredictionRequest:
+    return request(name, {"x": np.array([[value, 0, 0]], "<f4")})
+
+
+def _pids(manager: ManagerProcess, *keys: tuple[str, int]) -> list[int]:
+    return [manager.version(*key).runner_pid for key in keys]
+
+
+def _has_models(model: str, version: int, count: int, state: ReplicaState) -> bool:
+    return (model, version, count) in {(found.model, found.version, found.runner_models) for found in state.versions}
+
+
+@pytest.mark.covers("srv-multi-model")
+def test_models_of_a_program_share_a_process_up_to_the_bound_and_leave_it_to_the_others(
+    two: ManagerProcess, registry: RegistryProcess, redis_server: RedisServer, same_program: Path
+) -> None:
+    (pid, other_pid) = _pids(two, ("m", 1), ("n", 1))
+    assert pid == other_pid
+    two.wait_until(functools.partial(_has_models, "m", 1, 2), "the process having two models")
+    assert {two.version(model, 1).loaded for model in ("m", "n")} == {"program", "state"}
+    assert [answered(redis_server, model) for model in ("m", "n", "m")] == [
+        (1, expected(1, 1)), (1, expected(2, 1)), (1, expected(1, 1)),
+    ]  # fmt: skip
+    registry.add_model("o")
+    registry.add_version("o", same_program / "plain/3")
+    assert two.wait_available("o", 1, "production").runner_pid != pid
+    first, other = ("m", "n") if two.version("m", 1).loaded == "program" else ("n", "m")
+    registry.add_version(first, same_program / "other")
+    two.wait_available(first, 2, "production")
+    two.wait_until(functools.partial(_has_models, other, 1, 1), f"{other} being alone in the process")
+    two.wait_state(first, 1, ServingState.END)
+    registry.add_version(other, same_program / "plain/5")
+    two.wait_available(other, 2, "production")
+    assert _pids(two, (other, 2)) == [pid]
+    assert answered(redis_server, other, value=4) == (2, expected(5, 4))
+    assert answered(redis_server, "o") == (1, expected(3, 1))
+
+
+@pytest.mark.covers("srv-multi-model")
+def test_after_a_crash_of_a_shared_process_each_model_answers_what_waited_from_a_process_of_its_own(
+    two: ManagerProcess, redis_server: RedisServer
+) -> None:
+    (pid,) = set(_pids(two, ("m", 1), ("n", 1)))
+    askers = {model: Asker(redis_server.url, model, name=f"all {model}") for model in ("m", "n")}
+    names = [b"%d" % value for value in range(50)]
+    for asker in askers.values():
+        asker.enqueue(*(_request(name, value) for value, name in enumerate(names)), target="alias/production")
+    os.kill(pid, signal.SIGSEGV)
+    for number, (model, asker) in enumerate(askers.items(), 1):
+        replies = asker.wait_for(*names)
+        assert [(reply.version, float(read_tensor(reply.outputs[0])[0])) for reply in replies] == [
+            (1, expected(number, value)) for value in range(50)
+        ]
+        two.wait_until(lambda state, model=model: _has_models(model, 1, 1, state), "a process of its own")  # type: ignore[misc]
+        two.wait_available(model, 1, "production")
+        assert "in a process of its own: the process that it shared" in two.version(model, 1).engine
+    assert len({pid, *_pids(two, ("m", 1), ("n", 1))}) == 3
+
+
+def test_a_state_that_fails_beside_another_model_harms_nothing_of_it(
+    registry: RegistryProcess, start_manager: StartManager, redis_server: RedisServer, same_program: Path
+) -> None:
+    registry.add_model("n")
+    manager = start_manager(same_program / "1", models_per_runner="2", load_attempts="2", load_retry_seconds="0")
+    pid = manager.version("m", 1).runner_pid
+    registry.add_version("n", same_program / "refusing")
+    failed = manager.wait_state("n", 1, ServingState.END)
+    assert "offset is negative" in failed.error_message
+    assert manager.version("m", 1).runner_pid == pid
+    assert answered(redis_server, "m") == (1, expected(1, 1))
+
+
+@pytest.fixture
+def play() -> Iterator[Callable[..., Played]]:
+    with playing() as begin:
+        yield begin
+
+
+def test_after_a_crash_during_a_load_the_others_share_a_process_again_and_that_model_is_loaded_alone(
+    play: Callable[..., Played],
+) -> None:
+    played = play(models_per_runner=3, load_attempts=2, retry=0.0, programs=dict.fromkeys((1, 2, 3), "p"))
+    played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
+    played.fetch()
+    assert played.forked == [1], "the others wait for the program"
+    played.load(1)
+    played.load(2)
+    assert _processes(played) == {1: 1, 2: 1, 3: 1}
+    played.replica.on_runner_ended(1, -signal.SIGSEGV)
+    played.fetch()
+    played.load(1)
+    assert _processes(played) == {1: 1, 2: 1, 3: 3}
+
+
+def _processes(played: Played) -> dict[int, int]:
+    """By version."""
+    return {slot.version: slot.runner.pid for slot in played.replica.slots() if slot.runner is not None}

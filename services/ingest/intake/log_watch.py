@@ -56,9 +56,14 @@ class LogWatch:
             while True:
                 if self._is_due():
                     await self._look(log)
-                await asyncio.sleep(_TICK_SECONDS)
+                await asyncio.sleep(self._pause_seconds())
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _pause_seconds(self) -> float:
+        """With nothing under way no append can be slow before the next look, so that an idle ingest sleeps longer."""
+        is_busy = self._error is not None or self._is_doubtful or self._slowest_append() > 0
+        return _TICK_SECONDS if is_busy else _SLOW_APPEND_SECONDS
 
     def _is_due(self) -> bool:
         seconds = time.monotonic() - self._asked_at

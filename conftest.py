@@ -32,7 +32,7 @@ _LONGEST = (
     "test_account_property.py", "test_kafka_log.py", "test_judging.py", "test_formats.py", "test_rebuild.py",
     "test_bad_events.py", "test_kinds.py", "test_load_model.py", "test_blobs_elsewhere.py", "test_audit.py",
     "test_client.py", "test_process.py", "test_event_windows.py", "test_evaluating.py", "test_kill.py",
-    "test_late_labels.py", "test_clusters.py", "test_measured_rounds.py", "test_untold_state.py",
+    "test_late_labels.py", "test_clusters.py", "test_measured_rounds.py", "test_hidden_state.py",
     "test_model_inside.py", "test_recurrent.py", "test_model_engines.py", "test_heads.py", "test_module_rounds.py",
     "test_features.py",
 )  # fmt: skip

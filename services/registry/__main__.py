@@ -35,7 +35,7 @@ from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages.forms import read_secret
-from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
 from services.registry.store.postgres import Leadership, lead, open_engine, url_of
@@ -95,7 +95,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
         of_principal=settings.max_connections_per_principal,
     )  # fmt: skip
-    neighbours = Neighbours(
+    service_links = ServiceLinks(
         settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
     )
     secret = leadership.secret if leadership else read_secret(settings.data_dir / "pages.secret")
@@ -104,7 +104,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     places = leadership or PlacesInFiles(settings.data_dir / "webhooks")
     webhooks = Webhooks(hooks, catalog, places, stop=stop)
     app = create_registry_app(
-        catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing,
+        catalog, service_health, service_links=service_links, secret=secret, webhooks=webhooks.listed, tracing=tracing,
         guard=guard,
     )  # fmt: skip
     web = WebServer(app, sock, bounds, tls)

@@ -31,7 +31,7 @@ from services.registry.doors.bodies import (
 )
 from services.registry.doors.lifecycle_api import add_lifecycle
 from services.registry.pages.door import Pages
-from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.series import KEPT_SECONDS, STEP_SECONDS, Wanted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -42,7 +42,7 @@ def create_registry_app(
     catalog: Catalog,
     service_health: Health,
     *,
-    neighbours: Neighbours | None = None,
+    service_links: ServiceLinks | None = None,
     secret: bytes = b"",
     webhooks: Callable[[], list[dict[str, Any]]] = list,
     tracing: Tracing = OFF,
@@ -51,12 +51,12 @@ def create_registry_app(
     """The registry's routes and pages beside health and metrics, with bodies bounded.
 
     Args:
-        neighbours: whom the pages ask on a reader's behalf; nobody by default.
+        service_links: whom the pages ask on a reader's behalf; nobody by default.
         secret: what the pages' forms are signed with; one of this process by default.
         webhooks: what is known of each.
         guard: who may ask for what.
     """
-    pages = Pages(catalog, neighbours or Neighbours(), secret=secret or token_bytes(32), access=guard.access)
+    pages = Pages(catalog, service_links or ServiceLinks(), secret=secret or token_bytes(32), access=guard.access)
     app = create_app(
         "Headrace registry", service_health, tracing=tracing, guard=guard, identify=pages.identify,
         refused=pages.refused,

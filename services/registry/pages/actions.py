@@ -264,7 +264,7 @@ def _train(reading: Reading, place: Place, fields: Fields) -> None:
     model, by, reason = place.names["model"], fields["by"], fields["reason"]
     check_author(by, reason)
     try:
-        reading.neighbours.train(model, by=by, reason=reason)
+        reading.service_links.train(model, by=by, reason=reason)
     except NotFound as error:
         raise Conflict(error.message) from error  # The page is of a model that there is; the trainer lacks it yet.
     reading.catalog.note("train", by=by, reason=reason, model=model)
@@ -283,7 +283,7 @@ def _profile(reading: Reading, place: Place, fields: Fields) -> None:
 def _replay(reading: Reading, place: Place, fields: Fields) -> None:
     stream, by, reason = place.names["stream"], fields["by"], fields["reason"]
     check_author(by, reason)
-    reading.neighbours.replay(stream)
+    reading.service_links.replay(stream)
     reading.catalog.note("replay", by=by, reason=reason, stream=stream)
 
 

@@ -39,8 +39,8 @@ from services.registry.pages import (
 )
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
 from services.registry.pages.login import BEGUN_COOKIE, BEGUN_SECONDS, LOGIN_COOKIE, SECONDS, Logins
-from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.pages.templating import live_parts, make_environment
 
 _STATIC = Path(__file__).parent / "static"
@@ -102,8 +102,8 @@ class Pages:
     """The pages, what they load, and their forms: turns requests into what the pages' functions take, and their errors
     into pages."""
 
-    def __init__(self, catalog: Catalog, neighbours: Neighbours, *, secret: bytes, access: Access) -> None:
-        self._catalog, self._neighbours, self._access = catalog, neighbours, access
+    def __init__(self, catalog: Catalog, service_links: ServiceLinks, *, secret: bytes, access: Access) -> None:
+        self._catalog, self._service_links, self._access = catalog, service_links, access
         self._sessions, self._logins = Sessions(secret), Logins(access, secret, catalog)
         self.identify = self._logins.identify
         self._environment = make_environment()
@@ -135,7 +135,7 @@ class Pages:
 
     def _reading(self) -> Reading:
         """Of one page, made once."""
-        return Reading(self._catalog, self._neighbours)
+        return Reading(self._catalog, self._service_links)
 
     # one page
 

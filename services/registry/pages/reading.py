@@ -9,7 +9,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import JsonMap
 from services.registry.catalog import Catalog
 from services.registry.pages.charts import added
-from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.series import Wanted, is_percentile
 
 _MAX_NUMBER = 2**63
@@ -64,7 +64,7 @@ class Reading:
     """What one page reads: the catalog through the functions of the HTTP door, and the other services."""
 
     catalog: Catalog
-    neighbours: Neighbours
+    service_links: ServiceLinks
 
     @cached_property
     def instances(self) -> list[JsonMap]:

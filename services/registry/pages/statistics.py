@@ -77,10 +77,10 @@ def since(reading: Reading, place: Place) -> dict[str, Any]:
     learned = of_version(reading.catalog, version)
     if learned is None:
         return {"others": [], "rows": []}
-    neighbours = reading.neighbours
+    service_links = reading.service_links
     others = [
-        _other("the newest events", learned, lambda: neighbours.stream_statistics(version.stream, _LAST)),
-        _other("what serving is asked", learned, lambda: neighbours.request_statistics(version.stream, name, _LAST)),
+        _other("the newest events", learned, lambda: service_links.stream_statistics(version.stream, _LAST)),
+        _other("what serving is asked", learned, lambda: service_links.request_statistics(version.stream, name, _LAST)),
     ]
     fields = dict.fromkeys(field for other in others for field in other["distances"])
     shown = [{"name": field, "found": [other["distances"].get(field) for other in others]} for field in fields]

@@ -86,7 +86,7 @@ def _changes(before: Any, now: Any) -> dict[str, Any]:
 def _letters(reading: Reading, name: str, before: str) -> tuple[list[dict[str, Any]], str]:
     """One more than the page shows, where there are more."""
     try:
-        found = reading.neighbours.dead_letters(name, _LETTERS + 1, before)["dead_letters"]
+        found = reading.service_links.dead_letters(name, _LETTERS + 1, before)["dead_letters"]
     except HeadraceError as error:
         return [], error.message
     return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""
@@ -102,7 +102,7 @@ def _count_of(letters: Sequence[object], *, is_older: bool, fault: str) -> str:
 def _newest(reading: Reading, name: str) -> tuple[list[str], str]:
     """Events as JSON, the newest first, cut where one is long."""
     try:
-        found = reading.neighbours.newest_events(name, _NEWEST)["events"]
+        found = reading.service_links.newest_events(name, _NEWEST)["events"]
     except HeadraceError as error:
         return [], error.message
     return [json.dumps(event, ensure_ascii=False)[:_EVENT] for event in reversed(found)], ""
@@ -110,13 +110,13 @@ def _newest(reading: Reading, name: str) -> tuple[list[str], str]:
 
 def _statistics(reading: Reading, name: str) -> tuple[dict[str, Any] | None, str]:
     try:
-        return dict(reading.neighbours.stream_statistics(name, _EVENTS)), ""
+        return dict(reading.service_links.stream_statistics(name, _EVENTS)), ""
     except HeadraceError as error:
         return None, error.message
 
 
 def _status(reading: Reading, name: str) -> tuple[dict[str, Any], str]:
     try:
-        return dict(reading.neighbours.stream_status(name)), ""
+        return dict(reading.service_links.stream_status(name)), ""
     except HeadraceError as error:
         return {}, error.message

@@ -78,7 +78,7 @@ def tried(reading: Reading, place: Place, text: str) -> dict[str, Any]:
     try:
         if len(text) > _MAX_REQUEST:
             raise InvalidInput(f"the request has {len(text)} characters, expected at most {_MAX_REQUEST}")
-        answer = reading.neighbours.predict(name, number, _request(text))
+        answer = reading.service_links.predict(name, number, _request(text))
     except HeadraceError as error:
         return {"answer": "", "fault": error.message}
     return {"answer": json.dumps(answer, indent=2, ensure_ascii=False), "fault": ""}
@@ -140,7 +140,7 @@ def _json(value: Any) -> object:
 def _newest(reading: Reading, version: Version, wanted: list[str]) -> JsonMap:
     """What the version takes of the newest event of its stream; {} where that is not all, or nobody says."""
     try:
-        events = reading.neighbours.newest_events(version.stream, 1)["events"]
+        events = reading.service_links.newest_events(version.stream, 1)["events"]
     except HeadraceError:
         return {}
     found = {name: value for event in events[-1:] for name, value in event.items() if name in wanted}

@@ -65,7 +65,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "request": json.dumps(offer.request, indent=2, ensure_ascii=False),
         "request_from": offer.origin,
         "request_line": json.dumps(offer.request).replace("'", "\\u0027"),
-        "serving_url": reading.neighbours.serving,
+        "serving_url": reading.service_links.serving,
         "size": sum(file.size_bytes for file in version.files),
     }
 

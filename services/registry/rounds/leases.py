@@ -32,9 +32,9 @@ from services.registry.rounds.plans import (
     row_of,
 )
 from services.registry.store.database import Transaction
+from services.registry.store.documents import check_documents
 from services.registry.store.history import check_author, remember
 from services.registry.store.tables import rounds
-from services.registry.store.told import check_told
 
 _MAX_TTL_SECONDS = 3600.0
 _MAX_TEXT = 10_000
@@ -145,7 +145,7 @@ def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seco
     _check_ttl(ttl_seconds)
     row = held_row(transaction.connection, round_id, token)
     expires_at = transaction.now + ttl_seconds
-    check_told(progress=progress)
+    check_documents(progress=progress)
     progress_json = _bounded_json("progress", progress)
     transaction.connection.execute(
         update(rounds)
@@ -181,7 +181,7 @@ def fail_round(
     Args:
         failure: {"stage", "place", "events", "advice", "log"}, as far as known.
     """
-    check_told(failure=failure)
+    check_documents(failure=failure)
     _bounded_json("the failure", failure)
     if not reason:
         raise InvalidInput(f"round {round_id} cannot fail without a reason")

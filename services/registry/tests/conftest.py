@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
-from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.tests.building import Clock, leadership_of, new_catalog
 from services.registry.tests.seeing import browsing
 from testing.postgres_server import PostgresServer
@@ -51,7 +51,7 @@ def catalog(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def browser(catalog: Catalog) -> Iterator[httpx.Client]:
-    with browsing(catalog, neighbours=Neighbours(), secret=b"s" * 32) as client:
+    with browsing(catalog, service_links=ServiceLinks(), secret=b"s" * 32) as client:
         yield client
 
 

@@ -13,7 +13,7 @@ from common.definition.gate import Gate, read_gate
 from common.errors import InvalidInput
 from common.registry.catalog import Decision, Verdict, VersionMetrics
 from services.registry.catalog import Catalog
-from services.registry.store.told import check_told
+from services.registry.store.documents import check_documents
 from services.registry.tests.building import GATE, publish
 from services.registry.versions.gate import judge
 from testing.rows import each_row
@@ -126,7 +126,7 @@ def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change
         "window": {"examples": 2000, "earlier": 1950, "unusable": 0, "ranges": []},
         "intervals": {"auc": {"candidate": [0.7, 0.74], "difference": [-0.01, 0.03]}},
     }
-    check_told(evaluation=evaluation)
+    check_documents(evaluation=evaluation)
     sides = {"candidate": {"auc": 0.72}, "parent": {"auc": 0.71}}
 
     def reasons(held_out_count: int, **more: Any) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change
     assert "too few" not in " ".join(reasons(50, min_examples=2000))
     assert reasons(5000, min_examples=2001)[0].startswith("2000 held-out examples are too few")
     with pytest.raises(InvalidInput, match=r"window\.examples"):
-        check_told(evaluation={"window": {**evaluation["window"], "examples": "many"}})
+        check_documents(evaluation={"window": {**evaluation["window"], "examples": "many"}})
 
 
 @each_row("metric", ["log_loss", "rmse", "mae"])

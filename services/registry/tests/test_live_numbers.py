@@ -10,8 +10,8 @@ import pytest
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.pages.door import PAGES, Page
-from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.pages.templating import make_environment
 from services.registry.tests.building import Clock, leased, publish
 from testing.rows import each_row
@@ -89,7 +89,7 @@ class LiveNumbers(HTMLParser):
         return any(one.tag == tag for one in self.open)
 
 
-class Ingest(Neighbours):
+class Ingest(ServiceLinks):
     def stream_status(self, stream: str) -> Any:
         return {"end": {"0": 41}, "deadletters": {"start": {"0": 1}, "end": {"0": 4}}}
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from docs.generate import metrics
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages import model, overview, serving, streams
-from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.tests.building import Clock, definition, new_catalog, publish
 
 METRIC_OF_REPORTED = {
@@ -58,7 +58,7 @@ class NotingReading(Reading):
 def test_every_number_on_the_pages_is_a_metric_too(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path, Clock())
     publish(catalog)
-    reading = NotingReading(catalog, Neighbours())
+    reading = NotingReading(catalog, ServiceLinks())
     place = Place("/", {"model": "m", "stream": "s"}, {}, "", "", "", "")
     flow = overview.page(reading, place)["flow"]
     for page in (model.page, serving.page, streams.listed, streams.page):

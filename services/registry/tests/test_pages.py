@@ -22,9 +22,9 @@ from services.registry.catalog import Catalog
 from services.registry.pages import statistics, streams
 from services.registry.pages import version as version_page
 from services.registry.pages.door import HEADERS, MAX_LIVE
-from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.rounds import in_order
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.pages.trying import example_of
 from services.registry.tests.building import SCHEMA, Clock, lease, leased, multiply, next_plan, publish
 from services.registry.tests.seeing import browsing, seen
@@ -309,14 +309,16 @@ def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Cat
 
 
 def test_a_stream_shows_its_newest_events(catalog: Catalog) -> None:
-    class Ingest(Neighbours):
+    class Ingest(ServiceLinks):
         def newest_events(self, stream: str, last: int) -> dict[str, list[dict[str, float]]]:
             return {"events": [{"x": float(number)} for number in range(last)]}
 
     place = Place("/streams/s", {"stream": "s"}, {}, "", "", "", "")
     told = streams.page(Reading(catalog, Ingest()), place)["newest"]
     assert (told[0], told[-1], len(told)) == ('{"x": 9.0}', '{"x": 0.0}', 10)
-    assert streams.page(Reading(catalog, Neighbours()), place)["newest_fault"].endswith("REGISTRY_INGEST_URL is empty")
+    assert streams.page(Reading(catalog, ServiceLinks()), place)["newest_fault"].endswith(
+        "REGISTRY_INGEST_URL is empty"
+    )
 
 
 @pytest.mark.parametrize(
@@ -564,12 +566,12 @@ def test_rounds_and_schemas_are_read_page_by_page(browser: httpx.Client, catalog
 
 
 def test_dead_letters_are_read_page_by_page(catalog: Catalog) -> None:
-    class Ingest(Neighbours):
+    class Ingest(ServiceLinks):
         def dead_letters(self, stream: str, limit: int, before: str = "") -> dict[str, list[dict[str, int]]]:
             end = int(before.split(".")[0]) if before else 120
             return {"dead_letters": [{"offset": at, "index": 3} for at in range(end - 1, -1, -1)][:limit]}
 
-    class Few(Neighbours):
+    class Few(ServiceLinks):
         def dead_letters(self, stream: str, limit: int, before: str = "") -> dict[str, list[dict[str, int]]]:
             return {"dead_letters": [{"offset": 0, "index": at} for at in (2, 1, 0)]}
 
@@ -597,7 +599,7 @@ def test_a_versions_page_lists_its_signatures_and_offers_a_picture_to_one_that_t
     contents = {"saved_model/saved_model.pb": takes}
     publish(catalog, contents=contents, environment={"warnings": {"values of x": "x is <b>odd</b>"}})
     place = Place("/models/m/versions/1", {"model": "m", "version": "1"}, {}, "", "", "", "")
-    told = version_page.page(Reading(catalog, Neighbours()), place)
+    told = version_page.page(Reading(catalog, ServiceLinks()), place)
     assert [(one["side"], one["name"], one["dtype"], one["shape"]) for one in told["signatures"]] == [
         ("inputs", "picture", "string", "[?, 3]"), ("outputs", "y", "string", "[?, 3]"),
     ]  # fmt: skip
@@ -617,7 +619,7 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
         arrays = {"distance": random.normal(mean, 1.0, 800), "<b>": random.choice(["AA", "BB"], 800)}
         return {**to_document(of_arrays(arrays)), **more}
 
-    class Ingest(Neighbours):
+    class Ingest(ServiceLinks):
         def stream_statistics(self, stream: str, last: int) -> dict[str, Any]:
             return document(4.0, events=last)
 
@@ -627,14 +629,14 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
             raise NotFound("nothing is sampled")
 
     publish(catalog, contents={"statistics/round.json": json.dumps(document(0.0)).encode()})
-    with browsing(catalog, neighbours=Ingest(), secret=b"s" * 32) as browser:
+    with browsing(catalog, service_links=Ingest(), secret=b"s" * 32) as browser:
         (part,) = [found["hx-get"] for _, found in seen(browser.get("/models/m/versions/1")).tags if "hx-get" in found]
         told = html.unescape(seen(browser.get(str(part))).text)
     assert "Against the newest events (2,000 events): distance has drifted largely: PSI" in told
     assert "Against what serving is asked (800 predictions): no field has drifted: of 2 the furthest is" in told
     assert "<b>" in told
     place = Place("", {"model": "m", "version": "1"}, {}, "", "", "", "")
-    others = statistics.since(Reading(catalog, Neighbours()), place)["others"]
+    others = statistics.since(Reading(catalog, ServiceLinks()), place)["others"]
     assert all("REGISTRY_INGEST_URL is empty" in one["sentences"][0] for one in others)
 
 

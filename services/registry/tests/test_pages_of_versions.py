@@ -16,8 +16,8 @@ from common.registry.catalog import Version
 from common.registry.reporting import Report, Served
 from protos import tfserving_pb2, warmup_pb2
 from services.registry.catalog import Catalog
-from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Reading
+from services.registry.pages.service_links import ServiceLinks
 from services.registry.pages.trying import WARMUP_PATH, Offer, offered
 from services.registry.tests.building import SCHEMA, Clock, draft, lease, multiply, next_plan, publish, store
 from services.registry.tests.seeing import Seen, seen
@@ -177,12 +177,12 @@ def test_a_version_is_tried_with_a_real_event_of_its_own_round(catalog: Catalog)
         many=tensor(tfserving_pb2.DT_INT64, (2, 3), int64_val=[7]),
     )
     version = publish(catalog, contents={WARMUP_PATH: requests})
-    offer = offered(Reading(catalog, Neighbours()), version)
+    offer = offered(Reading(catalog, ServiceLinks()), version)
     row = {"carrier": "AA", "many": [7, 7, 7], "picture": {"b64": "iVBORw=="}, "x": [1.9, 2.5]}
     assert offer == Offer({"instances": [row]}, "A real event of the round that made the version.")
 
 
-class Ingest(Neighbours):
+class Ingest(ServiceLinks):
     def newest_events(self, stream: str, last: int) -> dict[str, list[dict[str, Any]]]:
         return {"events": [{"x": 4.5, "carrier": "DL", "y": 1}]}
 

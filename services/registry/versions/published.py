@@ -34,10 +34,10 @@ from services.registry.rounds.line import add_to_line
 from services.registry.rounds.plans import RoundRow, end_done, parent_end_of, plan_of, row_of
 from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
+from services.registry.store.documents import check_documents
 from services.registry.store.manifest import check_manifest
 from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, signatures, version_files, versions
-from services.registry.store.told import check_told
 from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_large, refuse_skewed, refuse_slow, refuse_unusable
@@ -49,7 +49,7 @@ _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
 def check_draft(draft: VersionDraft) -> None:
     """Raises InvalidInput when the draft cannot become a version, whatever the state of its round."""
     check_manifest(draft.files)
-    check_told(
+    check_documents(
         evaluation=draft.evaluation, environment=draft.environment, unusable=draft.unusable, timings=draft.timings
     )
     for folder in _REQUIRED_FOLDERS:

@@ -31,9 +31,9 @@ from services.registry.definitions import models, streams
 from services.registry.definitions.shares import creator
 from services.registry.rounds.plans import add_done_round
 from services.registry.store.database import Transaction
+from services.registry.store.documents import check_documents
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
-from services.registry.store.told import check_told
 from services.registry.versions import published
 from services.registry.versions.contract import refuse_changed, signature_changes
 from services.registry.versions.gate import judge, refuse_large, refuse_skewed, refuse_slow
@@ -79,7 +79,7 @@ def push_version(
         NotFound: there is no such model. Conflict: it is archived, or the signature is of another version number.
     """
     check_author(by, reason)
-    check_told(evaluation=measured.evaluation if measured else {})
+    check_documents(evaluation=measured.evaluation if measured else {})
     model = models.get_model(transaction.connection, model_name)
     if model.archived:
         raise Conflict(f"model {model.name} is archived")

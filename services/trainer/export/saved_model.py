@@ -44,7 +44,7 @@ from services.trainer.export import signatures as by_method
 from services.trainer.export.answers import TOLERANCES
 from services.trainer.export.canonical import canonicalise
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.export.neighbours import Arrays, by_neighbours
+from services.trainer.export.row_dependence import Arrays, by_neighbours
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.decoding import decoded

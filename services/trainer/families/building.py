@@ -11,7 +11,7 @@ from keras.src.random.seed_generator import global_seed_generator
 from common.definition.model import Definition
 from common.schema import Feature, Schema
 from services.trainer import determinism, keras_internals
-from services.trainer.families import bottleneck, module_checks, module_inputs, quantized, untold_state
+from services.trainer.families import bottleneck, hidden_state, module_checks, module_inputs, quantized
 from services.trainer.families.compiled import compiled_of
 from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
 from services.trainer.families.estimators.network import build_network, needed_features
@@ -67,7 +67,7 @@ def _computing_in(precision: str) -> Iterator[None]:
 
 def _build_module(definition: Definition, schema: Schema, statistics: Statistics, module: UserModule) -> BuiltModel:
     path = str(definition.module)
-    with untold_state.variables_made() as made, untold_state.no_setting_changed(path):
+    with hidden_state.variables_made() as made, hidden_state.no_setting_changed(path):
         network, wiring = build_from_module(module, schema, definition)
     seed_state = global_seed_generator().state  # not that of before: build_model may have called set_random_seed
     compiled = compiled_of(
@@ -88,7 +88,7 @@ def _build_module(definition: Definition, schema: Schema, statistics: Statistics
         definition, schema, inputs, transform, network, heads, module.loss, module.metrics, seed_state, wiring,
         compiled, module.adapt, module.hooks, cut_at,
         shared=SharedContext.of(definition.export.context, inputs, transform),
-        unknown=untold_state.unknown_to_keras([*module.made, *made], network, compiled.optimizers),
+        unknown=hidden_state.unknown_to_keras([*module.made, *made], network, compiled.optimizers),
     )  # fmt: skip
 
 

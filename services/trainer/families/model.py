@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.definition.inputs import WITH_CONTEXT
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
-from services.trainer.families import layer_state, module_inputs, untold_state
+from services.trainer.families import hidden_state, layer_state, module_inputs
 from services.trainer.families.authors_code import called
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled
@@ -58,7 +58,7 @@ class BuiltModel:
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     batch_tables: by name, embedding tables of which the network holds the rows of one batch only.
     shared: features that rows of a request share (shared_context.py).
-    unknown: variables of a module's that may not be used (untold_state.py).
+    unknown: variables of a module's that may not be used (hidden_state.py).
     """
 
     definition: Definition
@@ -78,7 +78,7 @@ class BuiltModel:
     placement: Placement = field(default_factory=Placement)
     batch_tables: Mapping[str, BatchTable] = field(default_factory=dict)
     shared: SharedContext | None = None
-    unknown: untold_state.Made = ()
+    unknown: hidden_state.Made = ()
 
     @property
     def _taught(self) -> keras.Model:
@@ -190,11 +190,11 @@ class BuiltModel:
         return self.by_head(results[0])
 
     def looked_at(self, *, is_answer: bool = False) -> AbstractContextManager[list[Any]]:
-        """untold_state.only_what_is_told, of the module's code that is traced within."""
+        """hidden_state.only_what_is_told, of the module's code that is traced within."""
         makes_layers = isinstance(self.network, ModelFnNetwork)
         path = self.definition.module
         seeds = [self.seed_state, *(one for one in self.network.variables if is_seed(one))]
-        return untold_state.only_what_is_told(
+        return hidden_state.only_what_is_told(
             path, self.unknown, [one.value for one in seeds], is_answer=is_answer, makes_layers=makes_layers
         )
 

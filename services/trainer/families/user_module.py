@@ -15,7 +15,7 @@ from common.definition.hooks import HookClass
 from common.definition.listed_layers import LAYERS, LAYERS_FILE
 from common.definition.model import Definition
 from common.schema import Schema
-from services.trainer.families import listed_layers, own_operations, untold_state
+from services.trainer.families import hidden_state, listed_layers, own_operations
 from services.trainer.families.hooks import HookSet, check_every_function_is_used, hooks_of, hooks_of_class
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -41,7 +41,7 @@ class UserModule:
     inputs: tuple[str, ...] | None = None
     model_fn: Callable[..., Any] | None = None
     hooks: tuple[HookSet, ...] = ()
-    made: untold_state.Made = ()
+    made: hidden_state.Made = ()
     modules: Mapping[str, types.ModuleType] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ def load_module(
     own_operations.load(operations, package, folder)
     importlib.invalidate_caches()
     keras.utils.set_random_seed(0)
-    with untold_state.variables_made() as made, untold_state.no_setting_changed(path), blame_definition(path):
+    with hidden_state.variables_made() as made, hidden_state.no_setting_changed(path), blame_definition(path):
         module = _imported(package, path)
         sets = [hooks_of_class(one, _imported(package, one.file)) for one in hooks]
     build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))

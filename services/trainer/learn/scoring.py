@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from services.trainer.families.port import Columns, Outputs, ScoreFunction
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.learn import culprits
+from services.trainer.learn import bad_examples
 
 _FEW = 10
 
@@ -26,7 +26,9 @@ def scored(score: ScoreFunction, columns: Columns, count: int) -> tuple[Outputs,
     except DefinitionFailedError as error:
         if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
             raise
-        refused = culprits.find(range(count), lambda rows: _refusal(score, columns, rows), limit=max(_FEW, count // 2))
+        refused = bad_examples.find(
+            range(count), lambda rows: _refusal(score, columns, rows), limit=max(_FEW, count // 2)
+        )
         if refused.are_all:
             raise
         found = refused.reasons

@@ -18,22 +18,22 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.errors import DataLoss
-from services.trainer.families import layer_state, untold_state
+from services.trainer.families import hidden_state, layer_state
 from services.trainer.families.hooks import Saved
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.keras_internals import calls_of, rate_of
-from services.trainer.learn import checkpoint, culprits, origin
+from services.trainer.learn import bad_examples, checkpoint, nan_origin
 from services.trainer.learn.batches import batches_of
 from services.trainer.learn.bucketing import Buckets
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
+from services.trainer.learn.nan_origin import Origin
 from services.trainer.learn.optimizer_state import averages_by_path, batches_per_step, copies_by_path, curve_of
 from services.trainer.learn.optimizers import inner_of, slots_by_path
-from services.trainer.learn.origin import Origin
 from services.trainer.learn.several_optimizers import make_optimizers
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
@@ -53,7 +53,7 @@ class Training:
         freeze(model.network, asked.frozen)
         model.placement.place(model.network, asked.devices, falls_back=asked.missing_device == "cpu")
         if not model.network.trainable_variables:
-            raise untold_state.nothing_to_train(model.unknown)
+            raise hidden_state.nothing_to_train(model.unknown)
         if asked.check_gradients is not None and model.compiled_by_user.has_train_step:
             raise DefinitionFailedError(
                 f"{model.definition.module}: training.check_gradients is given, and the module's own train_step "
@@ -397,12 +397,12 @@ class Training:
         if self._policy == "fail":
             told = made.told(self.step)
             if self._is_debugged:
-                found = culprits.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
+                found = bad_examples.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
                 told["rows"] = [] if found.are_all else list(found.reasons)
             raise fault.raised((f" at step {self.step}" if fault.is_numeric else "") + made.sentence, told)
         reasons = dict.fromkeys(rows.tolist(), f"its batch was skipped: {fault.reason}")
         if self._policy == "set_aside":
-            found = culprits.find(
+            found = bad_examples.find(
                 rows.tolist(), lambda some: self._fault_of(examples, some), limit=max(_FEW, len(rows) // 2)
             )
             reasons = found.reasons
@@ -427,7 +427,7 @@ class Training:
         if not fault.is_numeric:
             return Origin()
         before = self._snapshot()
-        made = origin.of_fault(self.model, examples, rows)
+        made = nan_origin.of_fault(self.model, examples, rows)
         self._put_back(before)
         return made
 

@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
 from common.registry.catalog import PUSHED, FileEntry
-from services.trainer.families.foreign import Foreign
+from services.trainer.families.external_model import ExternalModel
 from services.trainer.families.port import Answering
 from services.trainer.features.scales import Scales
 from services.trainer.protocol.assignment import RoundAssignment
@@ -34,7 +34,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     stored = version_of(registry, plan.model, assignment.round.version, assignment, work_dir)[0]
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()
-    candidate = Foreign(_fetched(registry, assignment.candidate, work_dir / "candidate"), last)
+    candidate = ExternalModel(_fetched(registry, assignment.candidate, work_dir / "candidate"), last)
     data = data_of(assignment, inputs, log)
     measured = measure(
         candidate,
@@ -60,7 +60,7 @@ def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering)
         return last
     version = registry.get_version(plan.model, number)
     if PUSHED in version.environment:
-        return Foreign(_fetched(registry, version.files, work_dir / "live"), last)
+        return ExternalModel(_fetched(registry, version.files, work_dir / "live"), last)
     return version_of(registry, plan.model, number, assignment, work_dir)[0].built()
 
 

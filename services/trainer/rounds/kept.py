@@ -11,8 +11,8 @@ from typing import Any
 
 from common.facts import present
 from common.registry.catalog import RoundPlan
+from services.trainer.families.hidden_state import generators
 from services.trainer.families.python_state import difference, values_of
-from services.trainer.families.untold_state import generators
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint

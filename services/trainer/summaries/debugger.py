@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.learn.origin import gradients_of
+from services.trainer.learn.nan_origin import gradients_of
 
 FOLDER = "debugger"
 """Below the round's folder, and the version's."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from common.definition.metrics import Metric
-from services.trainer.learn.metrics import binary, classes, groups, neighbours, numbers
+from services.trainer.learn.metrics import binary, classes, groups, nearest, numbers
 from services.trainer.learn.metrics.judged import Judged, Weighed
 
 Prepare = Callable[[Judged, float | None], Weighed]
@@ -99,7 +99,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     "quantiles": _QUANTILES,
     "retrieval": _RETRIEVAL,
     "ranking": _ORDERED,
-    "embedding": {"nearest_accuracy": neighbours.nearest_accuracy},
+    "embedding": {"nearest_accuracy": nearest.nearest_accuracy},
 }
 
 

@@ -26,7 +26,7 @@ segment = partial(quote, safe="")
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class ServiceLinks:
     """HTTP addresses; "" where there is none to ask."""
 
     ingest: str = ""

@@ -169,7 +169,7 @@ _FORMS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def check_told(**documents: JsonMap) -> None:
+def check_documents(**documents: JsonMap) -> None:
     """Raises InvalidInput: the document under one of the names above has another form than its readers know."""
     for name, document in documents.items():
         try:

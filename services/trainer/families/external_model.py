@@ -52,7 +52,7 @@ _LEAST = 1e-7
 """Of a probability or rate whose logarithm is taken."""
 
 
-class Foreign:
+class ExternalModel:
     """Answering, by the SavedModel in `directory`.
 
     Args:

@@ -82,23 +82,43 @@ def test_a_bad_version_that_the_gate_lets_through_goes_back_by_itself_when_label
         assert client.version(MODEL, 3).parent_version == 1
 
 
-def test_a_round_waits_for_the_labels_of_its_events_and_learns_them(
+def test_a_round_waits_for_the_labels_of_its_events_and_the_next_learns_the_late_ones(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
         pupil = make_pupil(client)
-        late = {"late_labels": {"key": "id", "wait_seconds": 15}}
-        _apply(client, pupil, tmp_path, stream=late, model={"labels": {"late": "leave_out"}})
-        drawn = [{**point, "id": number} for number, point in enumerate(points(ROUND_EVENTS, seed=1))]
-        client.append(pupil.stream, [{name: one[name] for name in ("a", "b", "id")} for one in drawn])
-        client.label(pupil.stream, [{"id": one["id"], "above": one["above"]} for one in drawn[100:]])
-        pupil.await_judged(1)
-        told = client.version(pupil.model, 1).environment["labels"]
-        assert (told["in_time"], told["never"], told["late"], told["again"]) == (ROUND_EVENTS - 100, 100, 0, 0)
-        pupil.await_served(1)
+        late = {"late_labels": {"key": "id", "wait_seconds": 10}}
+        _apply(client, pupil, tmp_path, stream=late, model={"labels": {"late": "train"}})
+        drawn = [{**point, "id": number} for number, point in enumerate(points(2 * ROUND_EVENTS, seed=1))]
+        first, second = drawn[:ROUND_EVENTS], drawn[ROUND_EVENTS:]
+        client.append(pupil.stream, [_without_label(one) for one in first])
+        client.label(pupil.stream, [_label(one) for one in first[100:]])
+        until(lambda: client.rounds(pupil.model), "a round has the events whose labels it has waited for")
+        client.label(pupil.stream, [_label(one) for one in first[:100]])
+        client.append(pupil.stream, [_without_label(one) for one in second])
+        client.label(pupil.stream, [_label(one) for one in second])
+        pupil.await_judged(2)
+        versions = [client.version(pupil.model, number) for number in (1, 2)]
+        assert _joined(versions[0].environment) == (ROUND_EVENTS - 100, 100, 0, 0)
+        assert _joined(versions[1].environment) == (ROUND_EVENTS, 0, 100, 100)
+        assert [one.events_trained + one.events_held_out for one in versions] == [ROUND_EVENTS, ROUND_EVENTS + 100]
+        pupil.await_served(2)
         above, below = pupil.probabilities()
         assert above > 0.5 > below
         until(lambda: client.account(pupil.model)["adds_up"], "the account adds up")
+        assert client.account(pupil.model)["examples"]["again"] == 100
+
+
+def _without_label(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: event[name] for name in ("a", "b", "id")}
+
+
+def _label(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: event[name] for name in ("id", "above")}
+
+
+def _joined(environment: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(environment["labels"][name] for name in ("in_time", "never", "late", "again"))
 
 
 def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tmp_path: Path) -> None:

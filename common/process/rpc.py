@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
+from grpc.experimental import ChannelOptions
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -480,17 +481,25 @@ class _CallDetails(NamedTuple):
 
 
 def open_channel(
-    address: str, *, traceparent: str = "", authorization: Authorization | None = None, tls: Tls | None = None
+    address: str,
+    *,
+    traceparent: str = "",
+    authorization: Authorization | None = None,
+    tls: Tls | None = None,
+    is_quiet: bool = False,
 ) -> grpc.Channel:
     """Args:
     traceparent: of the span on whose behalf all calls are made.
     authorization: the header's value, asked for with each call.
     tls: None: plain text.
+    is_quiet: for streams that wait long for a message: a wait costs 5 wake-ups a second of one thread, not 15 of two.
+        A call that is cancelled between two messages keeps 22 kB until the channel is closed.
     """
+    options = [*CHANNEL_OPTIONS, *([(ChannelOptions.SingleThreadedUnaryStream, 1)] if is_quiet else [])]
     channel = (
-        grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
+        grpc.secure_channel(address, tls.channel_credentials(), options=options)
         if tls
-        else grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        else grpc.insecure_channel(address, options=options)
     )
     if not traceparent and authorization is None:
         return channel
@@ -529,8 +538,10 @@ class RenewedChannel:
 class _RenewedStub:
     def __init__(self, channel: RenewedChannel, kind: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._kind = channel, kind
-        self._made: tuple[grpc.Channel | None, Any] = (None, None)
-        """The channel and its stub; one value, since several threads call."""
+        first = channel.newest()
+        self._made: tuple[grpc.Channel, Any] = (first, kind(first))
+        """The channel and its stub; one value, since several threads call. Not made at the first call: for a channel
+        that is closed by then gRPC 1.80 ends the process (SIGSEGV)."""
 
     def __getattr__(self, method: str) -> Any:
         newest = self._channel.newest()

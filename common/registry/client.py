@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,16 +71,16 @@ class RegistryClient:
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._channel = RenewedChannel(
-            lambda: open_channel(address, traceparent=traceparent, authorization=authorization, tls=tls), tls
-        )
-        self._stub = self._channel.stub(registry_pb2_grpc.RegistryServiceStub)
+        connect = partial(open_channel, address, traceparent=traceparent, authorization=authorization, tls=tls)
+        self._channels = [RenewedChannel(connect, tls), RenewedChannel(partial(connect, is_quiet=True), tls)]
+        self._stub, self._watching = (one.stub(registry_pb2_grpc.RegistryServiceStub) for one in self._channels)
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         """Ends the connection; calls that are running raise Unavailable."""
         self._closed = True
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     # streams and models
 
@@ -384,7 +385,7 @@ class RegistryClient:
             Overloaded: the registry has as many watchers as it takes.
         """
         with self._errors("the watch of the registry"):
-            changes = self._stub.Watch(pb.WatchRequest(since_revision=since_revision))
+            changes = self._watching.Watch(pb.WatchRequest(since_revision=since_revision))
             try:
                 while (message := _next_within(changes, changes.cancel, _SILENCE_SECONDS)) is not None:
                     yield wire.change_from_wire(message)

@@ -4,7 +4,7 @@ versions of it; a version that fails, hangs or ends its runner is tried again, b
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,6 +57,11 @@ class ReplicaActions:
     unloaded: Callable[[str, int], None]
 
 
+def runners_of(slots: Iterable[VersionSlot]) -> list[RunnerHandle]:
+    """Each once."""
+    return list({id(slot.runner): slot.runner for slot in slots if slot.runner is not None}.values())
+
+
 class Loads:
     """Single-threaded."""
 
@@ -66,10 +71,14 @@ class Loads:
         self._limits = limits
         self._actions = actions
 
-    def runners(self, model: str = "") -> list[RunnerHandle]:
-        """Of one model, or all."""
-        slots = [slot for slot in self._slots.values() if not model or slot.model == model]
-        return list({id(slot.runner): slot.runner for slot in slots if slot.runner is not None}.values())
+    def runners(self) -> list[RunnerHandle]:
+        return runners_of(self._slots.values())
+
+    def runners_by_model(self) -> dict[str, list[RunnerHandle]]:
+        by_model: dict[str, list[VersionSlot]] = {}
+        for slot in self._slots.values():
+            by_model.setdefault(slot.model, []).append(slot)
+        return {model: runners_of(slots) for model, slots in by_model.items()}
 
     def slots_of(self, runner: RunnerHandle) -> list[VersionSlot]:
         return [slot for slot in self._slots.values() if slot.runner is runner]
@@ -106,14 +115,15 @@ class Loads:
         if self._limits.models_per_runner == 1:
             return None
         since, low = time.monotonic() - _LONG_LOAD_SECONDS, self._limits.low_models
-        found = [
-            other
-            for other in self._slots.values()
-            if other.runner is not None and slot.may_be_beside(other) and other.runner.can_be_joined()
-            if (other.is_ready or other.load_began_at > since) and (slot.model in low) == (other.model in low)
-            if len(self.models_of(other.runner)) < self._limits.models_per_runner
-        ]
-        return max(found, key=lambda other: other.is_ready, default=None)
+        found: dict[int, VersionSlot] = {}
+        for other in sorted(self._slots.values(), key=lambda other: not other.is_ready):
+            if other.runner is None or not other.runner.can_be_joined() or (slot.model in low) != (other.model in low):
+                continue
+            is_soon = other.is_ready or other.load_began_at > since
+            if is_soon and other.runner.pid not in found and slot.may_be_beside(other):
+                found[other.runner.pid] = other
+        most = self._limits.models_per_runner
+        return next((one for one in found.values() if one.runner and len(self.models_of(one.runner)) < most), None)
 
     def models_of(self, runner: RunnerHandle) -> set[str]:
         """The models that its process serves, or begins to."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from common.errors import HeadraceError, Unavailable
 from services.serving.options.model_options import ModelOptions
-from services.serving.replica.loads import Loads, ReplicaActions, ReplicaLimits
+from services.serving.replica.loads import Loads, ReplicaActions, ReplicaLimits, runners_of
 from services.serving.replica.on_demand import ModelStanding, OnDemand
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.version_slot import VersionSlot
@@ -194,10 +194,11 @@ class Replica:
     def versions(self) -> tuple[VersionState, ...]:
         slots = [slot for _, slot in sorted(self._slots.items())]
         pairs = {(slot.runner.pid, slot.model) for slot in slots if slot.runner is not None and slot.runner.pid}
-        models = Counter(pid for pid, _ in pairs)
+        models, runners = Counter(pid for pid, _ in pairs), self._loads.runners_by_model()
         return tuple(
             slot.snapshot(
-                read_by_others=self._read_by_others(slot), runner_models=models[slot.runner.pid] if slot.runner else 0
+                read_by_others=_read_by_others(slot, runners),
+                runner_models=models[slot.runner.pid] if slot.runner else 0,
             )
             for slot in slots
         )
@@ -272,10 +273,11 @@ class Replica:
         for model, slots in by_model.items():
             if not all(slot.is_cold for slot in slots.values()):
                 self._switch_queues(model, slots, wanted)
+        runners = self._loads.runners_by_model()
         for _, slot in sorted(self._slots.items(), key=lambda item: _newest_first(item[0])):
             if slot.is_cold:
                 continue
-            slot.confirm(read_by_others=self._read_by_others(slot), now=time.monotonic())
+            slot.confirm(read_by_others=_read_by_others(slot, runners), now=time.monotonic())
             if slot.state in (ServingState.START, ServingState.LOADING):
                 self._loads.load(slot)
         self._forget_ended()
@@ -325,7 +327,7 @@ class Replica:
             elif not slot.is_cold:
                 self._drop(slot)
         confirmed = {target for target, owner in owners.items() if target in slots[owner].targets_read()}
-        for runner in self._loads.runners(model):
+        for runner in runners_of(slots.values()):
             held = {version for version, slot in slots.items() if slot.runner is runner and slot.is_ready}
             if held:
                 routes = routes_of(runner.assigned, owners, held=held, confirmed=confirmed)
@@ -334,17 +336,6 @@ class Replica:
         for slot in slots.values():
             if slot.state is ServingState.UNLOADING and not self._loads.is_awaited(slot):
                 self._loads.let_go(slot)
-
-    def _read_by_others(self, slot: VersionSlot) -> set[str]:
-        """Of the queues that it should answer, those that are read for another version as well."""
-        if slot.runner is None:
-            return set()
-        readings = [runner.reading for runner in self._loads.runners(slot.model)]
-        return {
-            target
-            for target in slot.targets_assigned()
-            if any(reading.get(target, slot.version) != slot.version for reading in readings)
-        }
 
     def _drop(self, slot: VersionSlot) -> None:
         slot.is_dropped = True
@@ -371,6 +362,18 @@ class Replica:
         for model, versions in ended.items():
             for version in sorted(versions)[:-_ENDED_KEPT]:
                 del self._slots[model, version]
+
+
+def _read_by_others(slot: VersionSlot, runners: Mapping[str, Collection[RunnerHandle]]) -> set[str]:
+    """Of the queues that it should answer, those that are read for another version as well. runners: by model."""
+    if slot.runner is None:
+        return set()
+    readings = [runner.reading for runner in runners[slot.model]]
+    return {
+        target
+        for target in slot.targets_assigned()
+        if any(reading.get(target, slot.version) != slot.version for reading in readings)
+    }
 
 
 def _standing(slots: Collection[VersionSlot]) -> ModelStanding:

@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
@@ -492,8 +492,8 @@ def open_channel(
     traceparent: of the span on whose behalf all calls are made.
     authorization: the header's value, asked for with each call.
     tls: None: plain text.
-    is_quiet: for streams that wait long for a message: a wait costs 5 wake-ups a second of one thread, not 15 of two.
-        A call that is cancelled between two messages keeps 22 kB until the channel is closed.
+    is_quiet: for a stream that waits long for a message: that costs 5 wake-ups a second of one thread, not 15 of two.
+        The stream is ended by end_stream.
     """
     options = [*CHANNEL_OPTIONS, *([(ChannelOptions.SingleThreadedUnaryStream, 1)] if is_quiet else [])]
     channel = (
@@ -533,6 +533,15 @@ class RenewedChannel:
 
     def _generation(self) -> int:
         return self._tls.generation if self._tls else 0
+
+
+def end_stream(channel: RenewedChannel, messages: Iterator[object]) -> None:
+    """Closes the quiet channel and reads the end of its stream: gRPC keeps 22 kB of a call whose end nobody reads.
+    Where the call is cancelled in place of its channel, the end cannot be read."""
+    channel.close()
+    with suppress(grpc.RpcError):
+        for _ in messages:
+            pass
 
 
 class _RenewedStub:

@@ -162,7 +162,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
         )  # fmt: skip
         ours, theirs = socket.socketpair()
         half = TrustedHalf(
-            assignment, registry, Means(lambda digest: parse_definition(registry.get_definition(digest)).gate)
+            assignment, registry, Means(lambda digest: parse_definition(registry.get_definition(digest)))
         )
         threading.Thread(target=answer, args=(ours, half), daemon=True).start()
         progress: list[int] = []

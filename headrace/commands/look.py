@@ -237,6 +237,8 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
         typer.echo(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():
         typer.echo(f"warning   {subject}: {sentence}")
+    if sentence := _scored_outside(version.environment.get("scored_outside", {})):
+        typer.echo(f"scored    {sentence}")
     for name, found in version.environment.get("formats", {}).items():
         typer.echo(f"format    {name}: {_format_facts(found)}")
     for sentence in version.environment.get("warm_start", {}).get("rows", ()):
@@ -379,3 +381,12 @@ def _clock(at: float) -> str:
 
 def _short(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _scored_outside(told: Mapping[str, Any]) -> str:
+    """Whether a process without the author's code has measured the version's metrics."""
+    if reason := told.get("reason"):
+        return f"by the round's process alone: {reason}"
+    measured = told.get("metrics", {}).get("candidate", {})
+    values = ", ".join(f"{name} {value:.6g}" for name, value in measured.items())
+    return f"outside of its code, too: {values}" if told else ""

@@ -40,7 +40,8 @@ class Assignments:
     def remove_old(self) -> None:
         """What earlier runs of this trainer have left."""
         _remove_old(self.rounds_dir)
-        shutil.rmtree(self._settings.data_dir / "rebuilds", ignore_errors=True)
+        for name in ("rebuilds", "scored"):
+            shutil.rmtree(self._settings.data_dir / name, ignore_errors=True)
 
     def of(self, lease: Lease, *, suffix: str = "") -> RoundAssignment:
         work_dir = self.work_dir(lease, suffix)

@@ -17,6 +17,7 @@ from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.control.endings import ADVICE, Ending, Outcome, words_of
 from services.trainer.control.round_trace import RoundTrace
+from services.trainer.control.score_process import ScoreProcess
 from services.trainer.control.trusted_half import TrustedHalf
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol import crash_report
@@ -102,6 +103,7 @@ class Attempt:
         self._end_grace_seconds = end_grace_seconds
         self._child: RoundChild | None = None
         self._half: TrustedHalf | None = None
+        self._scorer: ScoreProcess | None = None
         self._asked_to_stop = self._is_signalled = False
         self._stopped_because = "the trainer was stopped"
         self._started_at = self._heard_at = time.monotonic()
@@ -129,6 +131,9 @@ class Attempt:
             self._give_back(error.message)
             raise
         self._half = self._child.half
+        if self._half is not None:
+            limit = self._settings.export_trial_seconds
+            self._scorer = ScoreProcess(self._half.scoring, self._zygote, limit_seconds=limit)
         self._started_at = self._heard_at = time.monotonic()
         self._clock = self._clock_of(self._child.pid)
         self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
@@ -142,10 +147,14 @@ class Attempt:
             self._look(child, stop, timeout_seconds)
         except BaseException:
             self._zygote.signal(child, signal.SIGKILL)  # nobody would renew its lease
+            if self._scorer is not None:
+                self._scorer.end()
             self._zygote.forget(child)
             raise
         if not child.has_ended and not child.waits:
             return None
+        if self._scorer is not None:
+            self._scorer.end()
         self._zygote.forget(child)
         return self._settle(child, asked_to_stop=self._asked_to_stop)
 
@@ -188,6 +197,8 @@ class Attempt:
                 self._hear(message)
         now = time.monotonic()
         self._count_own_time(now)
+        if self._scorer is not None and self._scorer.step():
+            self._own_when_heard = self._clock.own_seconds  # the child waits for it
         if stop.is_requested() and not self._asked_to_stop:
             self._asked_to_stop = True
             self._ask_to_stop(child)
@@ -317,6 +328,8 @@ class Attempt:
             )  # fmt: skip
         if self._lost_because:
             return Ending(Outcome.LOST, self._lost_because)
+        if self._half is not None and self._half.refused:
+            return self._fail(self._half.refused)
         if self._overdue_because and not isinstance(word, Failed | Raised):
             return self._fail(self._overdue_because)
         if self._regroup_because and not asked_to_stop and not isinstance(word, Failed | Raised):

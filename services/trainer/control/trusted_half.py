@@ -2,7 +2,8 @@
 neither. It is asked by calls (services/trainer/protocol/calls.py), which authors' code can make as well.
 
 Its process reads what its plan names and ends its round. The files of a version are looked at here, their digests are
-taken here, and the gate comes from the definition; metrics are as the process says them.
+taken here, and the gate comes from the definition; metrics are compared with those of a second process, which has the
+version's export and no code of its author's (stated_metrics.py).
 """
 
 import json
@@ -17,18 +18,18 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError, Message
 
-from common.definition.gate import Gate
-from common.definition.model import parse_definition
+from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied
 from common.json_values import value_of
 from common.registry import wire
-from common.registry.catalog import PUSHED, FileEntry, RoundPlan, Version
+from common.registry.catalog import PUSHED, FileEntry, JsonMap, RoundPlan, Version, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.patches import SMALLEST_FILE_BYTES
 from protos import registry_pb2 as pb
-from services.trainer.control import signing
+from services.trainer.control import signing, stated_metrics
 from services.trainer.control.handed_in import manifest_of
 from services.trainer.control.signing import VersionSigner
+from services.trainer.control.stated_metrics import SCORED_OUTSIDE, ScoreRequest
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT, RESUME
@@ -39,7 +40,7 @@ MOST_CALLS = 64
 """Answered at once."""
 _MOST_BYTES = 64 * 1024 * 1024
 """Of the calls that are being answered, together."""
-_KNOWN_GATES = 256
+_KNOWN_DEFINITIONS = 256
 OpenRegistry = Callable[[str], RegistryClient]
 """By the traceparent of the calls; "" where they are not traced."""
 
@@ -49,16 +50,22 @@ class Means:
     """What the trusted halves of all rounds have of their trainer.
 
     Attributes:
-        gate_of: a definition, by its digest.
+        definition_of: by its digest.
         signer: of every version; None where none is signed.
         most_bytes: that a round may hand in; 0: any number.
         nice: how much less the threads weigh that read and send files, as a round's process does.
+        score_outside: TRAINER_SCORE_OUTSIDE.
+        score_dir: where the processes work that score versions; no round may write there.
+        score_seconds: that a call waits for one of them, at most.
     """
 
-    gate_of: Callable[[str], Gate]
+    definition_of: Callable[[str], Definition]
     signer: VersionSigner | None = None
     most_bytes: int = 0
     nice: int = 0
+    score_outside: str = "none"
+    score_dir: Path = Path()
+    score_seconds: float = 0.0
 
 
 class TrustedHalves:
@@ -71,8 +78,12 @@ class TrustedHalves:
     def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
         self._open_registry = open_registry
         self._registry = open_registry("")
-        gate_of = lru_cache(_KNOWN_GATES)(self._read_gate)
-        self._means = Means(gate_of, signer, most_bytes=settings.max_version_mib << 20, nice=settings.nice)
+        definition_of = lru_cache(_KNOWN_DEFINITIONS)(self._read_definition)
+        self._means = Means(
+            definition_of, signer, most_bytes=settings.max_version_mib << 20, nice=settings.nice,
+            score_outside=settings.score_outside, score_dir=settings.data_dir.absolute() / "scored",
+            score_seconds=settings.round_timeout_seconds,
+        )  # fmt: skip
 
     def of(self, assignment: RoundAssignment) -> "TrustedHalf":
         if not assignment.traceparent:
@@ -83,8 +94,8 @@ class TrustedHalves:
     def close(self) -> None:
         self._registry.close()
 
-    def _read_gate(self, definition_digest: str) -> Gate:
-        return parse_definition(self._registry.get_definition(definition_digest)).gate
+    def _read_definition(self, digest: str) -> Definition:
+        return parse_definition(self._registry.get_definition(digest))
 
 
 @dataclass
@@ -115,6 +126,8 @@ class TrustedHalf:
     Attributes:
         version: that the round was ended with; None before.
         registers: it is being ended with one; how that goes on is not known yet.
+        scoring: what the attempt's thread is asked for meanwhile.
+        refused: why its version is not registered; it hands in no other.
     """
 
     def __init__(
@@ -134,6 +147,7 @@ class TrustedHalf:
         self._is_closed = False
         self.version: Version | None = None
         self.registers = False
+        self.scoring, self.refused = ScoreRequest(), ""
 
     def take(self, descriptor: int) -> None:
         """Answers the call at this end of its sockets, in a new thread; closes it where there are too many."""
@@ -248,15 +262,38 @@ class TrustedHalf:
             self._check_open()
             if OUTPUT not in self._handed_in:
                 raise InvalidInput("the round has handed in no files of a version")
-            gate = self._means.gate_of(self._assignment.plan.definition_digest)
-            environment = {name: fact for name, fact in draft.environment.items() if name != PUSHED}
-            draft = replace(draft, files=self._handed_in[OUTPUT], gate=gate, environment=environment, signature="")
+            definition = self._means.definition_of(self._assignment.plan.definition_digest)
+            told = {name: fact for name, fact in draft.environment.items() if name not in (PUSHED, SCORED_OUTSIDE)}
+            told[SCORED_OUTSIDE] = self._scored(draft, definition)
+            files = self._handed_in[OUTPUT]
+            draft = replace(draft, files=files, gate=definition.gate, environment=told, signature="")
             self.registers = True
             try:
                 self.version = signing.register(self._registry, self._assignment.lease, draft, self._means.signer)
             finally:
                 self.registers = False
         return _sent(wire.version_to_wire(self.version))
+
+    def _scored(self, draft: VersionDraft, definition: Definition) -> JsonMap:
+        """The metrics of the files, measured outside; or the reason why they are not.
+
+        Raises:
+            InvalidInput: the draft's are others, or the export gives none.
+            Unavailable: nothing is known of it now.
+        """
+        if reason := stated_metrics.reason_against(definition, self._means.score_outside):
+            return {"reason": reason}
+        work_dir = self._means.score_dir / self._assignment.round.round_id
+        work_dir.mkdir(parents=True, exist_ok=True)
+        asked = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
+        try:
+            found = self.scoring.ask(asked, timeout_seconds=self._means.score_seconds)
+            if fault := stated_metrics.fault_of(draft, found, definition):
+                raise InvalidInput(f"the version is not registered: {fault}")
+        except InvalidInput as error:
+            self.refused = error.message
+            raise
+        return {"metrics": found.metrics}
 
     def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
         """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
@@ -275,6 +312,8 @@ class TrustedHalf:
     def _check_open(self) -> None:
         """Nothing is handed in but by the chief of a leased round, and while its process lives."""
         assignment = self._assignment
+        if self.refused:
+            raise PermissionDenied(self.refused)
         if self._is_closed or assignment.rebuild_of or assignment.candidate or assignment.rank:
             raise PermissionDenied("nothing is handed in here: this is not the chief's process of a leased round")
 

@@ -17,7 +17,7 @@ Of several heads each is called <head>/<output>. With one head and one output, t
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -30,13 +30,13 @@ from common.errors import InvalidInput
 from common.saved_model.layout import check_folder
 from common.schema import Schema
 from services.trainer.families.heads import BuiltHead
-from services.trainer.families.port import Answering, Columns, Outputs, OwnEvaluation, ScoreFunction
+from services.trainer.families.port import Columns, Outputs, OwnEvaluation, ScoreFunction
 from services.trainer.families.reasons import describe
 from services.trainer.features.parsing import Raw
 from services.trainer.features.transform import Transformed
 
 Values = NDArray[np.float32]
-_NAMES: Mapping[Task, tuple[str, ...]] = {
+OUTPUT_NAMES: Mapping[Task, tuple[str, ...]] = {
     "binary": ("logits", "probability"),
     "multiclass": ("logits", "probabilities"),
     "multilabel": ("logits", "probabilities"),
@@ -48,8 +48,20 @@ _NAMES: Mapping[Task, tuple[str, ...]] = {
     "embedding": ("embedding",),
 }
 """The last of each is what an output without such a name is taken for."""
-_LEAST = 1e-7
-"""Of a probability or rate whose logarithm is taken."""
+
+
+class Asked(Protocol):
+    """What a SavedModel is to answer and is measured by; `Answering` says what each is."""
+
+    @property
+    def definition(self) -> Definition: ...
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def heads(self) -> tuple[BuiltHead, ...]: ...
+    @property
+    def user_metrics(self) -> Callable[[Any, Any], Mapping[str, float]] | None: ...
+    def compiled_metrics(self) -> Callable[..., dict[str, float]] | None: ...
 
 
 class ExternalModel:
@@ -62,22 +74,36 @@ class ExternalModel:
         InvalidInput: it cannot be loaded, takes what is no feature of the stream, or gives no output for a head.
     """
 
-    def __init__(self, directory: Path, like: Answering) -> None:
+    least = 1e-7
+    """Of a probability or rate whose logarithm is taken."""
+
+    def __init__(self, directory: Path, like: Asked) -> None:
         check_folder(directory)
         self._like = like
         try:
             self._loaded: Any = tf.saved_model.load(str(directory))
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise InvalidInput(f"the SavedModel cannot be loaded: {describe(error)}") from error
-        self._call: Any = _signature_of(self._loaded.signatures)
+        self._call: Any = self._signature_of(self._loaded.signatures)
         self._takes: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]
-        known = {feature.name for feature in like.schema.features}
+        known = self._known()
         if strange := sorted(self._takes.keys() - known):
             raise InvalidInput(
                 f"the SavedModel takes {', '.join(strange)}, no feature of the stream; to be judged on its events it "
                 f"takes some of {', '.join(sorted(known))}"
             )
         self._outputs = {head.name: self._output_of(head) for head in like.heads}
+
+    def _signature_of(self, signatures: Mapping[str, Any]) -> Any:
+        if "serving_default" in signatures:
+            return signatures["serving_default"]
+        if len(signatures) == 1:
+            return next(iter(signatures.values()))
+        raise InvalidInput(f"the SavedModel has no serving_default; its signatures: {', '.join(sorted(signatures))}")
+
+    def _known(self) -> set[str]:
+        """What it may take."""
+        return {feature.name for feature in self._like.schema.features}
 
     @property
     def definition(self) -> Definition:
@@ -132,11 +158,11 @@ class ExternalModel:
                 f"output {key} has shape {list(values.shape)} for {counted(count, 'event')}; head {head.name} "
                 f"({head.task}) needs {[count, *head.output_width]}"
             )
-        return _as_trained(head.task, name, key, values)
+        return _as_trained(head.task, name, key, values, least=self.least)
 
     def _output_of(self, head: BuiltHead) -> tuple[str, str]:
         """Its key in the answer, and the name in the table above that says what it is."""
-        names = _NAMES.get(head.task)
+        names = OUTPUT_NAMES.get(head.task)
         if names is None:
             raise InvalidInput(f"a model whose head is of task {head.task} cannot be compared with one made elsewhere")
         prefix = f"{head.name}/" if len(self.heads) > 1 else ""
@@ -150,14 +176,6 @@ class ExternalModel:
         raise InvalidInput(f"the SavedModel gives {', '.join(sorted(given))}; head {head.name} needs {wanted}")
 
 
-def _signature_of(signatures: Mapping[str, Any]) -> Any:
-    if "serving_default" in signatures:
-        return signatures["serving_default"]
-    if len(signatures) == 1:
-        return next(iter(signatures.values()))
-    raise InvalidInput(f"the SavedModel has no serving_default; its signatures: {', '.join(sorted(signatures))}")
-
-
 def _fitted(column: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     """Numbers in the signature's type; [n] and [n, 1] for each other."""
     if column.dtype != spec.dtype:
@@ -169,7 +187,7 @@ def _fitted(column: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     return column
 
 
-def _as_trained(task: Task, name: str, key: str, values: Values) -> Values:
+def _as_trained(task: Task, name: str, key: str, values: Values, *, least: float) -> Values:
     """What a network of ours would have given (families/heads.py)."""
     if name in ("probability", "probabilities"):
         if not bool(((values >= 0.0) & (values <= 1.0)).all()):
@@ -177,8 +195,8 @@ def _as_trained(task: Task, name: str, key: str, values: Values) -> Values:
                 f"output {key} is taken for probabilities and gives {values.min():g} to {values.max():g}; call it "
                 f"logits where it is"
             )
-        inner = np.clip(values, _LEAST, 1.0 - _LEAST)
+        inner = np.clip(values, least, 1.0 - least)
         return np.log(inner) if task == "multiclass" else np.log(inner / (1.0 - inner))
     if task == "count" and name == "prediction":
-        return np.log(np.maximum(values, _LEAST))
+        return np.log(np.maximum(values, least))
     return values

@@ -82,6 +82,16 @@ class RoundAssignment:
     against: int = 0
     """Where there are files: measure the SavedModel among them beside this version, on the slice that the round of the
     lease held out. The lease is a form here, too."""
+    candidate_is_own: bool = False
+    """The files are those that this round itself has handed in, measured beside its parent: no code of their author's
+    runs in this process."""
+
+    def scoring(self, files: tuple[FileEntry, ...], work_dir: str) -> "RoundAssignment":
+        """Of the process that scores the files of this round's version."""
+        return RoundAssignment(
+            self.lease, self.event_log, work_dir, f"{work_dir}/cache", self.intra_op_threads, self.inter_op_threads,
+            self.resume_interval_seconds, readers=self.readers, candidate=files, candidate_is_own=True,
+        )  # fmt: skip
 
     @property
     def round(self) -> Round:

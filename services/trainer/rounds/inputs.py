@@ -98,13 +98,15 @@ def log_of(assignment: RoundAssignment, registry: RoundRegistry) -> SourcedLog:
     return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, stream_of=stream_of)
 
 
-def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> RoundData:
+def data_of(
+    assignment: RoundAssignment, inputs: RoundInputs, log: Reading, *, kind: type[RoundData] = RoundData
+) -> RoundData:
     """Without what the plan says is forgotten, and with the labels that it joins."""
     plan, topic = assignment.plan, examples_topic(assignment.plan.stream)
     forgotten = forgotten_of(plan)
     log = Forgetting(log, forgotten) if forgotten else log
     labelling = _labelling(log, plan, inputs)
-    return RoundData(
+    return kind(
         _with_windows(labelling or log, plan, inputs),
         topic,
         assignment.plan.ranges,

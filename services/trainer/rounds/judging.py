@@ -34,7 +34,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     stored = version_of(registry, plan.model, assignment.round.version, assignment, work_dir)[0]
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()
-    candidate = ExternalModel(_fetched(registry, assignment.candidate, work_dir / "candidate"), last)
+    candidate = ExternalModel(fetched(registry, assignment.candidate, work_dir / "candidate"), last)
     data = data_of(assignment, inputs, log)
     measured = measure(
         candidate,
@@ -48,9 +48,9 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     )
     if not measured.held_out_count:
         raise InvalidInput(f"no event of {plan.model}'s last round is held out, so there is nothing to judge by")
-    metrics = {side: _finite(measured.metrics[side]) for side in ("candidate", "parent")}
+    metrics = {side: finite(measured.metrics[side]) for side in ("candidate", "parent")}
     gate = inputs.definition.gate.to_mapping()
-    return Figures(assignment.against, gate, metrics, _finite(measured.evaluation), measured.held_out_count)
+    return Figures(assignment.against, gate, metrics, finite(measured.evaluation), measured.held_out_count)
 
 
 def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering) -> Answering:
@@ -60,16 +60,16 @@ def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering)
         return last
     version = registry.get_version(plan.model, number)
     if PUSHED in version.environment:
-        return ExternalModel(_fetched(registry, version.files, work_dir / "live"), last)
+        return ExternalModel(fetched(registry, version.files, work_dir / "live"), last)
     return version_of(registry, plan.model, number, assignment, work_dir)[0].built()
 
 
-def _finite(found: Any) -> Any:
+def finite(found: Any) -> Any:
     """JSON has no word for a number that is none: left out of a mapping, null in a list."""
     if isinstance(found, Mapping):
-        return {key: _finite(value) for key, value in found.items() if not _is_none(value)}
+        return {key: finite(value) for key, value in found.items() if not _is_none(value)}
     if isinstance(found, list | tuple):
-        return [_finite(value) for value in found]
+        return [finite(value) for value in found]
     return None if _is_none(found) else found
 
 
@@ -77,7 +77,7 @@ def _is_none(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _fetched(registry: RoundRegistry, files: Sequence[FileEntry], directory: Path) -> Path:
+def fetched(registry: RoundRegistry, files: Sequence[FileEntry], directory: Path) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
     registry.download([entry for entry in files if entry.path.startswith(_FOLDER)], directory)
     return directory / _FOLDER

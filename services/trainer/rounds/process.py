@@ -17,7 +17,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Report, RunRound, Shrunk, Stopped
-from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
+from services.trainer.rounds import judging, own_export, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, version_dir
@@ -40,6 +40,9 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         else:
             teamwork.help_along(assignment, report, _help)
         return None
+    if assignment.candidate:
+        _judge(assignment, report)
+        return None
     with ExitStack() as means:
         trial_seconds = assignment.trial_seconds
         fresh = means.enter_context(
@@ -52,6 +55,13 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         process = _Process(fresh, evaluator, replace(alone, coordinator=coordinator), kept)
         process.run(assignment, report, stop_requested)
         return process.following(means.pop_all()) if process.stays else None
+
+
+def _judge(assignment: RoundAssignment, report: Report) -> None:
+    registry = registry_of(assignment)
+    figures_of = own_export.figures_of if assignment.candidate_is_own else judging.figures_of
+    with closing(registry), closing(log_of(assignment, registry)) as log:
+        report(figures_of(assignment, registry=registry, log=log))
 
 
 @dataclass
@@ -69,9 +79,6 @@ class _Process:
         self.stays = False
         registry = registry_of(assignment)
         with closing(registry), closing(log_of(assignment, registry)) as log:
-            if assignment.candidate:
-                report(judging.figures_of(assignment, registry=registry, log=log))
-                return
             around = Surroundings(registry, log, self.fresh, self.team, self.evaluator)
             if assignment.rebuild_of:
                 report(rebuild(assignment, report, stop_requested, around))

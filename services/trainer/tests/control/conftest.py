@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
+from services.trainer.control.stated_metrics import ScoreRequest
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from testing.waiting import wait_until
@@ -19,7 +20,8 @@ FAKE = "services.trainer.tests.support.fake_rounds:run_round"
 def ended_half(version: int = 1) -> Any:
     """The trusted half of a round that was ended with a version of 5 events."""
     made = SimpleNamespace(version=version, verdict=SimpleNamespace(decision="promote"), events_trained=5)
-    return SimpleNamespace(version=made, registers=False, take=os.close, close=lambda: None)
+    asked = {"scoring": ScoreRequest(), "refused": ""}
+    return SimpleNamespace(version=made, registers=False, take=os.close, close=lambda: None, **asked)
 
 
 @pytest.fixture(scope="module")

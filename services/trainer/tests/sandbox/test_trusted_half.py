@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from common.definition.gate import Gate
+from common.definition.model import parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from common.registry.catalog import (
     Decision,
@@ -36,8 +37,10 @@ from services.trainer.control.trusted_half import Means, TrustedHalf
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.outside import Outside
+from services.trainer.tests.support.platform_processes import definition
 
-_GATE = Gate(metric="auc", min_value=0.9)
+_DEFINITION = parse_definition({"model.yaml": definition(gate="{metric: auc, min_value: 0.9}")})
+_GATE = _DEFINITION.gate
 _WEIGHTS = FileEntry("checkpoint/weights.npz", 5, "a" * 64)
 _MOST_BYTES = 1 << 20
 
@@ -128,7 +131,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
         (tmp_path / "work" / "output").mkdir(parents=True)
         (tmp_path / "secret").write_text("the trainer's key")
         registry: Any = Registry(assignment.plan)
-        half = TrustedHalf(assignment, registry, Means(lambda digest: _GATE, most_bytes=_MOST_BYTES, nice=2))
+        half = TrustedHalf(assignment, registry, Means(lambda digest: _DEFINITION, most_bytes=_MOST_BYTES, nice=2))
         ours, theirs = socket.socketpair()
         threading.Thread(target=taken, args=(ours, half), daemon=True).start()
         opened.append(Ground(tmp_path, assignment, registry, half, theirs, Outside(theirs.fileno())))
@@ -228,7 +231,9 @@ def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Gro
     assert ground.registry.niceness == min(19, os.nice(0) + 2), "files are read and sent as training is"
     (_, token, registered) = ground.registry.done[-1]
     assert (token, registered.files, registered.gate) == (3, (entry,), _GATE)
-    assert (registered.metrics, registered.environment) == (told.metrics, {"tensorflow": "2.21.0"})
+    assert (registered.metrics, registered.environment) == (
+        told.metrics, {"tensorflow": "2.21.0", "scored_outside": {"reason": "TRAINER_SCORE_OUTSIDE is none"}},
+    )  # fmt: skip
     assert (version.version, ground.half.version) == (7, version)
 
 
@@ -354,7 +359,7 @@ def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Gr
         get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload
     )
     lease = replace(ground.assignment.lease, round=replace(ground.assignment.round, plan=plan))
-    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, Means(lambda digest: _GATE))
+    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, Means(lambda digest: _DEFINITION))
     (ground.output / "weights").write_bytes(bytes(SMALLEST_FILE_BYTES))
     ours, theirs = socket.socketpair()
     with theirs, ours:

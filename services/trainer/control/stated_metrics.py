@@ -1,0 +1,119 @@
+"""What a round states of its version, compared with what was measured outside of its author's code
+(services/trainer/rounds/own_export.py) before control registers the version."""
+
+import math
+import queue
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from common.definition.metrics import DEFAULTS, stored_name
+from common.definition.model import Definition
+from common.errors import HeadraceError, Unavailable
+from common.registry.catalog import VersionDraft
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Figures
+
+SCORED_OUTSIDE = "scored_outside"
+"""Of a version's environment: the metrics that were measured outside, or `reason`: why none were."""
+_TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 0.03}
+"""Relative and absolute, by what the definition has its layers compute in."""
+_SIDES = ("candidate", "parent")
+
+
+class ScoreRequest:
+    """From the thread that answers a call to the thread that owns the zygote."""
+
+    def __init__(self) -> None:
+        self._asked = queue.SimpleQueue[RoundAssignment]()
+        self._answered = queue.SimpleQueue[Figures | HeadraceError]()
+
+    def ask(self, assignment: RoundAssignment, *, timeout_seconds: float) -> Figures:
+        """Raises InvalidInput: the export cannot be scored. Unavailable: nothing is known of it."""
+        self._asked.put(assignment)
+        try:
+            found = self._answered.get(timeout=timeout_seconds)
+        except queue.Empty as error:
+            raise Unavailable(f"the version was not scored within {timeout_seconds:g} s") from error
+        if isinstance(found, HeadraceError):
+            raise found
+        return found
+
+    def taken(self) -> RoundAssignment | None:
+        return None if self._asked.empty() else self._asked.get_nowait()
+
+    def answer(self, found: Figures | HeadraceError) -> None:
+        self._answered.put(found)
+
+
+def reason_against(definition: Definition, setting: str) -> str:
+    """Why a version of it is not scored outside; empty where it is."""
+    if setting == "none" or (setting == "modules" and definition.module is None):
+        return f"TRAINER_SCORE_OUTSIDE is {setting}"
+    if definition.operations:
+        return "its export runs operations of its author's"
+    tasks = [head.task for head in definition.heads if head.task == "retrieval"]
+    return "the outputs of a head of task retrieval are not in its export" if tasks else ""
+
+
+def fault_of(draft: VersionDraft, found: Figures, definition: Definition) -> str:
+    """The first statement of the round that does not hold, as a sentence; empty where all do."""
+    if draft.events_held_out != found.held_out:
+        return _sentence("held-out events", draft.events_held_out, found.held_out)
+    measured = _judged_by(found.metrics, found.evaluation, by_interval=definition.gate.confidence is not None)
+    stated = _judged_by(draft.metrics, draft.evaluation, by_interval=definition.gate.confidence is not None)
+    tolerance = _TOLERANCES[definition.training.mixed_precision]
+    for path, value in measured.items():
+        told = stated.get(path)
+        if told is None or not math.isclose(told, value, rel_tol=tolerance, abs_tol=tolerance):
+            return _sentence(path, told, value)
+    ours = _measured_by_us(definition)
+    for path in stated.keys() - measured.keys():
+        side, _, name = path.partition(" ")
+        is_own = side in _SIDES and name.partition(" where ")[0] not in ours
+        if not is_own and not (side == "parent" and not found.metrics["parent"]):
+            return _sentence(path, stated[path], None)
+    return ""
+
+
+def _measured_by_us(definition: Definition) -> set[str]:
+    """Of a version's metrics; others are what the definition's own code measures."""
+    heads, asked = [head.name for head in definition.heads], definition.evaluation.metrics
+    return {
+        stored_name(heads, head.name, name)
+        for head in definition.heads
+        for name in [one.name for one in asked.get(head.name, ())] or DEFAULTS[head.task]
+    }
+
+
+def _judged_by(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], *, by_interval: bool) -> dict[str, float]:
+    """The finite numbers that a gate may look at, by their place."""
+    found = {f"{side} {name}": value for side in _SIDES for name, value in _numbers(metrics.get(side, {}))}
+    slices = evaluation.get("slices", ())
+    found["number of slices"] = len(slices)
+    for one in slices:
+        where = str(one.get("where"))
+        found[f"count of {where}"] = float(one.get("count", 0))
+        for side in _SIDES:
+            found |= {f"{side} {name} where {where}": value for name, value in _numbers(one["metrics"].get(side, {}))}
+        if by_interval:
+            found |= {f"interval {name} where {where}": value for name, value in _numbers(one.get("intervals", {}))}
+    if by_interval:
+        found |= {f"interval {name}": value for name, value in _numbers(evaluation.get("intervals", {}))}
+    examples = evaluation.get("window", {}).get("examples")
+    return found | ({} if examples is None else {"examples that judge": float(examples)})
+
+
+def _numbers(tree: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(tree, Mapping):
+        for name, one in tree.items():
+            yield from _numbers(one, f"{place}.{name}" if place else str(name))
+    elif isinstance(tree, list | tuple):
+        for number, one in enumerate(tree):
+            yield from _numbers(one, f"{place}.{number}")
+    elif isinstance(tree, int | float) and math.isfinite(tree):
+        yield place, float(tree)
+
+
+def _sentence(what: str, stated: float | None, measured: float | None) -> str:
+    said, found = ("no number" if one is None else f"{one:.6g}" for one in (stated, measured))
+    return f"the round states {said} for {what}, and its export scored outside of its code gives {found}"

@@ -1,0 +1,67 @@
+"""A process that scores a version and crashes, hangs or is lost is an answer to the call that waits for it."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from common.errors import HeadraceError, InvalidInput, Unavailable
+from services.trainer.control.score_process import ScoreProcess
+from services.trainer.control.stated_metrics import ScoreRequest
+from services.trainer.control.zygote_client import ZygoteClient
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Figures
+from testing.waiting import wait_until
+
+LIMIT_SECONDS = 300.0
+
+
+@contextmanager
+def asked(
+    zygote: ZygoteClient, assignment: RoundAssignment, *, limit_seconds: float = LIMIT_SECONDS
+) -> Iterator[tuple[ScoreProcess, Future[Figures]]]:
+    """A process that runs, and what the call will have of it."""
+    work_dir = Path(assignment.work_dir).parent / "scored"
+    work_dir.mkdir()
+    request = ScoreRequest()
+    process = ScoreProcess(request, zygote, limit_seconds=limit_seconds)
+    assert not process.step(), "nothing is asked yet"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(request.ask, assignment.scoring((), str(work_dir)), timeout_seconds=LIMIT_SECONDS)
+        wait_until(process.step, "the process begins")
+        yield process, answer
+    assert not process.step()
+    assert not work_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "limit_seconds", "kind", "words"),
+    [
+        ("die", LIMIT_SECONDS, InvalidInput, "killed by signal 9"),
+        ("crash", LIMIT_SECONDS, InvalidInput, "cannot be scored outside of its code"),
+        ("finish", LIMIT_SECONDS, InvalidInput, "without a result"),
+        ("hang", 0.2, InvalidInput, "not scored within 0.2 s of its own time"),
+        ("miss_a_service", LIMIT_SECONDS, Unavailable, "not scored"),
+    ],
+)
+def test_a_process_that_gives_no_figures_costs_the_version_and_not_the_trainer(
+    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment, does: str,
+    limit_seconds: float, kind: type[HeadraceError], words: str,
+) -> None:  # fmt: skip
+    behave(does)
+    with asked(zygote, assignment, limit_seconds=limit_seconds) as (process, answer):
+        wait_until(lambda: not process.step(), "the process has ended")
+        with pytest.raises(kind, match=words):
+            answer.result()
+
+
+def test_an_attempt_that_ends_ends_the_process(
+    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment
+) -> None:
+    behave("hang")
+    with asked(zygote, assignment) as (process, answer):
+        process.end()
+        with pytest.raises(Unavailable, match="the round ended"):
+            answer.result()

@@ -1,0 +1,63 @@
+"""A version's export alone gives the metrics that its round has stated, and no others are taken for them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.definition.model import parse_definition
+from common.registry.catalog import VersionDraft
+from services.trainer.control.stated_metrics import fault_of
+from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
+from services.trainer.rounds.own_export import figures_of
+from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
+from services.trainer.tests.support.small_rounds import Platform, definition, events
+
+_CLASSES = MODULE.replace("Dense(1)", "Dense(3)")
+_GATE = {"metric": "auc", "confidence": 0.9, "on_not_enough_evidence": "promote"}
+
+
+def scored(platform: Platform, files: dict[str, bytes], **planned: Any) -> tuple[VersionDraft, Figures]:
+    lease = platform.lease(files, **planned)
+    ended = platform.train(lease)
+    assert isinstance(ended, Done), ended
+    draft = platform.registry.drafts[-1]
+    work_dir = str(platform.directory / f"scored-{len(platform.registry.drafts)}")
+    assignment = platform.assignment(lease).scoring(draft.files, work_dir)
+    heard = decode_message(encode_message(figures_of(assignment, registry=platform.registry, log=platform.log)))
+    assert isinstance(heard, Figures)
+    return draft, heard
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        definition(gate=_GATE, evaluation={"holdout_fraction": 0.25, "slices": ["word"]}),
+        module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}),
+        module_definition(_CLASSES) | {
+            "model.yaml": module_definition(_CLASSES, label="kind")["model.yaml"].replace(b"binary", b"multiclass")
+        },
+    ],
+)  # fmt: skip
+def test_the_metrics_of_an_honest_round_are_those_of_its_export(tmp_path: Path, files: dict[str, bytes]) -> None:
+    platform, asked = Platform(tmp_path).append(events(160)), parse_definition(files)
+    for parent_version in (0, 1):
+        draft, found = scored(platform, files, parent_version=parent_version, has_window=bool(parent_version))
+        assert fault_of(draft, found, asked) == ""
+        assert found.metrics["candidate"], "something is measured"
+        assert bool(found.metrics["parent"]) == bool(parent_version)
+        platform.append(events(160, seed=2))
+    name, value = next(iter(draft.metrics["parent"].items()))
+    for side, false in (("parent", value + 0.01), ("candidate", draft.metrics["candidate"][name] + 0.01)):
+        stated = {**draft.metrics, side: {**draft.metrics[side], name: false}}
+        assert f"the round states {false:.6g} for {side} {name}" in fault_of(
+            replace(draft, metrics=stated), found, asked
+        )
+    assert "held-out events" in fault_of(replace(draft, events_held_out=5000), found, asked)
+    without = replace(found, metrics={**found.metrics, "candidate": {}})
+    assert f"for candidate {name}, and its export scored outside of its code gives no number" in fault_of(
+        replace(draft, metrics={**draft.metrics, "candidate": {name: value}}), without, asked
+    )
+    own = {**draft.metrics, "candidate": {**draft.metrics["candidate"], "made of its own": 1.0}}
+    assert fault_of(replace(draft, metrics=own), found, asked) == "", "nobody else can measure it"

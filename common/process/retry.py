@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.errors import Unavailable
+
 _DRAWS = random.SystemRandom()
 """Python's own generator belongs to the model that is built: a draw in between would give it other weights."""
 
@@ -57,10 +59,13 @@ class Retry:
         for_seconds: float,
         backoff: Backoff = Backoff(),
         *,
+        at_most_seconds: float = float("inf"),
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._for_seconds = for_seconds
+        """at_most_seconds: in all, whatever progress there is."""
+        self._for_seconds, self._at_most_seconds = for_seconds, at_most_seconds
+        self._ends_at = now() + at_most_seconds
         self._pauses = Pauses(backoff)
         self._now = now
         self._wait = wait
@@ -68,7 +73,7 @@ class Retry:
 
     def progressed(self) -> None:
         """Something was achieved: the next failure counts as the first."""
-        self._deadline = self._now() + self._for_seconds
+        self._deadline = min(self._now() + self._for_seconds, self._ends_at)
         self._pauses.begin_again()
 
     def remaining_seconds(self) -> float:
@@ -83,8 +88,11 @@ class Retry:
 
         Raises:
             The error given, when there would not be so much time left.
+            Unavailable: at_most_seconds are over.
         """
         seconds = self._pauses.next_seconds()
+        if self._now() + 2 * seconds >= self._ends_at:
+            raise Unavailable(f"{error}; given up {self._at_most_seconds:g} s after the first attempt") from error
         if self._now() + 2 * seconds >= self._deadline:
             raise error
         self._wait(seconds)

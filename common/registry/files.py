@@ -27,6 +27,8 @@ _CHUNK_BYTES = 1024 * 1024
 _WRITE_BYTES = 32 * 1024
 _PARALLEL_FILES = 4
 _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
+_MOST_TIMES = 100
+"""All attempts at a file take no longer than this many that come at the slowest rate."""
 Item = TypeVar("Item")
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class FileTransfer:
         return 0
 
     def _upload_file(self, path: Path, file: FileEntry) -> int:
-        retry = Retry(self._timeout_seconds)
+        retry = Retry(self._timeout_seconds, at_most_seconds=_MOST_TIMES * self._file_timeout(file.size_bytes))
         farthest = 0
         known: int | None = None
         from_start = restarted = False
@@ -213,7 +215,7 @@ class FileTransfer:
 
     def _fetch(self, aside: Path, file: FileEntry, pace: Pace) -> int:
         """Fills the file aside with verified, durable bytes; returns how many came."""
-        retry = Retry(self._timeout_seconds)
+        retry = Retry(self._timeout_seconds, at_most_seconds=_MOST_TIMES * self._file_timeout(file.size_bytes))
         hashed = hashlib.sha256()
         with aside.open("wb", buffering=0) as out:
 

@@ -26,10 +26,12 @@ def _retry(time: Time, for_seconds: float) -> Retry:
     return Retry(for_seconds, now=lambda: time.now, wait=time.wait)
 
 
-def _fail_until_it_ends(retry: Retry) -> Unavailable:
+def _fail_until_it_ends(retry: Retry, *, progresses: bool = False) -> Unavailable:
     for _ in range(1000):
         try:
             retry.wait_or_raise(AWAY)
+            if progresses:
+                retry.progressed()
         except Unavailable as error:
             return error
     raise AssertionError("the retry did not end")
@@ -74,6 +76,14 @@ def test_progress_begins_the_time_anew_with_short_waits() -> None:
     assert _fail_until_it_ends(retry) is AWAY
     assert time.waits[0] <= 0.05
     assert time.now > first_end + 3.0
+
+
+def test_progress_does_not_begin_the_time_of_all_attempts_anew() -> None:
+    time = Time()
+    retry = Retry(5.0, at_most_seconds=20.0, now=lambda: time.now, wait=time.wait)
+    error = _fail_until_it_ends(retry, progresses=True)
+    assert error.message == "the registry is away; given up 20 s after the first attempt"
+    assert 19.0 < time.now < 20.0
 
 
 def test_a_loop_waits_longer_each_time_and_shortly_after_a_success() -> None:

@@ -183,8 +183,9 @@ def _is_perfect(head: BuiltHead, found: _Labels, candidate: Mapping[str, float |
 
 def _alike(head: BuiltHead, found: _Labels) -> str:
     apart = float((found.top - found.bottom).max())
-    size = found.deviation if head.task == "regression" else 1.0
-    if found.answered < _ENOUGH or not found.count or not apart < _ALIKE * size:
+    if found.answered < _ENOUGH or not found.count:
+        return ""
+    if not apart < _ALIKE * (found.deviation if head.task == "regression" else 1.0):
         return ""
     return (
         f"the outputs of {head.name} differ by {apart:.2g} at most in {found.answered:,} held-out events, so that it "

@@ -174,7 +174,9 @@ def _parent(registry: RoundRegistry, plan: RoundPlan, directory: Path, like: Ext
     if not plan.parent_version:
         return None
     version = registry.get_version(plan.model, plan.parent_version)
-    if version.status is VersionStatus.ARCHIVED:
+    if version.status is VersionStatus.ARCHIVED or not any(
+        one.path.startswith("saved_model/") for one in version.files
+    ):
         return None
     if PUSHED in version.environment:
         return ExternalModel(fetched(registry, version.files, directory), like)

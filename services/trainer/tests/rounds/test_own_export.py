@@ -35,6 +35,7 @@ def scored(platform: Platform, files: dict[str, bytes], **planned: Any) -> tuple
     [
         definition(gate=_GATE, evaluation={"holdout_fraction": 0.25, "slices": ["word"]}),
         module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}),
+        definition(label="amount", estimator="wide_deep_regressor"),
         module_definition(_CLASSES) | {
             "model.yaml": module_definition(_CLASSES, label="kind")["model.yaml"].replace(b"binary", b"multiclass")
         },

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from common.registry.catalog import CANARY, PREDECESSOR, PRODUCTION, THINNED_TO, JsonMap, Model, Version
 from services.registry.catalog import Catalog
 
-_MOST_MODELS, _MOST_METRICS, _MOST_SLICES = 200, 20, 10
+_MOST_MODELS, _MOST_METRICS, _MOST_SLICES, _MOST_LIVE_SLICES = 200, 20, 10, 20
 _ALL = "all"
 Family = GaugeMetricFamily | CounterMetricFamily
 Sample = tuple[str, Sequence[str], float]
@@ -153,7 +153,8 @@ def _at_a_glance(model: JsonMap) -> Iterator[Sample]:
 
 
 def _of_track(track: JsonMap, whose: list[str]) -> Iterator[Sample]:
-    parts = [(_ALL, track), *((_name_of(one["where"]), one) for one in track.get("slices", ())[:_MOST_SLICES])]
+    slices = sorted(track.get("slices", ()), key=lambda one: -one["total"]["examples"])[:_MOST_LIVE_SLICES]
+    parts = [(_ALL, track), *((_name_of(one["where"]), one) for one in slices)]
     for part, told in parts:
         yield "model_live_examples", [*whose, part], told["total"]["examples"]
         for name, value in told["window"]["metrics"].items():

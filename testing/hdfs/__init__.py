@@ -23,17 +23,21 @@ _START_TIMEOUT_SECONDS = 240
 def hdfs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One a worker: its start takes 10 s of a core."""
     libraries, folder, port = jars_or_skip(_POM), tmp_path_factory.mktemp("hdfs"), free_port()
+    log_path = tmp_path_factory.mktemp("hdfs_log") / "log"
     command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*"]
     command += ["org.apache.hadoop.test.MiniDFSClusterManager", "-format", "-httpport", str(port)]
     command += ["-D", f"hdfs.minidfs.basedir={folder}", "-D", "dfs.permissions.enabled=false"]
-    with (folder / "log").open("wb") as log:
+    # Hadoop calls the system's own programs, such as bash and chmod.
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/bin:/bin"}
+    with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, preexec_fn=partial(die_with_parent, os.getpid())
-        )
+            command, cwd=folder, env=environment, stdout=log, stderr=log,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )  # fmt: skip
 
     def is_up() -> bool:
         """It names a data node, which so is there; nothing is written."""
-        assert process.poll() is None, (folder / "log").read_text(errors="replace")[-1000:]
+        assert process.poll() is None, log_path.read_text(errors="replace")[-1000:]
         try:
             return plain_http.put(f"http://127.0.0.1:{port}/webhdfs/v1/probe?op=CREATE").is_redirect
         except httpx.TransportError:

@@ -17,7 +17,10 @@ SCORED_OUTSIDE = "scored_outside"
 """Of a version's environment: the metrics that were measured outside, or `reason`: why none were."""
 _TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 0.03}
 """Relative and absolute, by what the definition has its layers compute in."""
+_FLIPPED, _MOST_ROOM = 2, 0.02
+"""Of calibration, whose bins have edges: examples that the last bit of an answer may move, and its most difference."""
 _SIDES = ("candidate", "parent")
+_WHERE, _COUNT, _JUDGING = " where ", "count of ", "examples that judge"
 
 
 class ScoreRequest:
@@ -61,18 +64,26 @@ def fault_of(draft: VersionDraft, found: Figures, definition: Definition) -> str
         return _sentence("held-out events", draft.events_held_out, found.held_out)
     measured = _judged_by(found.metrics, found.evaluation, by_interval=definition.gate.confidence is not None)
     stated = _judged_by(draft.metrics, draft.evaluation, by_interval=definition.gate.confidence is not None)
-    tolerance = _TOLERANCES[definition.training.mixed_precision]
+    least = _TOLERANCES[definition.training.mixed_precision]
     for path, value in measured.items():
-        told = stated.get(path)
-        if told is None or not math.isclose(told, value, rel_tol=tolerance, abs_tol=tolerance):
+        told, room = stated.get(path), _room(path, measured, held_out=found.held_out)
+        if told is None or not math.isclose(told, value, rel_tol=least, abs_tol=max(least, room)):
             return _sentence(path, told, value)
     ours = _measured_by_us(definition)
     for path in stated.keys() - measured.keys():
         side, _, name = path.partition(" ")
-        is_own = side in _SIDES and name.partition(" where ")[0] not in ours
+        is_own = side in _SIDES and name.partition(_WHERE)[0] not in ours
         if not is_own and not (side == "parent" and not found.metrics["parent"]):
             return _sentence(path, stated[path], None)
     return ""
+
+
+def _room(path: str, measured: Mapping[str, float], *, held_out: int) -> float:
+    name, _, where = path.partition(_WHERE)
+    if "calibration" not in name:
+        return 0.0
+    count = measured[f"{_COUNT}{where}"] if where else measured.get(_JUDGING, held_out)
+    return min(_MOST_ROOM, _FLIPPED / max(1.0, count))
 
 
 def _measured_by_us(definition: Definition) -> set[str]:
@@ -92,15 +103,15 @@ def _judged_by(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], *, by_
     found["number of slices"] = len(slices)
     for one in slices:
         where = str(one.get("where"))
-        found[f"count of {where}"] = float(one.get("count", 0))
+        found[f"{_COUNT}{where}"] = float(one.get("count", 0))
         for side in _SIDES:
-            found |= {f"{side} {name} where {where}": value for name, value in _numbers(one["metrics"].get(side, {}))}
+            found |= {f"{side} {name}{_WHERE}{where}": value for name, value in _numbers(one["metrics"].get(side, {}))}
         if by_interval:
-            found |= {f"interval {name} where {where}": value for name, value in _numbers(one.get("intervals", {}))}
+            found |= {f"interval {name}{_WHERE}{where}": value for name, value in _numbers(one.get("intervals", {}))}
     if by_interval:
         found |= {f"interval {name}": value for name, value in _numbers(evaluation.get("intervals", {}))}
     examples = evaluation.get("window", {}).get("examples")
-    return found | ({} if examples is None else {"examples that judge": float(examples)})
+    return found | ({} if examples is None else {_JUDGING: float(examples)})
 
 
 def _numbers(tree: Any, place: str = "") -> Iterator[tuple[str, float]]:

@@ -15,6 +15,7 @@ from common.errors import InvalidInput
 from common.eventlog.base import EventLog
 from common.registry.catalog import PUSHED, FileEntry, RoundPlan, Version, VersionStatus
 from common.schema import Schema
+from protos.example_pb2 import SequenceExample
 from services.trainer.data.dataset import Block
 from services.trainer.export.saved_model import EXAMPLES_SIGNATURE
 from services.trainer.families.external_model import OUTPUT_NAMES, ExternalModel
@@ -36,7 +37,7 @@ from services.trainer.rounds.measuring import measure
 from services.trainer.rounds.outside import RoundRegistry
 
 _EXAMPLES = "examples"
-_COLUMN = "\0examples"
+EXAMPLES_COLUMN = "\0examples"
 """No feature has this name."""
 
 
@@ -49,7 +50,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     """
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     definition, schema = _defined(registry, plan)
-    data = data_of(assignment, RoundInputs(definition, schema, None, None), log, kind=_HeldOut)
+    data = data_of(assignment, RoundInputs(definition, schema, None, None), log, kind=HeldOutEvents)
     candidate = _own(registry, assignment.candidate, work_dir / "candidate", definition, schema)
     measured = measure(
         candidate,
@@ -66,26 +67,34 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     return Figures(plan.parent_version, gate, metrics, finite(measured.evaluation), measured.held_out_count)
 
 
-class _HeldOut(RoundData):
+class HeldOutEvents(RoundData):
     """What the range holds out. Beside the raw features stand the serialized examples, which an export is asked."""
 
     def _parse(self, index: int, block: Block, begin: Mapping[int, int] | None = None) -> ParsedBlock:
         parsed = super()._parse(index, block, begin)
-        raw = {**parsed.raw, _COLUMN: tf.constant(parsed.examples, tf.string)}
+        rows = np.arange(len(parsed.examples)) if index == EARLIER else np.flatnonzero(parsed.held_out)
+        asked = tf.constant([self._without_answer(parsed.examples[row]) for row in rows.tolist()], tf.string)
         if index == EARLIER:
-            return replace(parsed, raw=raw)
-        rows = np.flatnonzero(parsed.held_out)
+            return replace(parsed, raw={**parsed.raw, EXAMPLES_COLUMN: asked})
         return replace(
             parsed,
             index=index + 1,  # the round has looked at all labels of its first block, and these are a part of them
             examples=[parsed.examples[row] for row in rows.tolist()],
-            raw={name: tf.gather(column, rows) for name, column in raw.items()},
+            raw={name: tf.gather(column, rows) for name, column in parsed.raw.items()} | {EXAMPLES_COLUMN: asked},
             held_out=parsed.held_out[rows],
             calibrating=parsed.calibrating[rows],
             absent={},
             crcs=parsed.crcs[rows],
             equal=parsed.equal[rows],
         )
+
+    def _without_answer(self, example: bytes) -> bytes:
+        """Without labels and weight, which an export could read in place of the features."""
+        found = SequenceExample.FromString(example)  # an Example has its features in the same field
+        for name in (*(label.name for label in self.schema.labels), self.schema.weight or ""):
+            found.context.feature.pop(name, None)
+            found.feature_lists.feature_list.pop(name, None)
+        return found.SerializeToString(deterministic=True)
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class _OwnExport(ExternalModel):
 
     def transformed(self, raw: Raw) -> Transformed:
         refused = self._transform(raw).refused if self._transform else {}
-        return Transformed({_EXAMPLES: raw[_COLUMN]}, refused, {})
+        return Transformed({_EXAMPLES: raw[EXAMPLES_COLUMN]}, refused, {})
 
     def scorer(self) -> ScoreFunction:
         return self._answers

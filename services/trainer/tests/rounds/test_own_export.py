@@ -8,11 +8,14 @@ import pytest
 
 from common.definition.model import parse_definition
 from common.registry.catalog import VersionDraft
+from common.schema import Schema
+from protos.example_pb2 import Example
 from services.trainer.control.stated_metrics import fault_of
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
-from services.trainer.rounds.own_export import figures_of
+from services.trainer.rounds.inputs import RoundInputs, data_of
+from services.trainer.rounds.own_export import EXAMPLES_COLUMN, HeldOutEvents, figures_of
 from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events
 
 _CLASSES = MODULE.replace("Dense(1)", "Dense(3)")
 _GATE = {"metric": "auc", "confidence": 0.9, "on_not_enough_evidence": "promote"}
@@ -55,6 +58,10 @@ def test_the_metrics_of_an_honest_round_are_those_of_its_export(tmp_path: Path, 
         assert f"the round states {false:.6g} for {side} {name}" in fault_of(
             replace(draft, metrics=stated), found, asked
         )
+    for name, less in draft.metrics["candidate"].items():
+        stated = {**draft.metrics, "candidate": {**draft.metrics["candidate"], name: less + 0.019}}
+        has_room = name == "calibration"  # the bins have edges, and these are few examples
+        assert (fault_of(replace(draft, metrics=stated), found, asked) == "") == has_room
     assert "held-out events" in fault_of(replace(draft, events_held_out=5000), found, asked)
     without = replace(found, metrics={**found.metrics, "candidate": {}})
     assert f"for candidate {name}, and its export scored outside of its code gives no number" in fault_of(
@@ -62,3 +69,14 @@ def test_the_metrics_of_an_honest_round_are_those_of_its_export(tmp_path: Path, 
     )
     own = {**draft.metrics, "candidate": {**draft.metrics["candidate"], "made of its own": 1.0}}
     assert fault_of(replace(draft, metrics=own), found, asked) == "", "nobody else can measure it"
+
+
+def test_an_export_is_asked_without_the_labels_that_it_could_read(tmp_path: Path) -> None:
+    platform, files = Platform(tmp_path).append(events(160)), definition()
+    inputs = RoundInputs(parse_definition(files), Schema.from_mapping(SCHEMA), None, None)
+    data = data_of(platform.assignment(platform.lease(files)), inputs, platform.log, kind=HeldOutEvents)
+    blocks = [*data.parsed(), data.earlier(events(3))]
+    asked = [Example.FromString(one) for block in blocks for one in block.raw[EXAMPLES_COLUMN].numpy()]
+    assert len(asked) > 3
+    labels = {label.name for label in inputs.schema.labels}
+    assert all(labels.isdisjoint(one.features.feature) and "x" in one.features.feature for one in asked)

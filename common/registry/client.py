@@ -3,16 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from common.errors import Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
-from common.process.rpc import Authorization, RenewedChannel, end_stream, errors_from_status, open_channel
+from common.process.rpc import Authorization, RenewedChannel, errors_from_status, open_channel
 from common.process.tls import Tls
 from common.registry import team_wire, wire
 from common.registry.catalog import (
@@ -71,21 +70,16 @@ class RegistryClient:
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._connect = partial(open_channel, address, traceparent=traceparent, authorization=authorization, tls=tls)
-        self._tls = tls
-        self._channel = RenewedChannel(self._connect, tls)
+        self._channel = RenewedChannel(
+            lambda: open_channel(address, traceparent=traceparent, authorization=authorization, tls=tls), tls
+        )
         self._stub = self._channel.stub(registry_pb2_grpc.RegistryServiceStub)
-        self._lock = threading.Lock()
-        self._watches: set[RenewedChannel] = set()
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         """Ends the connection; calls that are running raise Unavailable."""
-        with self._lock:
-            self._closed = True
-            channels = [self._channel, *self._watches]
-        for channel in channels:
-            channel.close()
+        self._closed = True
+        self._channel.close()
 
     # streams and models
 
@@ -389,30 +383,14 @@ class RegistryClient:
         Raises:
             Overloaded: the registry has as many watchers as it takes.
         """
-        with self._errors("the watch of the registry"), self._quiet_channel() as (channel, stub):
-            changes = stub.Watch(pb.WatchRequest(since_revision=since_revision))
+        with self._errors("the watch of the registry"):
+            changes = self._stub.Watch(pb.WatchRequest(since_revision=since_revision))
             try:
-                while (message := _next_within(changes, channel.close, _SILENCE_SECONDS)) is not None:
+                while (message := _next_within(changes, changes.cancel, _SILENCE_SECONDS)) is not None:
                     yield wire.change_from_wire(message)
             finally:
-                end_stream(channel, changes)
+                changes.cancel()
         raise Unavailable(f"the registry at {self._address} ended the watch")
-
-    @contextmanager
-    def _quiet_channel(self) -> Iterator[tuple[RenewedChannel, Any]]:
-        """With its stub; for one watch."""
-        with self._lock:
-            if self._closed:
-                raise Unavailable(f"the connection to the registry at {self._address} is closed")
-            channel = RenewedChannel(partial(self._connect, is_quiet=True), self._tls)
-            stub = channel.stub(registry_pb2_grpc.RegistryServiceStub)
-            self._watches.add(channel)
-        try:
-            yield channel, stub
-        finally:
-            channel.close()
-            with self._lock:
-                self._watches.discard(channel)
 
     def _call(self, method: Callable[..., Answer], request: Message) -> Answer:
         retry = Retry(self._timeout_seconds)
@@ -437,9 +415,9 @@ class RegistryClient:
             raise Unavailable(f"the connection to the registry at {self._address} is closed") from error
 
 
-def _next_within(changes: Iterator[pb.Change], end: Callable[[], object], seconds: float) -> pb.Change | None:
-    """The next message; None at the end of the stream. The call is ended when nothing comes in time."""
-    timer = threading.Timer(seconds, end)
+def _next_within(changes: Iterator[pb.Change], cancel: Callable[[], object], seconds: float) -> pb.Change | None:
+    """The next message; None at the end of the stream. The call is cancelled when nothing comes in time."""
+    timer = threading.Timer(seconds, cancel)
     timer.daemon = True
     timer.start()
     try:

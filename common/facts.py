@@ -1,4 +1,4 @@
-"""Facts of records and status, most of which a given object has not."""
+"""Facts of records and status, where an object has some of those that there may be."""
 
 from typing import Any
 

@@ -393,6 +393,16 @@ def test_what_is_refused_reads_the_same_whether_or_not_it_is_there(world: World)
         assert len(told) == 1, path
 
 
+def test_nobody_acts_in_another_name(world: World) -> None:
+    body = json.dumps({"by": "somebody-else", "reason": "an attack"}).encode()
+    for change in ("pin", "unpin"):
+        status, text, _ = world.ask("registry", "POST", f"/v1/models/{MODEL}:{change}", world.bearer("operator"), body)
+        assert status == 200, text
+    _, text, _ = world.ask("registry", "GET", "/v1/history", world.bearer("viewer"))
+    entries = [entry for entry in json.loads(text)["entries"] if entry["reason"] == "an attack"]
+    assert [entry["by"] for entry in entries] == ["operator", "operator"]
+
+
 def _log_in(world: World, who: str) -> tuple[str, str]:
     """The browser's cookies, and the token of its forms."""
     _, page, headers = world.ask("registry", "GET", "/login", _HTML)
@@ -402,6 +412,36 @@ def _log_in(world: World, who: str) -> tuple[str, str]:
     status, _, headers = world.ask("registry", "POST", "/login", {**_FORM, "Cookie": session}, fields.encode())
     assert (status, headers["location"]) == (303, "/")
     return f"{session}; {headers['set-cookie'].partition(';')[0]}", form
+
+
+def test_forms_and_cookies_of_others_change_nothing(world: World) -> None:
+    cookies, form = _log_in(world, "operator")
+    path = f"/models/{MODEL}/do/pause"
+    fields = urlencode({"token": form, "from": "1", "reason": "an attack"}).encode()
+    own = {**_FORM, "Cookie": cookies}
+    foreign: tuple[tuple[Mapping[str, str], bytes], ...] = (
+        ({**own, "Origin": "http://evil.example"}, fields), ({**own, "Origin": "null"}, fields),
+        ({**own, "Sec-Fetch-Site": "cross-site"}, fields), (own, fields.replace(form.encode(), b"0" * len(form))),
+        ({**_FORM, "Cookie": cookies.partition(";")[0]}, fields),
+        ({**_FORM, "Cookie": f"{cookies[:-4]}0000"}, fields),
+    )  # fmt: skip
+    for headers, body in foreign:
+        assert world.ask("registry", "POST", path, headers, body)[0] in (401, 403, 409)
+    api = f"/v1/models/{MODEL}:pause"
+    assert world.ask("registry", "POST", api, {"Cookie": cookies}, _BY)[0] == 401
+    with world.launcher.client() as client:
+        assert not client.model(MODEL).paused
+    assert world.ask("registry", "POST", path, own, fields)[0] == 303, "its own form does"
+    assert world.ask("registry", "POST", f"/v1/models/{MODEL}:resume", world.bearer("operator"), _BY)[0] == 200
+
+
+def test_a_viewers_session_sees_no_button_and_submits_no_form(world: World) -> None:
+    cookies, form = _log_in(world, "viewer")
+    _, page, _ = world.ask("registry", "GET", f"/models/{MODEL}", {**_HTML, "Cookie": cookies})
+    assert b"/do/" not in page
+    fields = urlencode({"token": form, "from": "1", "reason": ""}).encode()
+    path = f"/models/{MODEL}/do/rollback"
+    assert world.ask("registry", "POST", path, {**_FORM, "Cookie": cookies}, fields)[0] == 403
 
 
 def test_one_principals_connections_take_its_own_place_and_no_others(world: World) -> None:

@@ -87,7 +87,7 @@ def _unpacked(patch: bytes, size_bytes: int) -> tuple[NDArray[np.int64], NDArray
         raise DataLoss(f"a patch of {count} blocks unpacks to {len(content)} bytes")
     places = np.cumsum(np.frombuffer(content, "<u4", count, 8).astype(np.int64))
     blocks = np.frombuffer(content, np.uint8, offset=8 + 4 * count).reshape(count, _BLOCK_BYTES)
-    if count and (len(places) == 0 or int(places[-1]) * _BLOCK_BYTES >= size_bytes):
+    if count and int(places[-1]) * _BLOCK_BYTES >= size_bytes:
         raise DataLoss(f"a patch has blocks behind the {size_bytes} bytes of its file")
     return places, blocks
 

@@ -132,7 +132,8 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         },
     )
     if settings.pack_after_seconds:
-        threading.Thread(target=_pack, args=(catalog, stop, settings.pack_after_seconds), daemon=True).start()
+        given = (catalog, stop, settings.pack_after_seconds)
+        threading.Thread(target=_pack, args=given, name="pack", daemon=True).start()
     while not stop.wait(settings.collect_every_seconds):
         _collect(catalog)
     logger.info("stopping")

@@ -1,18 +1,21 @@
 """What only Kafka can do to us: be away, come back, and refuse."""
 
 import random
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.open import brokers_of, open_event_log
 from common.eventlog.tests.records import examples_of, read_all, record
 from testing.kafka import SharedKafka
+from testing.waiting import wait_until
 
 _TOPIC = "examples.test"
+_TIMEOUT_SECONDS = 60.0
 pytestmark = pytest.mark.kafka
 
 
@@ -25,6 +28,43 @@ def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address:
     assert log.brokers() == brokers_of(f"kafka:{kafka_address}") == [kafka_address]
     log.close()
     assert random.getstate() == before
+
+
+@pytest.mark.slow
+def test_appends_outlive_a_killed_broker_and_land_once(kafka: SharedKafka) -> None:
+    log, topic = KafkaLog([kafka.address]), f"examples.{time.time_ns()}"
+    log.create_topic(topic, partition_count=1)
+    log.append(topic, 0, [record(b"before")])
+    acknowledged: list[bytes] = []
+    refused: list[HeadraceError] = []
+    stop = threading.Event()
+
+    def append() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            example = b"%d" % number
+            try:
+                log.append(topic, 0, [record(example)])
+            except HeadraceError as error:
+                refused.append(error)
+            else:
+                acknowledged.append(example)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    wait_until(lambda: len(acknowledged) > 20)
+    kafka.kill()
+    kafka.start()
+    after_restart = len(acknowledged)
+    wait_until(lambda: len(acknowledged) > after_restart + 20)
+    stop.set()
+    thread.join(_TIMEOUT_SECONDS)
+    found = examples_of(read_all(log, topic))
+    assert set(acknowledged) <= set(found)
+    assert len(found) == len(set(found))
+    assert all(isinstance(error, Unavailable) for error in refused)
+    log.close()
 
 
 @pytest.mark.slow

@@ -48,13 +48,13 @@ class InFolder:
         """keeps_patches: of files to come; those that are here are read either way."""
         self._directory, self._bases, self._keeps_patches = directory, directory / "bases", keeps_patches
         self._changing, self._unpacking = threading.RLock(), threading.Lock()
-        self._base_of: dict[str, str] = {}
-        """By the digest of what is made of it, for each patch."""
+        self._heads: dict[str, _Head] = {}
+        """Of each patch, by the digest of the file that it makes."""
         self._made_of: defaultdict[str, set[str]] = defaultdict(set)
         for folder in (directory / "blobs").glob("??"), [self._bases]:
             for path in (patch for one in folder for patch in one.glob(f"*{_PATCH}")):
-                with suppress(DataLoss):  # whoever reads the file hears of it
-                    self._note(path.stem, _head_of(path)["base"])
+                with suppress(DataLoss):  # a reader of the file hears of it
+                    self._note(path.stem, _head_of(path))
         for path in self._bases.glob("*"):  # left by a crash
             if not self._made_of.get(path.stem):
                 path.unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class InFolder:
 
     def open(self, digest: str) -> BinaryIO:
         path = path_of(self._directory, digest)
-        if digest in self._base_of:
+        if digest in self._heads:
             with suppress(FileNotFoundError):
                 os.utime(path)
         with suppress(FileNotFoundError):
@@ -95,19 +95,20 @@ class InFolder:
     def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
         with self._changing:
             below = self._below(base)
-            is_known = digest in self._base_of or any(path.exists() for path in self._removed(digest))
+            is_known = digest in self._heads or any(path.exists() for path in self._removed(digest))
             is_no_base = len(below) > _MOST_PATCHES or digest in below or not self._is_whole(below[-1])
             if not self._keeps_patches or is_known or is_no_base:
                 return
-            head = json.dumps({"base": base, "bytes": size_bytes}).encode()
-            write_whole(path_of(self._directory, digest).with_suffix(_PATCH), head + b"\n" + patch)
-            self._note(digest, base)
+            head: _Head = {"base": base, "bytes": size_bytes}
+            content = json.dumps(head).encode() + b"\n" + patch
+            write_whole(path_of(self._directory, digest).with_suffix(_PATCH), content)
+            self._note(digest, head)
 
     def pack(self, *, unused_since: float) -> int:
         """Leaves of files that were not read since (epoch seconds) the patch alone, where one stands beside them and
         others are made of them; returns the bytes that this freed."""
         freed = 0
-        for digest in [digest for digest in tuple(self._base_of) if self._made_of.get(digest)]:
+        for digest in [digest for digest in tuple(self._heads) if self._made_of.get(digest)]:
             with self._changing, suppress(FileNotFoundError):
                 path = path_of(self._directory, digest)
                 status = path.stat()
@@ -121,12 +122,10 @@ class InFolder:
     def packed(self) -> tuple[int, int]:
         """(files of which only the patch is here, bytes that this saves)."""
         count = saved = 0
-        for digest in tuple(self._base_of):
+        for digest, head in tuple(self._heads.items()):
             path = path_of(self._directory, digest)
-            with suppress(FileNotFoundError):
-                patch = path.with_suffix(_PATCH)
-                if not path.exists():
-                    count, saved = count + 1, saved + _head_of(patch)["bytes"] - patch.stat().st_size
+            if not path.exists() and (patch_bytes := _size(path.with_suffix(_PATCH))):
+                count, saved = count + 1, saved + head["bytes"] - patch_bytes
         return count, saved
 
     def remove(self, digest: str) -> int:
@@ -173,7 +172,7 @@ class InFolder:
 
     def _compact(self) -> None:
         """One file at most: made whole, it needs nothing that was removed."""
-        for digest in tuple(self._base_of):
+        for digest in tuple(self._heads):
             with self._changing:
                 below = self._below(digest)[1:]
                 removed = [one for one in below if any(path.exists() for path in self._removed(one))]
@@ -188,22 +187,23 @@ class InFolder:
     def _below(self, digest: str) -> list[str]:
         """The file, what it is made of, and so on to a file that has no patch."""
         found = [digest]
-        while (base := self._base_of.get(found[-1])) is not None:
-            found.append(base)
+        while head := self._heads.get(found[-1]):
+            found.append(head["base"])
         return found
 
     def _is_whole(self, digest: str) -> bool:
         return _found(self._directory, digest, "") is not None
 
-    def _note(self, digest: str, base: str) -> None:
-        self._base_of[digest] = base
-        self._made_of[base].add(digest)
+    def _note(self, digest: str, head: "_Head") -> None:
+        self._heads[digest] = head
+        self._made_of[head["base"]].add(digest)
 
     def _forget(self, digest: str) -> None:
         """It is not made of its base any more; a removed base of which nothing is made goes."""
-        base = self._base_of.pop(digest, None)
-        if base is None:
+        head = self._heads.pop(digest, None)
+        if head is None:
             return
+        base = head["base"]
         self._made_of[base].discard(digest)
         if not self._made_of[base]:
             del self._made_of[base]
@@ -223,20 +223,20 @@ def assemble(directory: Path, digest: str, target: Path) -> None:
     Raises:
         FileNotFoundError: it is not here. DataLoss: it is damaged, or what it is made of is missing.
     """
-    patches, at = list[Path](), digest
+    patches, at = list[tuple[Path, _Head]](), digest
     while (whole := _found(directory, at, "")) is None:
         patch = _found(directory, at, _PATCH)
         if patch is None and not patches:
             raise FileNotFoundError(digest)
         if patch is None or len(patches) > _MOST_PATCHES:
             raise DataLoss(f"file {digest} is made of {at}, which is missing")
-        patches.append(patch)
-        at = _head_of(patch)["base"]
+        patches.append((patch, _head_of(patch)))
+        at = patches[-1][1]["base"]
     shutil.copyfile(whole, target)
     with target.open("r+b") as file:
-        for patch in reversed(patches):
+        for patch, head in reversed(patches):
             try:
-                apply(file, patch.read_bytes().partition(b"\n")[2], _head_of(patch)["bytes"])
+                apply(file, patch.read_bytes().partition(b"\n")[2], head["bytes"])
             except DataLoss as error:
                 raise DataLoss(f"file {digest} is damaged: {error.message}") from error
         file.seek(0)

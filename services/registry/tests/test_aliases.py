@@ -94,6 +94,13 @@ def test_a_move_by_hand_is_undone_like_any_other(catalog: Catalog) -> None:
     assert catalog.rollback("m", by="ada", reason="trial over").aliases["production"] == 3
 
 
+def test_a_model_without_a_version_cannot_be_rolled_back(catalog: Catalog) -> None:
+    with pytest.raises(Conflict, match="no version of m to roll back to"):
+        catalog.rollback("m", by="ada", reason="")
+    with pytest.raises(NotFound):
+        catalog.rollback("nobody", by="ada", reason="")
+
+
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=20))
 def test_repeated_rollbacks_walk_the_history_backwards_to_its_beginning(versions: list[int]) -> None:
     moved = [version for index, version in enumerate(versions) if index == 0 or version != versions[index - 1]]

@@ -13,7 +13,7 @@ from common.registry.catalog import FileEntry
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES
-from services.registry.tests.building import SCHEMA, definition, publish, store
+from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
 from services.registry.tests.seeing import browsing
 from testing import plain_http
 from testing.registry_server import RegistryServer
@@ -94,6 +94,15 @@ def test_a_damaged_file_never_arrives_whole(registry: RegistryServer) -> None:
     (registry.data_dir / "blobs" / digest[:2] / digest).write_bytes(b"y" + content[1:])
     with pytest.raises(httpx.RemoteProtocolError):
         plain_http.get(f"{registry.url}/v1/files/{digest}", timeout=60)
+
+
+def test_garbage_is_collected_on_request(http: httpx.Client) -> None:
+    assert http.post("/v1/gc").json() == {
+        "archived_versions": [],
+        "removed_files": 0,
+        "removed_uploads": 0,
+        "freed_bytes": 0,
+    }
 
 
 JSON = {"content-type": "application/json"}
@@ -190,6 +199,59 @@ def test_operators_see_health_and_counts(registry: RegistryServer) -> None:
     assert "headrace_registry_watchers 0.0" in metrics
     paths = plain_http.get(f"{registry.url}/openapi.json", timeout=60).json()["paths"]
     assert "/v1/models/{model}:rollback" in paths
+
+
+def test_rounds_are_counted_by_state(catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog, auc=0.1)
+    catalog.plan_round(next_plan(catalog))
+    lease(catalog)
+    assert catalog.counts() == {
+        ("rounds", "done"): 2,
+        ("rounds", "running"): 1,
+        ("versions", "accepted"): 1,
+        ("versions", "rejected"): 1,
+    }
+
+
+def test_a_models_life_from_the_door(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    ada = {"by": "ada", "reason": "audit"}
+    assert http.post("/v1/models/m:pause", json=ada).json()["paused"] == "ada: audit"
+    assert http.post("/v1/models/m:resume", json=ada).json()["paused"] == ""
+    assert http.post("/v1/models/m:pin", json={**ada, "version": 2}).json()["pinned_version"] == 2
+    assert http.post("/v1/models/m:unpin", json=ada).json()["pinned_version"] == 0
+    planned = catalog.plan_round(next_plan(catalog)).round_id
+    assert http.get(f"/v1/models/m/rounds/{planned}").json()["state"] == "planned"
+    assert http.post("/v1/models/m:archive", json=ada).status_code == 409
+    failed = http.post(f"/v1/models/m/rounds/{planned}:fail", json=ada).json()
+    assert (failed["state"], failed["failure"]["message"]) == ("failed", "failed by ada: audit")
+    compared = http.get("/v1/models/m/diff", params={"from": 1, "to": 2}).json()
+    assert compared["relation"] == "2 descends from 1"
+    assert http.post("/v1/models/m:archive", json=ada).json()["archived"] is True
+    assert http.delete("/v1/models/m", params=ada).json() == {"deleted": "m"}
+    assert http.post("/v1/streams/s:archive", json=ada).json()["archived"] is True
+    assert http.delete("/v1/streams/s", params=ada).json() == {"deleted": "s"}
+    entries = http.get("/v1/history", params={"by": "ada"}).json()["entries"]
+    wanted = {"pause", "resume", "pin", "unpin", "fail_round", "archive", "delete"}
+    assert {entry["action"] for entry in entries} == wanted
+
+
+def test_apply_is_both_or_neither(http: httpx.Client) -> None:
+    files = {path: base64.b64encode(content).decode() for path, content in definition("m2", "s2").items()}
+    body = {"stream": {"name": "s2", "schema": SCHEMA}, "model": {"name": "m2", "files": files}, "by": "ada"}
+    tried = http.post("/v1/apply", json={**body, "dry_run": True}).json()
+    assert (tried["stream_change"], tried["model_change"], http.get("/v1/streams/s2").status_code) == (
+        "created",
+        "created",
+        404,
+    )
+    refused = http.post("/v1/apply", json={**body, "model": {"name": "other", "files": files}})
+    assert (refused.status_code, http.get("/v1/streams/s2").status_code) == (400, 404)
+    applied = http.post("/v1/apply", json=body).json()
+    assert applied["model"]["stream"] == applied["stream"]["name"] == "s2"
+    assert http.post("/v1/apply", json=body).json()["model_change"] == "unchanged"
 
 
 def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Catalog) -> None:

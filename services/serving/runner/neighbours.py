@@ -21,7 +21,7 @@ from services.serving.batching.input_contract import InputContract
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.runner.places import Parked, SharedSession
-from services.serving.runner.states import Held, held_of
+from services.serving.runner.states import Held, copy_of, held_of
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Neighbours:
                 scheduling.return_to_normal(self.priority)  # threads that TensorFlow has started meanwhile
 
     def _taken(self, spec: RunnerSpec, directory: Path) -> Held:
-        spare = self._spare = self._spare or self._copy()
+        spare = self._spare = self._spare or copy_of(self.origin)
         spare.take(directory)
         held = held_of(spare, version=spec.version, directory=directory, options=spec.options, contract=self.contract)
         values = spare.values()
@@ -94,17 +94,11 @@ class Neighbours:
             self._spare = None
             return held
         if self._shared is None:
-            shared = self._copy()
+            shared = copy_of(self.origin)
             shared.take(directory)
             self._shared = SharedSession(shared)
         held.place.move(Parked(self._shared, values, spare))
         return held
-
-    def _copy(self) -> TakesStates:
-        assert isinstance(self.origin, TakesStates)
-        made = self.origin.beside()
-        made.signatures = self.origin.signatures
-        return made
 
     def _live(self, spec: RunnerSpec, channel: JsonChannel) -> None:
         try:

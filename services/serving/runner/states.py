@@ -185,14 +185,11 @@ class States:
         return model if is_free else None
 
     def _copy_of_program(self) -> TakesStates:
-        assert isinstance(self._origin, TakesStates)
         try:
             with scheduling.stepped_back(self._priority):
-                made = self._origin.beside()
+                return copy_of(self._origin)
         finally:
             scheduling.return_to_normal(self._priority)  # threads that TensorFlow has started meanwhile
-        made.signatures = self._origin.signatures
-        return made
 
     def _drop(self, version: int) -> None:
         """Its copy becomes a spare one; the one that there is no room for gives its memory back."""
@@ -232,6 +229,14 @@ class States:
             return None
         shared, self._shared = self._shared, None
         return shared.model
+
+
+def copy_of(origin: LoadedModel) -> TakesStates:
+    """Another session over a program that takes states, without values yet."""
+    assert isinstance(origin, TakesStates)
+    made = origin.beside()
+    made.signatures = origin.signatures
+    return made
 
 
 def _is_small(held: Held) -> bool:

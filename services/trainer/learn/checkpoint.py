@@ -32,7 +32,7 @@ from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.learn import weights_files
-from services.trainer.learn.partitions import WholeTable, whole_tables
+from services.trainer.learn.partitions import whole_tables
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
@@ -99,13 +99,7 @@ def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Vari
 def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.generic]]:
     """All values, sorted by path; read-only. A variable that is updated later gets other memory: TensorFlow updates in
     place only what nothing else refers to."""
-    return {path: _array_of(one) for path, one in sorted(whole_tables(variables).items())}
-
-
-def _array_of(variable: Any) -> NDArray[np.generic]:
-    """Without a copy; of a table in parts with them joined."""
-    value = variable.value
-    return value.numpy() if isinstance(value, WholeTable) else np.asarray(tf.convert_to_tensor(value))
+    return {path: np.asarray(one.value.read_value()) for path, one in sorted(whole_tables(variables).items())}
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
@@ -189,7 +183,7 @@ def _carried(
         return stored
     if new.shape != tuple(variable.shape):
         raise InvalidInput(f"variable {path} has shape {tuple(variable.shape)}, its rows are known as {new.shape}")
-    fresh = np.asarray(variable.value.numpy())
+    fresh = np.asarray(variable.value.read_value())
     return identity.move(fresh, stored.astype(fresh.dtype), old, new, is_slot=path.startswith("optimizer/"))
 
 

@@ -28,7 +28,7 @@ class WholeTable:
     def value(self) -> "WholeTable":
         return self
 
-    def numpy(self) -> NDArray[Any]:
+    def read_value(self) -> NDArray[Any]:
         return joined_rows([np.asarray(part.value.numpy()) for part in self._parts])
 
     def assign(self, value: Any) -> None:

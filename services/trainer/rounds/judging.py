@@ -9,13 +9,14 @@ from typing import Any
 
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
-from common.registry.catalog import PUSHED, FileEntry
+from common.registry.catalog import PUSHED, FileEntry, RoundPlan
 from services.trainer.families.external_model import ExternalModel
 from services.trainer.families.port import Answering
 from services.trainer.features.scales import Scales
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
 from services.trainer.rounds import window
+from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, version_of
 from services.trainer.rounds.measuring import measure
@@ -36,9 +37,19 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()
     candidate = ExternalModel(fetched(registry, assignment.candidate, work_dir / "candidate"), last)
     data = data_of(assignment, inputs, log)
+    figures = compared(plan, candidate, _live(assignment, registry, last), data, log, against=assignment.against)
+    if not figures.held_out:
+        raise InvalidInput(f"no event of {plan.model}'s last round is held out, so there is nothing to judge by")
+    return figures
+
+
+def compared(
+    plan: RoundPlan, candidate: Answering, parent: Answering | None, data: RoundData, log: EventLog, *, against: int
+) -> Figures:
+    """Both on what the plan's round holds out, as the round itself measures them. against: the parent's number."""
     measured = measure(
         candidate,
-        _live(assignment, registry, last),
+        parent,
         data,
         FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}, scales=Scales({}, {}, {})),
         set_aside={},
@@ -46,11 +57,9 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
         check_stop=lambda: None,
         window=window.Window.of(plan, data, log, window.Kept()),
     )
-    if not measured.held_out_count:
-        raise InvalidInput(f"no event of {plan.model}'s last round is held out, so there is nothing to judge by")
     metrics = {side: finite(measured.metrics[side]) for side in ("candidate", "parent")}
-    gate = inputs.definition.gate.to_mapping()
-    return Figures(assignment.against, gate, metrics, finite(measured.evaluation), measured.held_out_count)
+    gate = data.definition.gate.to_mapping()
+    return Figures(against, gate, metrics, finite(measured.evaluation), measured.held_out_count)
 
 
 def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering) -> Answering:

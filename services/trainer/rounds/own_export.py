@@ -23,17 +23,13 @@ from services.trainer.families.heads import BuiltHead, built_heads
 from services.trainer.families.port import Answering, Columns, Outputs, ScoreFunction
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import Raw
-from services.trainer.features.scales import Scales
 from services.trainer.features.transform import Transform, Transformed
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
-from services.trainer.rounds import window
 from services.trainer.rounds.blocks import EARLIER, ParsedBlock, RoundData
-from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of
-from services.trainer.rounds.judging import fetched, finite
-from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.judging import compared, fetched
 from services.trainer.rounds.outside import RoundRegistry
 
 _EXAMPLES = "examples"
@@ -52,19 +48,8 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     definition, schema = _defined(registry, plan)
     data = data_of(assignment, RoundInputs(definition, schema, None, None), log, kind=HeldOutEvents)
     candidate = _own(registry, assignment.candidate, work_dir / "candidate", definition, schema)
-    measured = measure(
-        candidate,
-        _parent(registry, plan, work_dir / "parent", candidate),
-        data,
-        FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}, scales=Scales({}, {}, {})),
-        set_aside={},
-        left_out=None,
-        check_stop=lambda: None,
-        window=window.Window.of(plan, data, log, window.Kept()),
-    )
-    metrics = {side: finite(measured.metrics[side]) for side in ("candidate", "parent")}
-    gate = definition.gate.to_mapping()
-    return Figures(plan.parent_version, gate, metrics, finite(measured.evaluation), measured.held_out_count)
+    parent = _parent(registry, plan, work_dir / "parent", candidate)
+    return compared(plan, candidate, parent, data, log, against=plan.parent_version)
 
 
 class HeldOutEvents(RoundData):

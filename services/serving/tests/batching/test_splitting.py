@@ -117,6 +117,13 @@ def test_a_request_that_shares_its_batches_with_bad_ones_is_answered_all_the_sam
     assert values_of(replies[1:]) == [[[4], [6], [8]], [[10]]]
 
 
+def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
+    model = RecordingModel()
+    replies, _ = answers_of(model, requests_of(rows(1, 1, 1), rows(2, 4), signature="mean"), max_batch_size=4)
+    assert values_of(replies) == [1.0, 3.0]
+    assert [len(call) for call in model.calls] == [4, 3, 2]
+
+
 @each_row("count", [2, 6])
 def test_parts_that_cannot_be_put_together_are_run_again_as_they_came(count: int) -> None:
     model = AsWideAsItsBatch()

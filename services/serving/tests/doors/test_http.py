@@ -346,6 +346,17 @@ def test_metadata_shows_signatures_with_default_values_written_out(front: FrontT
     assert get(front, "/v1/models/m/versions/7/metadata")[0] == 404
 
 
+@each_row(
+    ("method", "path"),
+    [
+        ("GET", "/v1/models/m:predict"), ("POST", "/v1/models/m"), ("POST", "/v1/models/m:PREDICT"),
+        ("POST", "/v1/models/m:predict?x=1"), ("DELETE", "/v1/models/m"), ("GET", "/v1/models/m/"), ("GET", "/v1/x"),
+    ],
+)  # fmt: skip
+def test_any_other_route_is_malformed(front: FrontThread, method: str, path: str) -> None:
+    assert get(front, path, method) == (400, {"error": f"Malformed request: {method} {path}"})
+
+
 def test_names_are_percent_decoded(front: FrontThread) -> None:
     error = "Servable not found for request: Latest(a/b c)"
     assert get(front, "/v1/models/a%2Fb%20c:predict", "POST") == (

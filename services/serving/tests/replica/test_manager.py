@@ -92,6 +92,24 @@ def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
     assert asker.ask(request(b"b", x(1))).version == 3
 
 
+def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    names = []
+    for turn in range(3):
+        pid = manager.wait_available("m", 1, "production").runner_pid
+        names.append([f"{turn}/{i}".encode() for i in range(100)])
+        asker.enqueue(*(request(name, x(i)) for i, name in enumerate(names[-1])))
+        os.kill(pid, signal.SIGKILL)
+        manager.wait_until(functools.partial(has_new_runner, pid), "a new runner")
+    for turn_names in names:
+        replies = asker.wait_for(*turn_names)
+        assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(100)]
+    assert asker.queue_length() == 0
+
+
 def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_being_served(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
@@ -110,6 +128,19 @@ def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_bei
     registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
     manager.wait_until(lambda state: manager.version("m", 2).aliases == ("production",), "the label being let go")
     assert asker.servers("alias/stable") == []
+
+
+def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_it_is_back(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    manager = start_manager(saved_models / "affine/1")
+    registry.kill()
+    assert asker.ask(request(b"a", x(1))).version == 1
+    manager.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
+    registry.start()
+    manager.wait_until(lambda state: state.notice == "", "the notice going")
+    registry.add_version("m", saved_models / "affine/2")
+    manager.wait_available("m", 2, "production")
 
 
 def test_a_manager_that_starts_while_the_registry_is_away_serves_what_it_has_and_mends_what_is_damaged_later(
@@ -171,10 +202,10 @@ def test_a_crash_while_loading_is_answered_by_the_default_executor_and_a_load_th
     registry: RegistryProcess, start_manager: StartManager, saved_models: Path
 ) -> None:
     registry.add_version("m", saved_models / "endless")
-    manager = start_manager(load_timeout_seconds="3", load_attempts="2")
+    manager = start_manager(load_timeout_seconds="5", load_attempts="2")
     ended = manager.wait_state("m", 1, ServingState.END)
     # The first attempt crashed; the second one went as far as the model lets it.
-    assert ended.error_message == "it was not ready after 3 s"
+    assert ended.error_message == "it was not ready after 5 s"
     assert not ended.runner_pid
 
 

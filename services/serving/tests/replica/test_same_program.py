@@ -79,8 +79,23 @@ def test_labels_share_a_runner_and_another_program_has_its_own(
     assert asker.ask(request(b"still", x(0)), target="alias/second").version == 2
 
 
-def test_a_runner_that_dies_comes_back_with_all_its_states_and_what_it_held_is_answered(
+def test_a_damaged_state_is_given_up_with_its_reason_and_the_next_one_is_taken(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, same_program: Path
+) -> None:
+    manager = start_manager(same_program / "1", load_attempts="2")
+    first = manager.version("m", 1)
+    registry.add_version("m", same_program / "flipped")
+    broken = manager.wait_state("m", 2, ServingState.END)
+    assert "Checksum does not match" in broken.error_message
+    assert asker.ask(request(b"a", x(1))).version == 1
+    registry.add_version("m", same_program / "3")
+    third = manager.wait_available("m", 3, "production")
+    assert (third.loaded, third.runner_pid) == ("state", first.runner_pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_runner_that_dies_comes_back_with_all_its_states_and_what_it_held_is_answered(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, same_program: Path, number: signal.Signals
 ) -> None:
     registry.add_version("m", same_program / "1")
     registry.client.set_alias("m", "stable", 1, by="test", reason="keep")
@@ -91,7 +106,7 @@ def test_a_runner_that_dies_comes_back_with_all_its_states_and_what_it_held_is_a
     names = {alias: [f"{alias} {i}".encode() for i in range(100)] for alias in ("stable", "production")}
     for alias, own in names.items():
         asker.enqueue(*(request(name, x(i)) for i, name in enumerate(own)), target=f"alias/{alias}")
-    os.kill(old_pid, signal.SIGSEGV)
+    os.kill(old_pid, number)
     for version in (1, 2):
         manager.wait_until(functools.partial(has_another_runner, manager, version, old_pid), "another runner")
     for version, alias in ((1, "stable"), (2, "production")):

@@ -92,6 +92,17 @@ def test_a_killed_zygote_costs_an_attempt_not_the_round(
     assert last_round(registry).progress.get("deaths", 0) == 0
 
 
+def test_a_zygote_killed_while_idle_is_replaced(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    os.kill(trainer.zygote_pid(), signal.SIGKILL)
+    wait_until(lambda: trainer.status()["zygote"]["starts"] == 2, "a new one is started")
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "rounds go on")
+
+
 @pytest.mark.covers("ckpt-resume")
 def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
     trainer: TrainerProcess, registry: RegistryClient, events: Events

@@ -84,6 +84,14 @@ def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "it is tried again after the backoff")
 
 
+def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
+    trainer.behave("meet_damage")
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).last_failure, "the round fails")
+    assert registry.get_model(MODEL).last_failure == "DataLoss: offset 7 is damaged"
+
+
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
@@ -334,6 +342,12 @@ def test_grpc_health_follows_readiness(
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
         registry_process.kill()
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING, "it misses the registry")
+
+
+def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    assert trainer.status()["models"] == []
 
 
 def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.definition.gate import Gate
-from common.errors import Unavailable
+from common.errors import DataLoss, Unavailable
 from common.eventlog.open import open_event_log
 from common.registry.catalog import VersionDraft
 from services.trainer.data.dataset import read_blocks
@@ -195,6 +195,10 @@ def crash(assignment: RoundAssignment, report: Report, stop_requested: StopReque
 
 def miss_a_service(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     raise Unavailable("the log is away")
+
+
+def meet_damage(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise DataLoss("offset 7 is damaged")
 
 
 def fail(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:

@@ -3,7 +3,7 @@
 | compiled                          | here                                                                            |
 |-----------------------------------|---------------------------------------------------------------------------------|
 | optimizer                         | used as it is: schedule, clipping, EMA, accumulation; model.yaml then names none |
-| loss, loss_weights                | used, with add_loss and regularisers; the module then has no loss()              |
+| loss, loss_weights                | used, with class_weights, add_loss and regularisers; the module has no loss()    |
 | metrics, weighted_metrics         | measured on the held-out slice                                                   |
 | train_step, compute_loss          | called instead of ours                                                           |
 | test_step, predict_step           | refused: evaluation and serving call the model itself                            |
@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -69,7 +69,7 @@ def compiled_of(
             f"{path}: the model has a loss of its own, and the module a function loss(); keep one"
         )
     if has_loss or has_train_step:
-        _refuse_plans(heads, path)
+        _refuse_plans(heads, path, may_weigh_classes=not (has_train_step or computes_loss))
     _refuse_untaught(loss, path, heads)
     for one in keras.tree.flatten(loss):
         _refuse_probabilities(one, path, heads)
@@ -115,12 +115,15 @@ def _refuse_options(network: keras.Model, path: str) -> None:
         )
 
 
-def _refuse_plans(heads: Sequence[Head], path: str) -> None:
-    taught = next((head.name for head in heads if not head.is_plain), None)
+def _refuse_plans(heads: Sequence[Head], path: str, *, may_weigh_classes: bool) -> None:
+    """class_weights go with a compiled loss as with fit(class_weight=...)."""
+    said = [replace(head, class_weights={}) if may_weigh_classes else head for head in heads]
+    taught = next((head.name for head in said if not head.is_plain), None)
     if taught is not None:
+        keys = "loss, weight, " + ("" if may_weigh_classes else "class_weights, ") + "positive_weight"
         raise DefinitionFailedError(
-            f"{path}: the model has a loss of its own, and model.yaml says how head {taught} is taught (loss, weight, "
-            f"class_weights, positive_weight or label_smoothing); say it in one of them"
+            f"{path}: the model has a loss of its own, and model.yaml says how head {taught} is taught ({keys} or "
+            f"label_smoothing); say it in one of them"
         )
 
 

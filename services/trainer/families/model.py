@@ -253,7 +253,9 @@ class BuiltModel:
         inputs = self.wiring.arranged(columns)
         outputs = self._taught(inputs, training=True)
         if self.compiled_by_user.has_loss:
-            taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
+            taught = self.wiring.by_output(labels)
+            of_classes = {one.name: one.class_weighted(weights[one.name], labels[one.name]) for one in self.heads}
+            weighted = self.wiring.weights_by_output(of_classes)
             given = self.wiring.taught_outputs(outputs)
             total = called(self.network.compute_loss, x=inputs, y=taught, y_pred=given, sample_weight=weighted)
             loss = tf.cast(tf.ensure_shape(total, []), tf.float32) * share

@@ -286,6 +286,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
     [
         (COMPILED, {"training": {"optimizer": {"name": "sgd"}}}, "say it in one of them"),
         (COMPILED + "\ndef loss(labels, outputs):\n    return outputs", {}, "keep one"),
+        (TWO_STEPS, {"class_weights": {1: 5}}, "(loss, weight, class_weights, positive_weight or label_smoothing)"),
         (COMPILED.replace("from_logits=True", ""), {}, "takes probabilities, the outputs are logits"),
         (COMPILED.replace("metrics=[", "run_eagerly=True, metrics=["), {}, "run_eagerly"),
         (COMPILED.replace("metrics=[", "steps_per_execution=4, metrics=["), {}, "steps_per_execution=4"),
@@ -319,6 +320,31 @@ def test_what_cannot_be_used_is_refused_with_a_sentence(
 ) -> None:
     platform = Platform(tmp_path).append(events(20))
     assert reason in platform.refused(module(source, **sections))
+
+
+@pytest.mark.covers("loss-custom")
+def test_class_weights_weigh_a_compiled_loss_as_fit_does(tmp_path: Path) -> None:
+    source = """
+def build_model(schema, parameters):
+    pair = keras.Input((2,), name="pair")
+    model = keras.Model(pair, keras.layers.Dense(1, kernel_initializer="ones")(pair))
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+"""
+    files = module(source, class_weights={0: 0.5, 1: 6}, training={"batch_size": 64})
+    own = load_module(files, "net.py", digest=tmp_path.name, directory=tmp_path)
+    training = adapters.trainable_of(
+        adapters.build(parse_definition(files), Schema.from_mapping(SCHEMA), {}, own, seed=1), seed=1
+    )
+    assert isinstance(training, Training)
+    random = np.random.default_rng(1)
+    pairs, labels = random.normal(size=(64, 2)).astype(np.float32), random.integers(0, 2, 64)
+    block = TrainingSet({"pair": tf.constant(pairs)}, {"late": tf.constant(labels)}, {"late": tf.ones(64)}, 64)
+    losses = training.train_block(block, pass_index=0, block_index=0)
+    assert own.build_model is not None
+    keras_alone = own.build_model(Schema.from_mapping(SCHEMA), {})
+    fitted = keras_alone.fit(pairs, labels[:, None], batch_size=64, class_weight={0: 0.5, 1: 6.0}, verbose=0)
+    np.testing.assert_allclose(losses, fitted.history["loss"], rtol=1e-6)
 
 
 @pytest.mark.covers("api-keras")

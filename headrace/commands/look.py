@@ -11,6 +11,7 @@ import typer
 from common.counted import counted
 from common.definition.class_words import Words
 from common.errors import InvalidInput, NotFound
+from common.registry import scored_outside
 from common.registry.catalog import FIRED, THINNED_TO, Decision, Model, Version
 from common.schema import Schema
 from headrace.commands import evaluation_tables, training_facts
@@ -237,7 +238,7 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
         typer.echo(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():
         typer.echo(f"warning   {subject}: {sentence}")
-    if sentence := _scored_outside(version.environment.get("scored_outside", {})):
+    for sentence in scored_outside.in_words(version.environment, version.verdict.rule):
         typer.echo(f"scored    {sentence}")
     for name, found in version.environment.get("formats", {}).items():
         typer.echo(f"format    {name}: {_format_facts(found)}")
@@ -381,12 +382,3 @@ def _clock(at: float) -> str:
 
 def _short(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _scored_outside(told: Mapping[str, Any]) -> str:
-    """Whether a process without the author's code has measured the version's metrics."""
-    if reason := told.get("reason"):
-        return f"by the round's process alone: {reason}"
-    measured = told.get("metrics", {}).get("candidate", {})
-    values = ", ".join(f"{name} {value:.6g}" for name, value in measured.items())
-    return f"outside of its code, too: {values}" if told else ""

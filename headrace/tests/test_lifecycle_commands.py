@@ -250,6 +250,13 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
     for words in ("7 left out (early_stopping)", "40 steps, ended by early_stopping, the best evaluation at step 30",
                   "12.5 steps and 1,600 examples a second", "execution: session", "input: feed", "0.625"):  # fmt: skip
         assert words in told, words
+    scored = {"metrics": {"candidate": {"auc": 0.75, "log_loss": 0.5}}, "unscored": {"own": "its code measures it"}}
+    rules = [{"metric": name, "direction": "higher", "min_value": 0.5} for name in ("auc", "own")]
+    verdict = VERSION["verdict"] | {"rule": {"rules": rules}}
+    answer = VERSION | {"environment": {"scored_outside": scored}, "verdict": verdict}
+    told = run("show", "m@2", answers=(MODEL, answer)).stdout
+    assert "scored    outside of its code, too: auc 0.75 (the gate), log_loss 0.5\n" in told
+    assert "scored    own is the word of the round's process: its code measures it\n" in told
     definition = {"digest": "d", "files": {"model.yaml": "bmFtZTogbQ=="}}
     assert "name: m" in run("show", "m", answers=(MODEL, definition)).stdout
     found = {

@@ -56,10 +56,11 @@ class TrainerSettings(ServiceSettings):
     max_version_mib: int = Field(default=65_536, ge=0)
     """Largest sum of the files of a version, or of a resume point, that a round may hand in; 0: any."""
 
-    score_outside: Literal["modules", "all", "none"] = "modules"
+    score_outside: Literal["modules", "all", "required", "none"] = "modules"
     """Whose versions a second process scores on the held-out events, by the export alone, before they are registered; a
     version whose round states other metrics is not registered. modules: of definitions with a module. all: of
-    every definition. none: the metrics are what the round's process states."""
+    every definition. required: of every definition, and the gate rejects a version that it judges by what cannot be
+    scored so. none: the metrics are what the round's process states."""
 
     poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from common.registry.catalog import FIRED, PRODUCTION, PUSHED
 from common.registry.jobs import Job, JobKind
+from common.registry.scored_outside import SCORED_OUTSIDE, in_words
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
 from services.registry.pages.live import evidence
@@ -58,7 +59,10 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "fired": version.environment.get(FIRED, {}),
         "plan": plan,
         "warnings": list(dict(version.environment.get("warnings", {})).values()),
-        "environment": {key: value for key, value in version.environment.items() if key not in ("warnings", FIRED)},
+        "scored": list(in_words(version.environment, version.verdict.rule)),
+        "environment": {
+            key: value for key, value in version.environment.items() if key not in ("warnings", FIRED, SCORED_OUTSIDE)
+        },
         "other": version.parent_version or production or number,
         "served_by": served_by,
         "signatures": list(signature_rows(version)),

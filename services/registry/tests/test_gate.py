@@ -335,3 +335,23 @@ def test_a_version_is_rejected_when_replicas_answered_otherwise_than_its_parent_
     version = publish(catalog, gate=replace(GATE, max_skew=0.01), environment={"skew": skew})
     assert version.verdict.decision is decision
     assert not reason or version.verdict.reasons[-1] == reason
+
+
+@pytest.mark.parametrize("required", [{}, {"required": True}])
+@pytest.mark.parametrize("gate", [GATE, replace(GATE, min_value=0.99)])
+def test_a_version_says_what_is_the_word_of_its_round_and_is_rejected_for_it_where_the_trainer_requires_more(
+    catalog: Catalog, required: Mapping[str, Any], gate: Gate
+) -> None:
+    unscored = {"auc": "its export runs operations of its author's", "max_skew": "no other process measures it"}
+    told = {"reason": "its export runs operations of its author's", "unscored": unscored, **required}
+    verdict = publish(catalog, gate=gate, environment={"scored_outside": told}).verdict
+    passes = gate is GATE and not required
+    assert verdict.decision is (Decision.PROMOTE if passes else Decision.REJECT)
+    words = [
+        "auc is the word of the round's process: its export runs operations of its author's",
+        "max_skew is the word of the round's process: no other process measures it",
+    ]
+    if required:
+        words = ["; ".join([*words, "TRAINER_SCORE_OUTSIDE is required"])]
+    assert verdict.reasons[-len(words) :] == tuple(words)
+    assert (len(verdict.reasons) > len(words)) == (gate is not GATE or not required), "the gate's own come first"

@@ -143,12 +143,16 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
         },
     }
     gate = Gate(rules=(Rule("auc", min_value=0.5), Rule("auc", min_value=0.45, slice={"carrier": "AA"})))
-    publish(catalog, auc=0.7, gate=gate, evaluation=details, environment={"fired": {"min_examples": "120 of 100 new"}})
+    scored = {"metrics": {"candidate": {"auc": 0.6543}}, "unscored": {"own": "its code measures it"}}
+    environment = {"fired": {"min_examples": "120 of 100 new"}, "scored_outside": scored}
+    publish(catalog, auc=0.7, gate=gate, evaluation=details, environment=environment)
     publish(catalog)
     page, model = seen(browser.get("/models/m/versions/1")), seen(browser.get("/models/m"))
     assert page.lacks("by carrier | AA | 0.4321 | 7 others | roc of late | 0.1234 | confusion of late") == []
     assert page.lacks("min_examples: 120 of 100 | 3 of them with the features of a trained one") == []
     assert page.lacks("auc where carrier is AA 0.4321 is below the least allowed, 0.45") == []
+    assert page.lacks("Scored outside of its code, too: auc 0.6543 (the gate); own is the word of the round's") == []
+    assert model.lacks("own is the word of the round's process: its code measures it") == []
     plots = [json.loads(str(found["data-plot"])) for _, found in page.tags if "data-plot" in found]
     assert [plot["lines"]["true positive rate"] for plot in plots] == [{"value": [0.0, 0.5, 1]}]
     (curve,) = [json.loads(str(found["data-plot"])) for _, found in model.tags if "data-plot" in found]

@@ -16,6 +16,7 @@ from common.counted import counted
 from common.definition.gate import SHOWN_CONFIDENCE, Gate, Rule
 from common.registry.catalog import Decision, FileEntry, JsonMap, Verdict, VersionMetrics
 from common.registry.round_words import JUDGED_ON
+from common.registry.scored_outside import is_required, unscored_in_words
 
 Outcome = Literal["passed", "failed", "not_enough_evidence"]
 # Metrics of one slice are sums in float64: two that are this close are the same.
@@ -169,6 +170,15 @@ def refuse_skewed(verdict: Verdict, environment: JsonMap) -> Verdict:
         f"replicas answered as version {skew['version']} up to {skew['largest']:.6g} from what it answers as trained "
         f"(output {skew['output']}, {counted(skew['requests'], 'request')}), gate.max_skew allows {most:g}",
     )
+
+
+def refuse_unscored(verdict: Verdict, environment: JsonMap) -> Verdict:
+    """REJECT when the trainer requires metrics that were taken outside of the author's code, and the gate judges by
+    others; else the verdict says which these are."""
+    words = tuple(unscored_in_words(environment))
+    if not words or not is_required(environment):
+        return replace(verdict, reasons=(*verdict.reasons, *words))
+    return _refused(verdict, f"{'; '.join(words)}; TRAINER_SCORE_OUTSIDE is required")
 
 
 def _refused(verdict: Verdict, fault: str) -> Verdict:

@@ -40,7 +40,14 @@ from services.registry.store.read_rows import read_row
 from services.registry.store.tables import rounds, signatures, version_files, versions
 from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
-from services.registry.versions.gate import judge, refuse_large, refuse_skewed, refuse_slow, refuse_unusable
+from services.registry.versions.gate import (
+    judge,
+    refuse_large,
+    refuse_skewed,
+    refuse_slow,
+    refuse_unscored,
+    refuse_unusable,
+)
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
@@ -99,6 +106,7 @@ def register_version(
     )
     verdict = refuse_large(verdict, draft.files)
     verdict = refuse_skewed(refuse_slow(verdict, draft.environment), draft.environment)
+    verdict = refuse_unscored(verdict, draft.environment)
     verdict = refuse_changed(
         verdict,
         before=contract_of_version(connection, plan.model, _start_of(plan)),

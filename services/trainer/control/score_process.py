@@ -8,7 +8,7 @@ import time
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.own_time import OwnClock, clock_of
 from services.trainer.control.endings import words_of
-from services.trainer.control.stated_metrics import ScoreRequest
+from services.trainer.control.score_request import Question, ScoreRequest
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol.messages import Figures, Raised
 
@@ -25,10 +25,11 @@ class ScoreProcess:
 
     def __init__(self, request: ScoreRequest, zygote: RunsRounds, *, limit_seconds: float) -> None:
         self._request, self._zygote, self._limit_seconds = request, zygote, limit_seconds
+        self._question: Question | None = None
         self._child: RoundChild | None = None
         self._clock: OwnClock | None = None
         self._word: Figures | Raised | None = None
-        self._work_dir, self._is_late = "", False
+        self._is_late = False
 
     def step(self) -> bool:
         """Does what is due; whether one runs."""
@@ -40,19 +41,22 @@ class ScoreProcess:
 
     def end(self) -> None:
         """The attempt has ended."""
+        ended = Unavailable("the round ended while its version was scored")
         if self._child is not None:
             self._zygote.signal(self._child, signal.SIGKILL)
-            self._let_go(self._child, Unavailable("the round ended while its version was scored"))
+            self._let_go(self._child, ended)
+        for question in iter(self._request.taken, None):
+            question.answer.set_exception(ended)
 
     def _begin(self) -> None:
-        assignment = self._request.taken()
-        if assignment is None:
+        self._question = self._request.taken()
+        if self._question is None:
             return
-        self._word, self._is_late, self._work_dir = None, False, assignment.work_dir
+        self._word, self._is_late = None, False
         try:
-            self._child = self._zygote.spawn(assignment)
+            self._child = self._zygote.spawn(self._question.assignment)
         except Unavailable as error:
-            self._request.answer(error)
+            self._question.answer.set_exception(error)
             return
         self._clock = clock_of(self._child.pid)
 
@@ -83,7 +87,11 @@ class ScoreProcess:
         return InvalidInput(f"its export cannot be scored outside of its code: {how}")
 
     def _let_go(self, child: RoundChild, answer: Figures | HeadraceError) -> None:
+        assert self._question is not None, "it began the child"
         self._zygote.forget(child)
         self._child = None
-        shutil.rmtree(self._work_dir, ignore_errors=True)
-        self._request.answer(answer)
+        shutil.rmtree(self._question.assignment.work_dir, ignore_errors=True)
+        if isinstance(answer, HeadraceError):
+            self._question.answer.set_exception(answer)
+        else:
+            self._question.answer.set_result(answer)

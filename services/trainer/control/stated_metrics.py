@@ -2,50 +2,20 @@
 (services/trainer/rounds/own_export.py) before control registers the version."""
 
 import math
-import queue
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from common.definition.metrics import DEFAULTS, stored_name
 from common.definition.model import Definition
-from common.errors import HeadraceError, Unavailable
-from common.registry.catalog import VersionDraft
-from services.trainer.protocol.assignment import RoundAssignment
+from common.registry.catalog import RoundPlan, VersionDraft
 from services.trainer.protocol.messages import Figures
 
-SCORED_OUTSIDE = "scored_outside"
-"""Of a version's environment: the metrics that were measured outside, or `reason`: why none were."""
 _TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 0.03}
 """Relative and absolute, by what the definition has its layers compute in."""
 _FLIPPED, _MOST_ROOM = 2, 0.02
 """Of calibration, whose bins have edges: examples that the last bit of an answer may move, and its most difference."""
 _SIDES = ("candidate", "parent")
 _WHERE, _COUNT, _JUDGING = " where ", "count of ", "examples that judge"
-
-
-class ScoreRequest:
-    """From the thread that answers a call to the thread that owns the zygote."""
-
-    def __init__(self) -> None:
-        self._asked = queue.SimpleQueue[RoundAssignment]()
-        self._answered = queue.SimpleQueue[Figures | HeadraceError]()
-
-    def ask(self, assignment: RoundAssignment, *, timeout_seconds: float) -> Figures:
-        """Raises InvalidInput: the export cannot be scored. Unavailable: nothing is known of it."""
-        self._asked.put(assignment)
-        try:
-            found = self._answered.get(timeout=timeout_seconds)
-        except queue.Empty as error:
-            raise Unavailable(f"the version was not scored within {timeout_seconds:g} s") from error
-        if isinstance(found, HeadraceError):
-            raise found
-        return found
-
-    def taken(self) -> RoundAssignment | None:
-        return None if self._asked.empty() else self._asked.get_nowait()
-
-    def answer(self, found: Figures | HeadraceError) -> None:
-        self._answered.put(found)
 
 
 def reason_against(definition: Definition, setting: str) -> str:
@@ -56,6 +26,26 @@ def reason_against(definition: Definition, setting: str) -> str:
         return "its export runs operations of its author's"
     tasks = [head.task for head in definition.heads if head.task == "retrieval"]
     return "the outputs of a head of task retrieval are not in its export" if tasks else ""
+
+
+def unscored(definition: Definition, plan: RoundPlan, found: Figures | None, *, reason: str) -> dict[str, str]:
+    """What the gate judges by and only the round's process has measured, by name, with the reason why.
+
+    Args:
+        found: what was measured outside; None: nothing, for this `reason`.
+    """
+    gate, ours, why = definition.gate, _measured_by_us(definition), dict[str, str]()
+    for rule in gate.asked:
+        if found is None:
+            why[rule.metric] = reason
+        elif rule.metric not in ours:
+            why[rule.metric] = "the definition's own code measures it"
+        elif rule.max_regression is not None and found.against != plan.parent_version:
+            why[f"{rule.metric} of the parent"] = f"the files of version {plan.parent_version} are removed"
+    asked = {"max_p99_ms": gate.max_p99_ms, "max_skew": gate.max_skew}
+    if definition.module is not None:
+        why |= {name: "no other process measures it" for name, most in asked.items() if most is not None}
+    return why
 
 
 def fault_of(draft: VersionDraft, found: Figures, definition: Definition) -> str:
@@ -73,7 +63,7 @@ def fault_of(draft: VersionDraft, found: Figures, definition: Definition) -> str
     for path in stated.keys() - measured.keys():
         side, _, name = path.partition(" ")
         is_own = side in _SIDES and name.partition(_WHERE)[0] not in ours
-        if not is_own and not (side == "parent" and not found.metrics["parent"]):
+        if not is_own and not (side == "parent" and not found.against):
             return _sentence(path, stated[path], None)
     return ""
 

@@ -20,16 +20,18 @@ from google.protobuf.message import DecodeError, Message
 
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied
+from common.facts import present
 from common.json_values import value_of
 from common.registry import wire
 from common.registry.catalog import PUSHED, FileEntry, JsonMap, RoundPlan, Version, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.patches import SMALLEST_FILE_BYTES
+from common.registry.scored_outside import SCORED_OUTSIDE
 from protos import registry_pb2 as pb
 from services.trainer.control import signing, stated_metrics
 from services.trainer.control.handed_in import manifest_of
 from services.trainer.control.signing import VersionSigner
-from services.trainer.control.stated_metrics import SCORED_OUTSIDE, ScoreRequest
+from services.trainer.control.score_request import ScoreRequest
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT, RESUME
@@ -275,14 +277,19 @@ class TrustedHalf:
         return _sent(wire.version_to_wire(self.version))
 
     def _scored(self, draft: VersionDraft, definition: Definition) -> JsonMap:
-        """The metrics of the files, measured outside; or the reason why they are not.
+        """As common/registry/scored_outside.py says.
 
         Raises:
             InvalidInput: the draft's are others, or the export gives none.
             Unavailable: nothing is known of it now.
         """
-        if reason := stated_metrics.reason_against(definition, self._means.score_outside):
-            return {"reason": reason}
+        plan, setting = self._assignment.plan, self._means.score_outside
+        if reason := stated_metrics.reason_against(definition, setting):
+            unscored = stated_metrics.unscored(definition, plan, None, reason=reason)
+            is_asked = definition.module is not None or setting in ("all", "required")
+            return {"reason": reason} | present(
+                unscored=unscored if is_asked else {}, required=setting == "required" or None
+            )
         work_dir = self._means.score_dir / self._assignment.round.round_id
         work_dir.mkdir(parents=True, exist_ok=True)
         asked = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
@@ -293,7 +300,8 @@ class TrustedHalf:
         except InvalidInput as error:
             self.refused = error.message
             raise
-        return {"metrics": found.metrics}
+        unscored = stated_metrics.unscored(definition, plan, found, reason="")
+        return {"metrics": found.metrics} | present(unscored=unscored, required=setting == "required" or None)
 
     def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
         """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""

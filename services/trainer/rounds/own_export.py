@@ -49,7 +49,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     data = data_of(assignment, RoundInputs(definition, schema, None, None), log, kind=HeldOutEvents)
     candidate = _own(registry, assignment.candidate, work_dir / "candidate", definition, schema)
     parent = _parent(registry, plan, work_dir / "parent", candidate)
-    return compared(plan, candidate, parent, data, log, against=plan.parent_version)
+    return compared(plan, candidate, parent, data, log, against=plan.parent_version if parent else 0)
 
 
 class HeldOutEvents(RoundData):

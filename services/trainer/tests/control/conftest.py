@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
-from services.trainer.control.stated_metrics import ScoreRequest
+from services.trainer.control.score_request import ScoreRequest
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from testing.waiting import wait_until

@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from services.trainer.control.score_process import ScoreProcess
-from services.trainer.control.stated_metrics import ScoreRequest
+from services.trainer.control.score_request import Question, ScoreRequest
 from services.trainer.control.zygote_client import ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
 from testing.waiting import wait_until
 
 LIMIT_SECONDS = 300.0
+FIGURES = Figures(against=0, gate={}, metrics={}, evaluation={}, held_out=5)
 
 
 @contextmanager
@@ -65,3 +67,23 @@ def test_an_attempt_that_ends_ends_the_process(
         process.end()
         with pytest.raises(Unavailable, match="the round ended"):
             answer.result()
+
+
+def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(assignment: RoundAssignment) -> None:
+    request, old, new = ScoreRequest(), FIGURES, replace(FIGURES, held_out=7)
+
+    def question() -> Question:
+        return wait_until(request.taken, "a call asks")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(question)
+        with pytest.raises(Unavailable, match=r"not scored within 0\.5 s"):
+            request.ask(assignment, timeout_seconds=0.5)
+        with pytest.raises(Unavailable):
+            request.ask(assignment, timeout_seconds=0.0)
+        answer = pool.submit(request.ask, assignment, timeout_seconds=LIMIT_SECONDS)
+        second = question()
+        assert request.taken() is None, "who has given up is not asked for"
+        first.result().answer.set_result(old)
+        second.answer.set_result(new)
+        assert answer.result() == new

@@ -57,6 +57,8 @@ def test_the_gate_judges_no_metrics_but_those_of_the_export(
     told = version.environment["scored_outside"]
     if setting == "none":
         assert version.metrics["candidate"]["auc"] == 0.999
-        assert told == {"reason": "TRAINER_SCORE_OUTSIDE is none"}
+        reason = "TRAINER_SCORE_OUTSIDE is none"
+        assert told == {"reason": reason, "unscored": {"auc": reason}}
+        assert f"auc is the word of the round's process: {reason}" in version.verdict.reasons
         return
     assert told["metrics"]["candidate"]["auc"] == pytest.approx(version.metrics["candidate"]["auc"], abs=1e-4)

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from common.definition.gate import Gate
-from common.definition.model import parse_definition
+from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from common.registry.catalog import (
     Decision,
@@ -37,8 +38,10 @@ from services.trainer.control import trusted_half
 from services.trainer.control.trusted_half import Means, TrustedHalf
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Figures
 from services.trainer.rounds.outside import Outside
 from services.trainer.tests.support.platform_processes import definition
+from testing.waiting import wait_until
 
 _DEFINITION = parse_definition({"model.yaml": definition(gate="{metric: auc, min_value: 0.9}")})
 _GATE = _DEFINITION.gate
@@ -157,11 +160,34 @@ def ground(made: Callable[..., Ground]) -> Ground:
 
 
 def draft(**more: Any) -> VersionDraft:
-    fields = {"files": (), "gate": Gate(), "environment": {}, **more}
+    fields = {"files": (), "gate": Gate(), "environment": {}, "metrics": {"candidate": {"auc": 0.5}}, **more}
     return VersionDraft(
-        weights_digest="w", metrics={"candidate": {"auc": 0.5}}, events_trained=1, events_held_out=0,
-        events_unusable=0, step=1, timings={}, **fields,
+        weights_digest="w", events_trained=1, events_held_out=0, events_unusable=0, step=1, timings={}, **fields,
     )  # fmt: skip
+
+
+def scoring_half(folder: Path, plan: RoundPlan, of: Definition, *, setting: str) -> TrustedHalf:
+    """Of a round that has handed in a version's files."""
+    assignment = given(folder)
+    lease = replace(assignment.lease, round=replace(assignment.round, plan=plan))
+    (folder / "work" / "output").mkdir(parents=True)
+    (folder / "work" / "output" / "weights").write_bytes(b"w")
+    registry: Any = Registry(plan)
+    means = Means(lambda digest: of, score_outside=setting, score_dir=folder / "scored", score_seconds=60.0)
+    return TrustedHalf(replace(assignment, lease=lease), registry, means)
+
+
+def register(half: TrustedHalf, stated: VersionDraft) -> VersionDraft:
+    """As the round's process does; what the registry has got."""
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        threading.Thread(target=taken, args=(ours, half), daemon=True).start()
+        outside = Outside(theirs.fileno())
+        outside.upload(Path("output"))
+        outside.register_version(stated)
+    registry: Any = half._registry
+    registered: VersionDraft = registry.done[-1][-1]
+    return registered
 
 
 def linked(ground: Ground) -> None:
@@ -236,6 +262,39 @@ def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Gro
         told.metrics, {"tensorflow": "2.21.0", "scored_outside": {"reason": "TRAINER_SCORE_OUTSIDE is none"}},
     )  # fmt: skip
     assert (version.version, ground.half.version) == (7, version)
+
+
+_OWN = "{rules: [{metric: auc, max_regression: 0.1}, {metric: own, direction: higher, min_value: 0.5}], max_skew: 0.1}"
+_BESIDE = {"max_skew": "no other process measures it"}
+_OF_CODE = {"own": "the definition's own code measures it"}
+_OPERATIONS = "its export runs operations of its author's"
+
+
+@pytest.mark.parametrize(
+    ("setting", "operations", "against", "told"),
+    [
+        ("modules", "", 3, {"unscored": _OF_CODE | _BESIDE}),
+        ("required", "", 3, {"unscored": _OF_CODE | _BESIDE, "required": True}),
+        ("all", "", 0, {"unscored": {"auc of the parent": "the files of version 3 are removed"} | _OF_CODE | _BESIDE}),
+        ("all", "own.so", 3, {"reason": _OPERATIONS, "unscored": dict.fromkeys(("auc", "own"), _OPERATIONS) | _BESIDE}),
+    ],
+)
+def test_a_version_says_which_of_the_gates_metrics_no_other_process_has_measured(
+    tmp_path: Path, setting: str, operations: str, against: int, told: dict[str, Any]
+) -> None:
+    text = definition(gate=_OWN).replace(b"estimator: linear_classifier\n", b"module: module.py\ntask: binary\n")
+    named = f"operations: [{operations}]\n".encode() if operations else b""
+    code = {"module.py": b""} | ({operations: b"\x7fELF"} if operations else {})
+    files = {"model.yaml": text.replace(b"features:\n  distance: {type: numeric}\n", named), **code}
+    plan = replace(given(tmp_path).plan, parent_version=3)
+    found = Figures(against, {}, {"candidate": {"auc": 0.5}, "parent": {"auc": 0.5} if against else {}}, {}, 0)
+    half, stated = scoring_half(tmp_path, plan, parse_definition(files), setting=setting), {"auc": 0.5, "own": 0.9}
+    with ThreadPoolExecutor(1) as pool:
+        handed_in = pool.submit(register, half, draft(metrics={"candidate": stated, "parent": {"auc": 0.5}}))
+        if not operations:
+            wait_until(half.scoring.taken, "a second process is asked for").answer.set_result(found)
+            told = {"metrics": found.metrics} | told
+        assert handed_in.result().environment["scored_outside"] == told
 
 
 def _read(kind: str, *named: Any) -> Callable[[Ground], Any]:

@@ -1,0 +1,42 @@
+"""What a call of a round asks the thread that owns the zygote: the figures of its version's export."""
+
+import queue
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from common.errors import Unavailable
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Figures
+
+
+@dataclass(frozen=True)
+class Question:
+    """Has an answer of its own, so that an answer that comes too late goes to nobody."""
+
+    assignment: RoundAssignment
+    answer: Future[Figures] = field(default_factory=Future)
+
+
+class ScoreRequest:
+    """Of one round."""
+
+    def __init__(self) -> None:
+        self._asked = queue.SimpleQueue[Question]()
+
+    def ask(self, assignment: RoundAssignment, *, timeout_seconds: float) -> Figures:
+        """Raises InvalidInput: the export cannot be scored. Unavailable: nothing is known of it."""
+        question = Question(assignment)
+        self._asked.put(question)
+        try:
+            return question.answer.result(timeout_seconds)
+        except TimeoutError as error:
+            question.answer.cancel()
+            raise Unavailable(f"the version was not scored within {timeout_seconds:g} s") from error
+
+    def taken(self) -> Question | None:
+        """The oldest for which a call still waits."""
+        while not self._asked.empty():
+            question = self._asked.get_nowait()
+            if question.answer.set_running_or_notify_cancel():
+                return question
+        return None

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,8 @@ def dead_letter(
     return letter
 
 
-def append_letters(log: EventLog, stream: str, letters: Sequence[DeadLetter], *, written_by: str) -> None:
-    """Appends the letters as records; nothing to append, nothing done.
+def append_letters(log: EventLog, stream: str, letters: Iterable[DeadLetter], *, written_by: str) -> int:
+    """Appends the letters as records, and returns how many there were; nothing to append, nothing done.
 
     Args:
         written_by: names this writing, such as a round id. Chunk ids follow from it, so that a second writing after a
@@ -77,14 +77,15 @@ def append_letters(log: EventLog, stream: str, letters: Sequence[DeadLetter], *,
     Raises:
         Unavailable: some of the records may be in the log.
     """
-    if not letters:
-        return
-    topic = deadletter_topic(stream)
-    log.create_topic(topic, partition_count=1)
+    topic, count = deadletter_topic(stream), 0
     for number, part in enumerate(_by_record(letters)):
+        if not number:
+            log.create_topic(topic, partition_count=1)
         chunk_id = hashlib.blake2b(f"{written_by}/{number}".encode(), digest_size=16).digest()
         headers = RecordHeaders(part[0].schema_version, len(part), round(time.time(), 6), chunk_id)
         log.append(topic, 0, [NewRecord(tfrecord.frame([one.SerializeToString() for one in part]), headers)])
+        count += len(part)
+    return count
 
 
 def read_letters(log: EventLog, stream: str, start: int, end: int) -> Iterator[StoredLetter]:
@@ -113,7 +114,7 @@ def newest_letters(
     return [letter.to_mapping() for letter in reversed(newest)]
 
 
-def _by_record(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+def _by_record(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     """In order; a record holds letters of one schema version, so many and so large at most, but at least one."""
     part: list[DeadLetter] = []
     part_bytes = 0

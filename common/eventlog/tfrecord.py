@@ -29,8 +29,6 @@ from common.errors import DataLoss
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-DAMAGED = "do not match their checksums"
-"""In the reason why a frame was set aside."""
 _MASK_DELTA = 0xA282EAD8
 _TABLE_LIMIT = 16_384
 
@@ -132,7 +130,8 @@ class Damaged:
 
     @property
     def reason(self) -> str:
-        return f"record {self.number} at byte {self.at} is damaged: its {len(self.content)} bytes {DAMAGED}"
+        place = f"record {self.number} at byte {self.at}"
+        return f"{place} is damaged: its {len(self.content)} bytes do not match their checksums"
 
 
 def cut_sound(value: bytes) -> tuple[dict[int, bytes], list[Damaged]]:

@@ -1,8 +1,8 @@
 """What a version's environment says of the metrics that were taken outside of its author's code, in sentences.
 
-    scored_outside: {"metrics": {"candidate": {name: value}, "parent": {...}},   or "reason": why there are none
-                     "unscored": {what the gate judges by and the round's process alone has measured: why},
-                     "required": true where the gate rejects a version for them}
+scored_outside: {"metrics": {"candidate": {name: value}, "parent": {...}},   or "reason": why there are none
+                 "unscored": {what the gate judges by and the round's process alone has measured: why},
+                 "required": true where the gate rejects a version for them}
 """
 
 from collections.abc import Iterator, Mapping

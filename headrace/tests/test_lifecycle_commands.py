@@ -252,7 +252,7 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
         assert words in told, words
     scored = {"metrics": {"candidate": {"auc": 0.75, "log_loss": 0.5}}, "unscored": {"own": "its code measures it"}}
     rules = [{"metric": name, "direction": "higher", "min_value": 0.5} for name in ("auc", "own")]
-    verdict = VERSION["verdict"] | {"rule": {"rules": rules}}
+    verdict = {"decision": "promote", "reasons": [], "rule": {"rules": rules}}
     answer = VERSION | {"environment": {"scored_outside": scored}, "verdict": verdict}
     told = run("show", "m@2", answers=(MODEL, answer)).stdout
     assert "scored    outside of its code, too: auc 0.75 (the gate), log_loss 0.5\n" in told

@@ -29,6 +29,9 @@ class TrainerSettings(ServiceSettings):
     registry_address: str = "127.0.0.1:8700"
     event_log: str
     """`segments:/absolute/dir` or `kafka:host:port[,host:port]`; the one that ingest writes."""
+    round_event_log: str = ""
+    """The same Kafka as the rounds' processes are to reach it, in which authors' code runs: with the credentials of a
+    user who may read. Empty: EVENT_LOG. Dead letters are written by the trainer itself."""
     id: str = Field(default="", max_length=128)
     """Who holds the leases. Empty: made once and kept in DATA_DIR, so that a restarted trainer is the same."""
 
@@ -167,7 +170,15 @@ class TrainerSettings(ServiceSettings):
             raise ValueError(f"{', '.join(given)} would be ignored: sandbox is off")
         if not all(word.strip().isdigit() for word in self.sandbox_ports.split(",") if word.strip()):
             raise ValueError(f"sandbox_ports must be numbers, separated by commas, got {self.sandbox_ports!r}")
+        own = self.round_event_log
+        if own and (not own.startswith("kafka:") or own.partition("?")[0] != self.event_log.partition("?")[0]):
+            raise ValueError("round_event_log must name the brokers of event_log, a Kafka, with other options")
         return self
+
+    @property
+    def log_of_rounds(self) -> str:
+        """As their processes open it."""
+        return self.round_event_log or self.event_log
 
     def usable_rounds_at_once(self) -> int:
         """Two at least: a module that hangs must not hold up all other models."""

@@ -337,6 +337,7 @@ def test_a_version_is_rejected_when_replicas_answered_otherwise_than_its_parent_
     assert not reason or version.verdict.reasons[-1] == reason
 
 
+@pytest.mark.covers("met-classification")
 @pytest.mark.parametrize("required", [{}, {"required": True}])
 @pytest.mark.parametrize("gate", [GATE, replace(GATE, min_value=0.99)])
 def test_a_version_says_what_is_the_word_of_its_round_and_is_rejected_for_it_where_the_trainer_requires_more(

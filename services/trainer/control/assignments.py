@@ -50,7 +50,7 @@ class Assignments:
         configuration = lease.round.plan.configuration
         assignment = RoundAssignment(
             lease=lease,
-            event_log=self._settings.event_log,
+            event_log=self._settings.log_of_rounds,
             work_dir=str(work_dir),
             cache_dir=str(self.cache_dir),
             intra_op_threads=int(configuration["intra_op_threads"]),

@@ -107,7 +107,7 @@ class Rebuilds:
         configuration = its_round.plan.configuration
         return RoundAssignment(
             lease=Lease(its_round, token=0, expires_at=0.0),
-            event_log=self._settings.event_log,
+            event_log=self._settings.log_of_rounds,
             work_dir=work_dir,
             cache_dir=f"{work_dir}/cache",
             intra_op_threads=int(configuration["intra_op_threads"]),

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_security import kafka_of
-from common.eventlog.open import brokers_of, open_event_log
-from common.eventlog.topics import deadletter_topic, examples_topic, labels_topic, predictions_topic
+from common.eventlog.open import brokers_of
+from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
 from common.registry.catalog import LABELS, SKEW, RoundPlan
 from common.registry.client import RegistryClient
 from common.schema import Schema
@@ -111,7 +111,6 @@ def _with_log(
         beside = {LABELS: labels_topic(stream.log_name), SKEW: predictions_topic(plan.model)}
         topics = [examples_topic(stream.log_name), *(beside[one] for one in read_beside(plan))]
         read += [str(folder / topic) for topic in topics]
-        write += [_dead_letters(assignment.event_log, folder, stream.log_name)]
     else:
         known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))
         servers, read = [*servers, *known, *brokers.of(assignment.event_log)], read + security.files()
@@ -133,18 +132,6 @@ def read_beside(plan: RoundPlan) -> tuple[str, ...]:
     first round, so it takes none that reads others."""
     joins = plan.configuration.get(LABELS, {}).get("labels")
     return (*([LABELS] if joins else []), *([SKEW] if SKEW in plan.configuration else []))
-
-
-def _dead_letters(event_log: str, folder: Path, log_name: str) -> str:
-    """The topic's folder, which a confined process could not make."""
-    topic = deadletter_topic(log_name)
-    if not (folder / topic).is_dir():
-        log = open_event_log(event_log)
-        try:
-            log.create_topic(topic, partition_count=1)
-        finally:
-            log.close()
-    return str(folder / topic)
 
 
 def _server_of(url: str) -> str:

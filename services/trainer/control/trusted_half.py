@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Container, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, Overloaded, PermissionDenied
+from common.eventlog.sourced_log import SourcedLog
 from common.facts import present
 from common.json_values import value_of
 from common.registry import wire
@@ -29,9 +31,11 @@ from common.registry.patches import SMALLEST_FILE_BYTES
 from common.registry.scored_outside import SCORED_OUTSIDE
 from protos import registry_pb2 as pb
 from services.trainer.control import signing, stated_metrics
+from services.trainer.control.dead_letters import RoundLetters
 from services.trainer.control.handed_in import manifest_of
-from services.trainer.control.signing import VersionSigner
 from services.trainer.control.score_request import ScoreRequest
+from services.trainer.control.signing import VersionSigner
+from services.trainer.data.round_log import open_round_log
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT, RESUME
@@ -54,6 +58,7 @@ class Means:
     Attributes:
         definition_of: by its digest.
         signer: of every version; None where none is signed.
+        event_log: to which dead letters are written.
         most_bytes: that a round may hand in; 0: any number.
         nice: how much less the threads weigh that read and send files, as a round's process does.
         score_outside: TRAINER_SCORE_OUTSIDE.
@@ -63,6 +68,7 @@ class Means:
 
     definition_of: Callable[[str], Definition]
     signer: VersionSigner | None = None
+    event_log: str = ""
     most_bytes: int = 0
     nice: int = 0
     score_outside: str = "none"
@@ -82,7 +88,7 @@ class TrustedHalves:
         self._registry = open_registry("")
         definition_of = lru_cache(_KNOWN_DEFINITIONS)(self._read_definition)
         self._means = Means(
-            definition_of, signer, most_bytes=settings.max_version_mib << 20, nice=settings.nice,
+            definition_of, signer, settings.event_log, most_bytes=settings.max_version_mib << 20, nice=settings.nice,
             score_outside=settings.score_outside, score_dir=settings.data_dir.absolute() / "scored",
             score_seconds=settings.round_timeout_seconds,
         )  # fmt: skip
@@ -144,6 +150,7 @@ class TrustedHalf:
         self._readable = _Readable.of(assignment)
         self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
         self._free = threading.Semaphore(MOST_CALLS)
+        self._letters = RoundLetters(assignment.plan, self._open_log, written_by=assignment.round.round_id)
         self._one_at_a_time, self._counting = threading.Lock(), threading.Lock()
         self._room_bytes = _MOST_BYTES
         self._is_closed = False
@@ -303,6 +310,16 @@ class TrustedHalf:
         unscored = stated_metrics.unscored(definition, plan, found, reason="")
         return {"metrics": found.metrics} | present(unscored=unscored, required=setting == "required" or None)
 
+    def _set_aside(self, body: bytes) -> bytes:
+        """Goes on where the process has ended meanwhile, so its events are set aside, or it has not come to it."""
+        places = calls.places_of(body)
+        with self._one_at_a_time:
+            self._check_open()
+            if self.version is None:
+                raise InvalidInput("events are set aside once the round has its version")
+            written = self._letters.write(places, most=self.version.events_unusable)
+        return json.dumps({"letters": written}).encode()
+
     def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
         """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
         plan = self._assignment.plan
@@ -312,6 +329,9 @@ class TrustedHalf:
         folder = Path(self._assignment.cache_dir) / plan.model / str(plan.parent_version)
         parent = self._registry.get_version(plan.model, plan.parent_version).files
         return {file.digest: folder / file.path for file in parent if file.size_bytes in sizes}
+
+    def _open_log(self) -> closing[SourcedLog]:
+        return closing(open_round_log(self._assignment.plan, self._means.event_log, self._registry))
 
     def _permit(self, kind: str, asked: object, permitted: Container[object]) -> None:
         if asked not in permitted:
@@ -335,6 +355,7 @@ _CALLS: Mapping[str, Callable[[TrustedHalf, bytes], bytes]] = {
     "Upload": TrustedHalf._upload,
     "PutResumePoint": TrustedHalf._put_resume_point,
     "RegisterVersion": TrustedHalf._register_version,
+    "SetAside": TrustedHalf._set_aside,
 }
 
 

@@ -6,6 +6,7 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -129,18 +130,25 @@ def _block(
     return Block(examples, np.concatenate(crcs), position_keys(records), next_position, places, faults)
 
 
-def places_of(log: Reading, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]) -> dict[bytes, str]:
-    """{example: "partition:offset" of the first record in the ranges that holds it}; reads on until all are found."""
-    left, found = set(wanted), dict[bytes, str]()
+def places_of(
+    log: Reading, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]
+) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+    """Each wanted example with its partition, offset, and number within the record, from the beginning of the ranges:
+    equal examples have a place each. Reads on until all are found."""
+    left = Counter(wanted)
     if not left:
-        return found
+        return
     for record in _merged(log, topic, ranges, 1):
-        for example in left.intersection(_cut(topic, record)[0]):
-            found[example] = f"{record.partition}:{record.offset}"
-        left -= found.keys()
+        examples = _cut(topic, record)[0]
+        if left.keys().isdisjoint(examples):
+            continue
+        for number, example in enumerate(examples):
+            if left[example]:
+                yield example, (record.partition, record.offset, number)
+                left[example] -= 1
+        left = +left  # without those that are found
         if not left:
-            break
-    return found
+            return
 
 
 def _start_of(ranges: Sequence[OffsetRange], start: Position | None) -> dict[int, int]:

@@ -92,20 +92,6 @@ class _Kept:
         return event.SerializeToString(deterministic=True)
 
 
-def last_event(example: bytes, window: EventWindow, schema: Schema) -> bytes:
-    """The event at the end of a window; an example that does not parse stays as it is."""
-    event = example_pb2.Example()
-    try:
-        event.ParseFromString(example)
-    except DecodeError:
-        return example
-    for name in window.features:
-        feature = schema.feature(name)
-        values = _values_of(event, feature)
-        _fill(event, feature, values[-feature.step_size :])
-    return event.SerializeToString(deterministic=True)
-
-
 def _key_of(event: example_pb2.Example, name: str) -> Any:
     found = event.features.feature.get(name)
     kind = found.WhichOneof("kind") if found is not None else None

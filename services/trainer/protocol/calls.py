@@ -13,13 +13,14 @@ with one byte that no message has. Over the other end go
     Upload            {"folder"}               {"bytes": sent, "files": the manifest that control has made}
     PutResumePoint    {"state"}                {}; of the files that were uploaded last
     RegisterVersion   Version, as a draft      Version; of the files that were uploaded last
+    SetAside          {"places"}               {"letters": how many were written}; after RegisterVersion
 """
 
 import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from common import errors
 from common.errors import HeadraceError, InvalidInput, Unavailable
@@ -27,11 +28,22 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 MARK = b"\0"
 OUTPUT, RESUME = "output", "resume"
 """Folders of a round's own that are uploaded."""
+MOST_PLACES = 50_000
+"""Of SetAside."""
 _MOST_SECONDS = 86_400.0
 """Of an answer: files travel meanwhile. Control ends a round that takes too long."""
 _CALL_SECONDS = 60.0
 _PIECE_BYTES = 256 * 1024
 _ERRORS: Mapping[str, type[HeadraceError]] = {kind.__name__: kind for kind in HeadraceError.__subclasses__()}
+
+
+class Place(NamedTuple):
+    """Of an unusable event in the log: `number` counts within the record at `offset`."""
+
+    partition: int
+    offset: int
+    number: int
+    reason: str
 
 
 def call(channel: socket.socket, name: str, body: bytes) -> bytes:
@@ -78,6 +90,19 @@ def as_json(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInput("a call's body must be a JSON object")
     return found
+
+
+def places_of(body: bytes) -> list[Place]:
+    """Of SetAside. Raises InvalidInput."""
+    found = as_json(body).get("places")
+    if not isinstance(found, list) or len(found) > MOST_PLACES:
+        raise InvalidInput(f"places must be a list of at most {MOST_PLACES}")
+    places = []
+    for one in found:
+        if not isinstance(one, list) or [type(part) for part in one] != [int, int, int, str]:
+            raise InvalidInput(f"a place is [partition, offset, number, reason], got {str(one)[:100]}")
+        places.append(Place(*one))
+    return places
 
 
 def _whole(

@@ -51,6 +51,7 @@ from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import Place
 from services.trainer.protocol.messages import Failed, Message, Progress, Report
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct
@@ -111,6 +112,9 @@ class _OneRound:
             events_held_out=draft.events_held_out, events_unusable=draft.events_unusable, files=draft.files,
             created_at=0.0, last_event_at=0.0, timings=draft.timings, environment=draft.environment, step=draft.step,
         )  # fmt: skip
+
+    def set_aside(self, places: Sequence[Place]) -> int:
+        return len(places)  # the check tells their reasons
 
     def close(self) -> None:
         """Nothing is open."""

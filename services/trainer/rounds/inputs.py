@@ -11,8 +11,7 @@ from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, NotFound
-from common.eventlog.open import open_event_log
-from common.eventlog.sourced_log import Attached, SourcedLog
+from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic, labels_topic
 from common.registry.catalog import EVENTS_FROM, LABELS, RoundPlan, Version, VersionStatus
 from common.registry.forgotten import forgotten_of
@@ -20,6 +19,7 @@ from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
 from services.trainer.data.event_windows import EventWindows
 from services.trainer.data.labelling import Labelling
+from services.trainer.data.round_log import open_round_log
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Fitting, Statistics
@@ -88,14 +88,7 @@ class RoundInputs:
 
 
 def log_of(assignment: RoundAssignment, registry: RoundRegistry) -> SourcedLog:
-    """With the stream's source as the round's version of the schema says it."""
-    plan = assignment.plan
-
-    def stream_of(name: str) -> Attached:
-        stream = registry.get_stream(name, schema_version=plan.schema_version if name == plan.stream else 0)
-        return Attached(Schema.from_json(stream.schema_json), stream.log_name)
-
-    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, stream_of=stream_of)
+    return open_round_log(assignment.plan, assignment.event_log, registry)
 
 
 def data_of(

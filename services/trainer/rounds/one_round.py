@@ -19,7 +19,6 @@ from common.process.tracing import traceparent_of
 from common.registry.catalog import SKEW, WINDOW, ranges_from_json
 from services.trainer.data.dataset import Reading
 from services.trainer.data.divided_log import DividedLog
-from services.trainer.data.event_windows import last_event
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
@@ -52,6 +51,7 @@ from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.rounds.skew import skew_of
 from services.trainer.rounds.stages import Stages
+from services.trainer.rounds.unusable import Unusable
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
 from services.trainer.summaries.observing import Observer
@@ -145,6 +145,7 @@ class RoundWork:
         with self._stages.stage("upload"):
             files, told["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):
+            unusable = Unusable.of(measured.unusable, self._seen_log, self._plan)
             draft = publishing.draft_of(
                 self._assignment,
                 trained,
@@ -152,7 +153,7 @@ class RoundWork:
                 files=files,
                 told=told,
                 seconds=self._seconds,
-                log=self._seen_log,
+                unusable=unusable,
             )
             version = self._registry.register_version(draft)
         if kept:
@@ -160,10 +161,8 @@ class RoundWork:
             self._held_out.keep(
                 ranges_from_json(self._plan.configuration.get(WINDOW, [])), trained.data.held_out.values()
             )
-        unusable = measured.unusable
-        if window := trained.definition.event_window:
-            unusable = [(last_event(one, window, trained.data.schema), reason) for one, reason in unusable]
-        publishing.after_registration(self._assignment, self._log, version, output, unusable)
+        publishing.keep(self._assignment, version, output)
+        unusable.set_aside(self._registry, self._plan)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
         return Done(learned, trained.process)
 

@@ -14,6 +14,7 @@ from common.registry.catalog import FileEntry, JsonMap, Round, Stream, Version, 
 from protos import registry_pb2 as pb
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import MOST_PLACES, Place
 
 
 class RoundRegistry(Protocol):
@@ -27,6 +28,7 @@ class RoundRegistry(Protocol):
     def upload(self, directory: Path) -> tuple[tuple[FileEntry, ...], int]: ...
     def put_resume_point(self, state: JsonMap) -> None: ...
     def register_version(self, draft: VersionDraft) -> Version: ...
+    def set_aside(self, places: Sequence[Place]) -> int: ...
     def close(self) -> None: ...
 
 
@@ -76,6 +78,12 @@ class Outside:
         """Ends the round with the files that were uploaded last; those of the draft and its gate do not count."""
         sent = wire.draft_to_wire(draft).SerializeToString()
         return wire.version_from_wire(pb.Version.FromString(self._call("RegisterVersion", sent)))
+
+    def set_aside(self, places: Sequence[Place]) -> int:
+        """Events of the range that could not be used, in the order of the log, after the version is registered; the
+        number of dead letters."""
+        parts = (places[start : start + MOST_PLACES] for start in range(0, len(places), MOST_PLACES))
+        return sum(int(self._call_json("SetAside", {"places": part})["letters"]) for part in parts)
 
     def _call(self, name: str, body: bytes) -> bytes:
         return calls.call(self._channel, name, body)

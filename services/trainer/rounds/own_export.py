@@ -1,7 +1,7 @@
 """What a round's version is worth by its export alone: in a process that runs none of its author's code, on the events
 that the plan's round holds out, beside the parent's export. Control compares it with what the round has stated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,10 +144,18 @@ def _own(
 def _transform(
     registry: RoundRegistry, files: tuple[FileEntry, ...], directory: Path, definition: Definition, schema: Schema
 ) -> Transform | None:
-    if not definition.features or definition.trees:
+    if not definition.features:
         return None
     registry.download([entry for entry in files if entry.path.startswith("checkpoint/")], directory)
-    return Transform(definition.features, definition.features, checkpoint.read(directory).statistics, schema)
+    return Transform(definition.features, _needed(definition), checkpoint.read(directory).statistics, schema)
+
+
+def _needed(definition: Definition) -> Collection[str]:
+    """The features that the model takes, and whose rules refuse an event; a module has no others."""
+    if definition.trees:
+        return definition.trees.columns
+    parameters = definition.estimator_parameters
+    return parameters.wide + parameters.deep if parameters else definition.features
 
 
 def _widths(saved_model: Path, definition: Definition) -> dict[str, int]:

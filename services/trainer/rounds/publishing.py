@@ -1,9 +1,8 @@
-"""What becomes of a trained model: the version's files, the draft that is registered, and the events set aside."""
+"""What becomes of a trained model: the version's files, and the draft that is registered."""
 
 import hashlib
 import logging
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,16 +15,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from common.definition.model import Definition
 from common.definition.training import is_meant
-from common.errors import HeadraceError
-from common.eventlog.base import EventLog
-from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
-from common.eventlog.tfrecord import DAMAGED
-from common.eventlog.topics import examples_topic
 from common.facts import present
 from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
 from common.statistics.examples import as_row
-from protos.example_pb2 import DeadLetter
-from services.trainer.data.dataset import Reading, places_of
+from services.trainer.data.dataset import Reading
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
@@ -45,12 +38,12 @@ from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
+from services.trainer.rounds.unusable import Unusable
 from services.trainer.summaries import debugger, drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
-_NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
-_MOST_VALUE = 100
+_SAMPLES, _MOST_VALUE = 5, 100
 
 
 @dataclass(frozen=True)
@@ -230,9 +223,9 @@ def draft_of(
     files: tuple[FileEntry, ...],
     told: Mapping[str, Any],
     seconds: Mapping[str, float],
-    log: Reading,
+    unusable: Unusable,
 ) -> VersionDraft:
-    """`told`: as write_files gave it; `seconds`: by stage; `log`: where the samples of unusable events lie."""
+    """`told`: as write_files gave it; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics={**measured.metrics, **present(training=trained.last_pass)},
@@ -241,7 +234,7 @@ def draft_of(
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,
         events_unusable=len(measured.unusable),
-        unusable=_reasons_of(assignment.plan, log, measured.unusable),
+        unusable=unusable.told(),
         files=files,
         step=trained.final.step,
         timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
@@ -294,66 +287,15 @@ def _named(kind: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{kind}/{name}": value for name, value in values.items()}
 
 
-def after_registration(
-    assignment: RoundAssignment, log: EventLog, version: Version, output: Path, unusable: Sequence[tuple[bytes, str]]
-) -> None:
-    """The round is over: what fails here is logged, and costs the next round a download at most."""
+def keep(assignment: RoundAssignment, version: Version, output: Path) -> None:
+    """The files of a registered version, for the next round: without them it downloads them."""
+    kept = Path(assignment.cache_dir) / version.model / str(version.version)
     try:
-        _set_aside(assignment, log, unusable)
-        kept = Path(assignment.cache_dir) / version.model / str(version.version)
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
             output.rename(kept)
-    except (HeadraceError, OSError) as error:
+    except OSError as error:
         logger.warning("after the round", extra={"model": version.model, "error": str(error)})
-
-
-def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tuple[bytes, str]]) -> None:
-    """(serialized Example or record of a topic, reason) pairs. A crash before this leaves them unwritten; the version
-    counts them."""
-    stream, version = assignment.plan.stream, assignment.plan.schema_version
-    letters = [
-        dead_letter(stream, payload, reason, payload_format=_format_of(payload, reason), schema_version=version)
-        for payload, reason in unusable
-    ]
-    left_out = sum(letter.left_out_bytes > 0 for letter in letters)
-    if left_out:
-        logger.warning(
-            "dead letters without their event, which was too large",
-            extra={"model": assignment.plan.model, "stream": stream, "count": left_out},
-        )
-    append_letters(log, stream, letters, written_by=assignment.round.round_id)
-
-
-def _format_of(payload: bytes, reason: str) -> DeadLetter.Format:
-    """An Example begins with the tag of its only field, and never as JSON does."""
-    if DAMAGED in reason:
-        return DeadLetter.FRAME
-    return DeadLetter.JSON if payload[:1] in (b"{", b"[") else DeadLetter.EXAMPLE
-
-
-def _reasons_of(plan: RoundPlan, log: Reading, unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
-    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples.
-
-    A sample says where its event lies in the log; `without_payload` counts those too large for a dead letter.
-    """
-    if not unusable:
-        return {}
-    counted = Counter(reason[:_MAX_REASON] for _, reason in unusable)
-    named = dict(counted.most_common(_NAMED_REASONS))
-    rest = counted.total() - sum(named.values())
-    shown = unusable[:_SAMPLES]
-    places = places_of(log, examples_topic(plan.stream), plan.ranges, (example for example, _ in shown))
-    samples = [
-        {"reason": reason[:_MAX_REASON], "bytes": len(example), "at": places.get(example, "")}
-        for example, reason in shown
-    ]
-    too_large = sum(len(example) > MAX_PAYLOAD_BYTES for example, _ in unusable)
-    return {
-        "reasons": named | ({"other reasons": rest} if rest else {}),
-        "samples": samples,
-        **present(without_payload=too_large or None),
-    }
 
 
 def events_at(
@@ -363,9 +305,9 @@ def events_at(
     values are cut. Reads the range again."""
     first = {index: dict.fromkeys(sorted(some)[:_SAMPLES], "") for index, some in rows.items() if some}
     examples = [example for example, _ in data.serialized(first)]
-    places = places_of(log, examples_topic(plan.stream), plan.ranges, examples)
+    at = Unusable.of([(example, "") for example in examples], log, plan).at
     return [
-        {"at": places.get(example, ""), "event": {name: repr(value)[:_MOST_VALUE] for name, value in _row(example)}}
+        {"at": at.get(example, ""), "event": {name: repr(value)[:_MOST_VALUE] for name, value in _row(example)}}
         for example in examples
     ]
 

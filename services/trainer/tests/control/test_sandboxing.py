@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import LABELS, SKEW, Stream
+from services.trainer.control.assignments import Assignments
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.sandbox.rules import SandboxRules
@@ -61,8 +62,7 @@ def test_a_round_reads_its_streams_events_and_writes_its_models_folders(
 ) -> None:
     found = rules(settings_of(tmp_path), of_segments)
     assert found.read == (f"{tmp_path}/log/examples.2.flights",)
-    assert found.write == (f"{tmp_path}/work", f"{tmp_path}/cache/late", f"{tmp_path}/log/deadletter.2.flights")
-    assert (tmp_path / "log/deadletter.2.flights/topic.json").is_file()
+    assert found.write == (f"{tmp_path}/work", f"{tmp_path}/cache/late"), "no topic of the log"
     assert (found.ports, found.resolves_names) == ((), False)
 
 
@@ -94,6 +94,20 @@ def test_kafkas_and_the_sources_ports_may_be_connected_to(assignment: RoundAssig
     assert found.ports == (9092, 9093, 9192, 9292, 9392, 9999, 19092)
     assert found.resolves_names
     assert found.read == ()
+
+
+def test_rounds_reach_kafka_as_a_user_of_their_own(assignment: RoundAssignment, tmp_path: Path) -> None:
+    trainers, own = (
+        f"kafka:kafka:9092?security_protocol=SASL_PLAINTEXT&sasl_mechanism=PLAIN&sasl_plain_username={user}"
+        f"&password_file=/secret/{user}"
+        for user in ("trainer", "rounds")
+    )
+    settings = TrainerSettings(data_dir=tmp_path, event_log=trainers, round_event_log=own)
+    configuration = {**assignment.plan.configuration, "intra_op_threads": 1, "inter_op_threads": 1}
+    plan = replace(assignment.plan, configuration=configuration)
+    lease = replace(assignment.lease, round=replace(assignment.round, plan=plan))
+    confined = confining(settings, Registry(), lambda url: [])(Assignments(settings).of(lease))  # type: ignore[arg-type]  # as above
+    assert (confined.event_log, confined.sandbox.read) == (own, ("/secret/rounds",))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +183,8 @@ def test_a_machine_that_lacks_something_is_told_or_refused() -> None:
         ({"sandbox": "off", "sandbox_read": "/data"}, "would be ignored: sandbox is off"),
         ({"sandbox_ports": "kafka"}, "must be numbers"),
         ({"sandbox": "perhaps"}, "'auto', 'require' or 'off'"),
+        ({"round_event_log": "segments:/elsewhere"}, "must name the brokers of event_log, a Kafka"),
+        ({"round_event_log": "kafka:kafka:9092"}, "must name the brokers of event_log, a Kafka"),
     ],
 )
 def test_settings_that_could_not_be_kept_are_refused(tmp_path: Path, given: Mapping[str, Any], words: str) -> None:

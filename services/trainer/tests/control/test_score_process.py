@@ -73,7 +73,9 @@ def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(assignment: 
     request, old, new = ScoreRequest(), FIGURES, replace(FIGURES, held_out=7)
 
     def question() -> Question:
-        return wait_until(request.taken, "a call asks")
+        found = wait_until(request.taken, "a call asks")
+        assert found
+        return found
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(question)

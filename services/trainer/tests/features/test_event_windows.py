@@ -11,11 +11,12 @@ import tensorflow as tf
 from common.definition.event_window import EventWindow
 from common.errors import InvalidInput
 from common.eventlog.base import Record, RecordHeaders
+from common.eventlog.dead_letters import read_letters
 from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
-from services.trainer.data.event_windows import EventWindows, last_event
+from services.trainer.data.event_windows import EventWindows
 from services.trainer.tests.families.test_modules import trained_twice
-from services.trainer.tests.support.small_rounds import SCHEMA, definition, serialized
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 
 STREAM: dict[str, Any] = {
     "features": [
@@ -36,6 +37,17 @@ def events(count: int) -> list[dict[str, Any]]:
          "late": number % 2} | ({"shop": f"shop {number}"} if number % 3 else {})
         for number in range(count)
     ]  # fmt: skip
+
+
+def window_definition() -> dict[str, bytes]:
+    features = {
+        "x": {"type": "numeric"}, "code": {"type": "identity", "size": 5, "out_of_range": "clip"},
+        "code_vector": {"type": "embedding", "of": "code", "dimension": 2},
+    }  # fmt: skip
+    return definition(
+        estimator="rnn_classifier", features=features, event_window={"features": ["x", "code"], "size": 4},
+        parameters={"sequence": ["x", "code_vector"], "units": [3]}, training={"batch_size": 8, "passes": 2},
+    )  # fmt: skip
 
 
 class OneLog:
@@ -85,13 +97,22 @@ def test_a_window_has_the_keys_events_before_it_wherever_reading_begins() -> Non
     assert windows(log, 7, 12, begins=6) == [by_hand(given, number, begins=6) for number in range(14, 24)]
 
 
-def test_the_event_at_its_end_is_got_back_and_what_is_no_event_stays() -> None:
-    examples = [serialized(one) for one in events(12)]
-    broken = [b"\xff\xff", *examples[1:]]
-    seen = [e for r in EventWindows(OneLog(broken), WINDOW, SEEN, {}).read("t", 0, 0, 6) for e in cut(r.value)[0]]
-    assert seen[0] == broken[0]
-    for number, one in enumerate(events(12)[1:], 1):
-        assert last_event(seen[number], WINDOW, SEEN) == serialized({"shop": "none"} | one)
+def test_what_is_no_event_stays_as_it_is() -> None:
+    broken = [b"\xff\xff", *(serialized(one) for one in events(12)[1:])]
+    (seen, *_) = (e for r in EventWindows(OneLog(broken), WINDOW, SEEN, {}).read("t", 0, 0, 6) for e in cut(r.value)[0])
+    assert seen == broken[0]
+
+
+def test_an_unusable_window_leaves_the_event_at_its_end_in_the_dead_letters(tmp_path: Path) -> None:
+    given = [event(np.random.default_rng(number)) for number in range(30)]
+    bad = serialized({**given[20], "late": 7})
+    platform = Platform(tmp_path, {**SCHEMA, "key": "word"}, exports=False)
+    platform.append([bad if number == 20 else serialized(one) for number, one in enumerate(given)])
+    version = platform.learn(window_definition())
+    letters = read_letters(platform.log, "stream", 0, platform.log.end_position("deadletter.stream")[0])
+    assert [found.letter.payload for found in letters] == [bad]
+    assert version.unusable["samples"][0]["at"] == "0:2"
+    assert version.unusable["samples"][0]["bytes"] > len(bad), "the model sees the events before it"
 
 
 def test_what_cannot_be_a_step_is_refused() -> None:
@@ -108,15 +129,7 @@ def test_what_cannot_be_a_step_is_refused() -> None:
 
 @pytest.mark.covers("rec-sequence", "ckpt-resume", "est-canned-nn")
 def test_rounds_over_windows_resume_export_and_rebuild_to_the_same_bits(tmp_path: Path) -> None:
-    features = {
-        "x": {"type": "numeric"}, "code": {"type": "identity", "size": 5, "out_of_range": "clip"},
-        "code_vector": {"type": "embedding", "of": "code", "dimension": 2},
-    }  # fmt: skip
-    files = definition(
-        estimator="rnn_classifier", features=features, event_window={"features": ["x", "code"], "size": 4},
-        parameters={"sequence": ["x", "code_vector"], "units": [3]}, training={"batch_size": 8, "passes": 2},
-    )  # fmt: skip
-    trained_twice(tmp_path, files, {**SCHEMA, "key": "word"})
+    trained_twice(tmp_path, window_definition(), {**SCHEMA, "key": "word"})
     saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model")).signatures
     given = saved["serving_default"].structured_input_signature[1]
     assert {name: spec.shape.as_list() for name, spec in given.items()} == {"x": [None, None], "code": [None, None]}

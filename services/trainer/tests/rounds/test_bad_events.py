@@ -1,8 +1,6 @@
 """One bad event does not stop a model: it is set aside with its reason, and the same one every time."""
 
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +8,10 @@ import pytest
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES
-from common.eventlog.segment_log import SegmentLog
 from common.eventlog.tfrecord import cut
 from protos import example_pb2
 from services.trainer.protocol.messages import Done, Failed, FailureKind
-from services.trainer.rounds.publishing import _reasons_of
+from services.trainer.rounds.unusable import Unusable
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     Platform,
@@ -204,9 +201,7 @@ def test_a_few_labels_without_a_class_are_set_aside(tmp_path: Path) -> None:
     assert letters(platform).keys() == set(bad)
 
 
-def test_events_too_large_for_a_dead_letter_are_counted_with_the_version(tmp_path: Path) -> None:
-    plan: Any = SimpleNamespace(stream="s", ranges=())
-    with closing(SegmentLog(tmp_path)) as log:
-        small, large = (b"a", "odd"), (bytes(MAX_PAYLOAD_BYTES + 1), "odd")
-        assert _reasons_of(plan, log, [small, large, large])["without_payload"] == 2
-        assert "without_payload" not in _reasons_of(plan, log, [small])
+def test_events_too_large_for_a_dead_letter_are_counted_with_the_version() -> None:
+    small, large = (b"a", "odd"), (bytes(MAX_PAYLOAD_BYTES + 1), "odd")
+    assert Unusable([small, large, large], (), {}).told()["without_payload"] == 2
+    assert "without_payload" not in Unusable([small], (), {}).told()

@@ -122,8 +122,8 @@ LABELS: list[dict[str, Any]] = [
 ]
 
 
-def labelled(count: int) -> list[bytes]:
-    random = np.random.default_rng(5)
+def labelled(count: int, *, seed: int = 5) -> list[bytes]:
+    random = np.random.default_rng(seed)
     found = []
     for _ in range(count):
         one = event(random)

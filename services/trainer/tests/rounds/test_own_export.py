@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common.definition.model import parse_definition
@@ -14,8 +15,10 @@ from services.trainer.control.stated_metrics import fault_of
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.inputs import RoundInputs, data_of
 from services.trainer.rounds.own_export import EXAMPLES_COLUMN, HeldOutEvents, figures_of
+from services.trainer.tests.families.test_boosted_trees import trees
+from services.trainer.tests.rounds.test_heads import EVERY_TASK, LABELS, labelled, several
 from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
 
 _CLASSES = MODULE.replace("Dense(1)", "Dense(3)")
 _GATE = {"metric": "auc", "confidence": 0.9, "on_not_enough_evidence": "promote"}
@@ -33,25 +36,47 @@ def scored(platform: Platform, files: dict[str, bytes], **planned: Any) -> tuple
     return draft, heard
 
 
+def odd(*values: float, word: str = "red") -> list[bytes]:
+    """Events that a network cannot answer, and one that breaks the rule of a feature."""
+    return [
+        *(serialized({**event(np.random.default_rng(number)), "x": one}) for number, one in enumerate(values)),
+        serialized({**event(np.random.default_rng(9)), "code": 99, "word": word}),
+    ]
+
+
+_RULE = {"type": "identity", "size": 5, "out_of_range": "error"}
+_TREES = trees(features={"x": {"type": "numeric"}, "code": _RULE, "unused": {**_RULE, "of": "code", "size": 3}},
+               parameters={"columns": ["x", "code"]})  # fmt: skip
+_NETWORK = {"x": {"type": "numeric"}, "code": _RULE, "small": {**_RULE, "of": "code", "size": 3}}
+
+
+@pytest.mark.covers("met-classification")
 @pytest.mark.parametrize(
-    "files",
+    ("files", "labels"),
     [
-        definition(gate=_GATE, evaluation={"holdout_fraction": 0.25, "slices": ["word"]}),
-        module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}),
-        definition(label="amount", estimator="wide_deep_regressor"),
-        module_definition(_CLASSES) | {
+        (definition(gate=_GATE, evaluation={"holdout_fraction": 0.25, "slices": ["word"]}), ()),
+        (definition(features=_NETWORK, estimator="linear_classifier", parameters={"wide": ["x", "code"]}), ()),
+        (module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}), ()),
+        (module_definition(_CLASSES) | {
             "model.yaml": module_definition(_CLASSES, label="kind")["model.yaml"].replace(b"binary", b"multiclass")
-        },
+        }, ()),
+        (_TREES, ()),
+        (several(EVERY_TASK, training={"batch_size": 16}), LABELS),
     ],
+    ids=["slices", "rules", "module", "classes", "trees", "heads"],
 )  # fmt: skip
-def test_the_metrics_of_an_honest_round_are_those_of_its_export(tmp_path: Path, files: dict[str, bytes]) -> None:
-    platform, asked = Platform(tmp_path).append(events(160)), parse_definition(files)
+def test_the_metrics_of_an_honest_round_are_those_of_its_export(
+    tmp_path: Path, files: dict[str, bytes], labels: list[dict[str, Any]]
+) -> None:
+    platform = Platform(tmp_path, {**SCHEMA, "labels": labels} if labels else SCHEMA)
+    asked, made = parse_definition(files), labelled if labels else events
+    platform.append([*made(160), *odd(*[float("nan")] * 3, 3e38)])
     for parent_version in (0, 1):
         draft, found = scored(platform, files, parent_version=parent_version, has_window=bool(parent_version))
         assert fault_of(draft, found, asked) == ""
         assert found.metrics["candidate"], "something is measured"
         assert bool(found.metrics["parent"]) == bool(parent_version)
-        platform.append(events(160, seed=2))
+        platform.append([*made(160, seed=2), *odd(float("nan"))])
     name, value = next(iter(draft.metrics["parent"].items()))
     for side, false in (("parent", value + 0.01), ("candidate", draft.metrics["candidate"][name] + 0.01)):
         stated = {**draft.metrics, side: {**draft.metrics[side], name: false}}
@@ -60,7 +85,7 @@ def test_the_metrics_of_an_honest_round_are_those_of_its_export(tmp_path: Path, 
         )
     for name, less in draft.metrics["candidate"].items():
         stated = {**draft.metrics, "candidate": {**draft.metrics["candidate"], name: less + 0.019}}
-        has_room = name == "calibration"  # the bins have edges, and these are few examples
+        has_room = name.endswith("calibration")  # the bins have edges, and these are few examples
         assert (fault_of(replace(draft, metrics=stated), found, asked) == "") == has_room
     assert "held-out events" in fault_of(replace(draft, events_held_out=5000), found, asked)
     without = replace(found, metrics={**found.metrics, "candidate": {}})

@@ -32,6 +32,7 @@ def register(registry: RegistryClient, module: str) -> None:
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
 
 
+@pytest.mark.covers("met-classification")
 @pytest.mark.parametrize(("setting", "module"), [("modules", _FALSE), ("none", _FALSE), ("modules", "")])
 def test_the_gate_judges_no_metrics_but_those_of_the_export(
     trainer: TrainerProcess, registry: RegistryClient, events: Events, setting: str, module: str

@@ -38,6 +38,7 @@ from services.trainer.control import trusted_half
 from services.trainer.control.trusted_half import Means, TrustedHalf
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import Place
 from services.trainer.protocol.messages import Figures
 from services.trainer.rounds.outside import Outside
 from services.trainer.tests.support.platform_processes import definition
@@ -166,28 +167,24 @@ def draft(**more: Any) -> VersionDraft:
     )  # fmt: skip
 
 
-def scoring_half(folder: Path, plan: RoundPlan, of: Definition, *, setting: str) -> TrustedHalf:
-    """Of a round that has handed in a version's files."""
+def scoring_half(folder: Path, registry: Any, of: Definition, *, setting: str) -> TrustedHalf:
+    """Of a round that has written a version's files."""
     assignment = given(folder)
-    lease = replace(assignment.lease, round=replace(assignment.round, plan=plan))
+    lease = replace(assignment.lease, round=replace(assignment.round, plan=registry.plan))
     (folder / "work" / "output").mkdir(parents=True)
     (folder / "work" / "output" / "weights").write_bytes(b"w")
-    registry: Any = Registry(plan)
     means = Means(lambda digest: of, score_outside=setting, score_dir=folder / "scored", score_seconds=60.0)
     return TrustedHalf(replace(assignment, lease=lease), registry, means)
 
 
-def register(half: TrustedHalf, stated: VersionDraft) -> VersionDraft:
-    """As the round's process does; what the registry has got."""
+def hand_in(half: TrustedHalf, stated: VersionDraft) -> None:
+    """As the round's process does."""
     ours, theirs = socket.socketpair()
     with theirs, ours:
         threading.Thread(target=taken, args=(ours, half), daemon=True).start()
         outside = Outside(theirs.fileno())
         outside.upload(Path("output"))
         outside.register_version(stated)
-    registry: Any = half._registry
-    registered: VersionDraft = registry.done[-1][-1]
-    return registered
 
 
 def linked(ground: Ground) -> None:
@@ -288,13 +285,17 @@ def test_a_version_says_which_of_the_gates_metrics_no_other_process_has_measured
     files = {"model.yaml": text.replace(b"features:\n  distance: {type: numeric}\n", named), **code}
     plan = replace(given(tmp_path).plan, parent_version=3)
     found = Figures(against, {}, {"candidate": {"auc": 0.5}, "parent": {"auc": 0.5} if against else {}}, {}, 0)
-    half, stated = scoring_half(tmp_path, plan, parse_definition(files), setting=setting), {"auc": 0.5, "own": 0.9}
+    registry, stated = Registry(plan), {"candidate": {"auc": 0.5, "own": 0.9}, "parent": {"auc": 0.5}}
+    half = scoring_half(tmp_path, registry, parse_definition(files), setting=setting)
     with ThreadPoolExecutor(1) as pool:
-        handed_in = pool.submit(register, half, draft(metrics={"candidate": stated, "parent": {"auc": 0.5}}))
+        handed_in = pool.submit(hand_in, half, draft(metrics=stated))
         if not operations:
-            wait_until(half.scoring.taken, "a second process is asked for").answer.set_result(found)
+            question = wait_until(half.scoring.taken, "a second process is asked for")
+            assert question
+            question.answer.set_result(found)
             told = {"metrics": found.metrics} | told
-        assert handed_in.result().environment["scored_outside"] == told
+        handed_in.result()
+    assert registry.done[-1][-1].environment["scored_outside"] == told
 
 
 def _read(kind: str, *named: Any) -> Callable[[Ground], Any]:
@@ -364,7 +365,10 @@ def test_a_resume_point_is_of_the_files_that_were_handed_in(ground: Ground) -> N
 @pytest.mark.parametrize("more", [{"rebuild_of": 3}, {"candidate": (_WEIGHTS,)}, {"rank": 1}])
 def test_only_the_chief_of_a_leased_round_hands_anything_in(made: Callable[..., Ground], more: dict[str, Any]) -> None:
     ground = made(**more)
-    for attempt in (lambda: ground.outside.upload(ground.output), lambda: ground.outside.register_version(draft())):
+    for attempt in (
+        lambda: ground.outside.upload(ground.output), lambda: ground.outside.register_version(draft()),
+        lambda: ground.outside.set_aside([Place(0, 0, 0, "bad")]),
+    ):  # fmt: skip
         with pytest.raises(PermissionDenied, match="nothing is handed in here"):
             attempt()
 
@@ -375,7 +379,10 @@ def test_only_the_chief_of_a_leased_round_hands_anything_in(made: Callable[..., 
         ("SetAlias", b""), ("", b""), ("GetStream", b"\xff\xff"), ("Download", b"[]"), ("Download", b"{}"),
         ("Download", b'{"directory": 1, "files": [{"path": 2}]}'), ("Upload", b"[" * 100_000),
         ("RegisterVersion", b"\x0a"), ("PutResumePoint", json.dumps({"state": 5}).encode()),
-        ("Upload", b"x" * (65 << 20)),
+        ("Upload", b"x" * (65 << 20)), ("SetAside", b'{"places": [[0, 0, 0, "no version yet"]]}'),
+        ("SetAside", b"{}"), ("SetAside", b'{"places": [[0, 0, true, "odd"]]}'),
+        ("SetAside", b'{"places": [[0, 0, 0]]}'),
+        ("SetAside", json.dumps({"places": [[0, 0, 0, ""]] * 50_001}).encode()),
     ],
 )  # fmt: skip
 def test_what_is_no_call_is_refused_and_the_next_is_answered(ground: Ground, name: str, body: bytes) -> None:

@@ -6,11 +6,13 @@ Not a stand-in for its rules (leases, gate, chains are the registry's own tests)
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.definition.model import parse_definition
 from common.errors import DataLoss, Unavailable
+from common.eventlog.base import EventLog
 from common.registry.catalog import (
     WINDOW,
     Decision,
@@ -30,6 +32,8 @@ from common.registry.catalog import (
     ranges_as_json,
 )
 from common.registry.client import manifest_of
+from services.trainer.control.dead_letters import RoundLetters
+from services.trainer.protocol.calls import Place
 
 
 @dataclass
@@ -45,6 +49,7 @@ class LocalRegistry:
     leased: Lease | None = None
     """Of the round that is conducted."""
     handed_in: tuple[FileEntry, ...] = ()
+    log: EventLog | None = None
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return self.definitions[digest]
@@ -114,6 +119,13 @@ class LocalRegistry:
         self.versions.append(version)
         self.drafts.append(draft)
         return version
+
+    def set_aside(self, places: Sequence[Place]) -> int:
+        assert self.leased, "a round is conducted"
+        assert self.log, "the round has events"
+        log, round_ = nullcontext(self.log), self.leased.round
+        letters = RoundLetters(round_.plan, lambda: log, written_by=round_.round_id)
+        return letters.write(places, most=self.versions[-1].events_unusable)
 
     def close(self) -> None:
         """Nothing is open."""

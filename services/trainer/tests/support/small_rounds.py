@@ -233,6 +233,7 @@ class Platform:
 
     def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
         registry = self.registry
+        registry.log = self.log
         if self.exports:
             return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
         return Surroundings(registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export)

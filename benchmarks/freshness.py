@@ -209,7 +209,8 @@ def _row(version: Version, seconds: Sequence[float], served_at: float, planned_a
         "last event s": served_at - version.last_event_at,
         "wait for trigger": planned_at - version.last_event_at,
         "lease+fork": timings["queue"],
-        **{stage: timings.get(stage, 0.0) for stage in _STAGES},
+        **(stages := {stage: timings.get(stage, 0.0) for stage in _STAGES}),
+        "register": version.created_at - planned_at - timings["queue"] - sum(stages.values()),
         "whole round": version.created_at - planned_at,
         "load": served_at - version.created_at,
     }

@@ -2,11 +2,21 @@
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, content: bytes, *, mode: int | None = None, flush: bool = True) -> None:
-    """A reader sees the old content or the new; makes the folders above the file.
+    """A reader sees the old content or the new; makes the folders above the file. `mode`, `flush`: as `whole_file`."""
+    with whole_file(path, mode=mode, flush=flush) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path, *, mode: int | None = None, flush: bool = True) -> Iterator[BinaryIO]:
+    """To write; a reader sees the old content until the block has ended without an error.
 
     Args:
         mode: the file's, exactly; None: 0o666 less the process's umask.
@@ -19,7 +29,7 @@ def write_whole(path: Path, content: bytes, *, mode: int | None = None, flush: b
         with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            file.write(content)
+            yield file
             if flush:
                 file.flush()
                 os.fsync(file.fileno())
@@ -28,9 +38,9 @@ def write_whole(path: Path, content: bytes, *, mode: int | None = None, flush: b
         aside.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Makes the content of a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

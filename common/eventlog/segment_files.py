@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import Unavailable
-from common.whole_files import sync_folder
+from common.whole_files import sync
 
 _LOCK_POLL_SECONDS = 0.0002
 _OFFSET_BYTES = 8
@@ -39,7 +39,7 @@ def create_segment(directory: Path, first_offset: int) -> None:
     """Makes an empty segment. A crash in between leaves a data file without an index, which is no segment."""
     for path in (data_path(directory, first_offset), index_path(directory, first_offset)):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
-    sync_folder(directory)
+    sync(directory)
 
 
 def delete_segment(directory: Path, first_offset: int) -> None:

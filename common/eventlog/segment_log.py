@@ -21,7 +21,7 @@ from common.eventlog.base import NewRecord, Record, RecordInfo
 from common.eventlog.segment_files import CommitFile, create_segment
 from common.eventlog.segment_reader import SegmentReader
 from common.eventlog.segment_writer import SegmentSettings, SegmentWriter
-from common.whole_files import sync_folder
+from common.whole_files import sync
 
 _Item = TypeVar("_Item", Record, RecordInfo)
 _FORMAT = 1
@@ -79,9 +79,9 @@ class SegmentLog:
                 json.dump({"format": _FORMAT, "partition_count": partition_count}, out)
                 out.flush()
                 os.fsync(out.fileno())
-            sync_folder(aside)
+            sync(aside)
             aside.rename(self._directory / topic)
-            sync_folder(self._directory)
+            sync(self._directory)
         except OSError:
             shutil.rmtree(aside, ignore_errors=True)
             if not (self._directory / topic).exists():  # else another process made it first

@@ -16,15 +16,14 @@ from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
-from common.registry.patches import SMALLEST_FILE_BYTES, patch_between, patched
+from common.registry.patches import GENTLE_BYTES, SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below
 from common.registry.presigned import pieces_at
-from common.whole_files import sync_folder
+from common.whole_files import sync
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
 _CHUNK_BYTES = 1024 * 1024
-_WRITE_BYTES = 32 * 1024
 _PARALLEL_FILES = 4
 _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 _MOST_TIMES = 100
@@ -48,16 +47,10 @@ def digest_of(path: Path) -> str:
 
 
 def write_gently(out: io.RawIOBase | BinaryIO, data: bytes) -> None:
-    """Writes all of it, in pieces.
-
-    Linux keeps what one write(2) brings in one piece of memory (a folio), up to megabytes, and copies several of them
-    to whoever reads a big part of the file later in one go, during which nothing else gets the core, whatever its
-    priority: 31 ms for a file written by the megabyte, 1.4 ms for one written like this. TensorFlow reads a variable
-    with one call.
-    """
+    """Writes all of it, in pieces of GENTLE_BYTES."""
     view = memoryview(data)
     while view:
-        view = view[out.write(view[:_WRITE_BYTES]) :]
+        view = view[out.write(view[:GENTLE_BYTES]) :]
 
 
 class FileTransfer:
@@ -162,7 +155,7 @@ class FileTransfer:
             if received == 0:
                 received = self._fetch(aside, file, pace)
             aside.replace(target)
-            sync_folder(target.parent)
+            sync(target.parent)
         finally:
             aside.unlink(missing_ok=True)
         return received
@@ -184,16 +177,13 @@ class FileTransfer:
             if not base:
                 return 0
             self._count("patch_bytes", len(patch))
-            hashed = hashlib.sha256()
-            with held[base].open("rb") as old, aside.open("wb", buffering=0) as out:
-                for data in patched(old, patch, file.size_bytes):
-                    write_gently(out, data)
-                    hashed.update(data)
+            with held[base].open("rb") as old, aside.open("w+b") as out:
+                found = patched(out, old, patch, file.size_bytes)
                 os.fsync(out.fileno())
         except (DataLoss, FileNotFoundError, Unavailable) as error:
             logger.info("a patch cannot be used", extra={"digest": file.digest, "reason": str(error)})
             return 0
-        if hashed.hexdigest() != file.digest:
+        if found != file.digest:
             logger.warning("a patch and its base do not make the file", extra={"digest": file.digest, "base": base})
             return 0
         return len(patch)

@@ -11,11 +11,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
-from common.registry.files import write_gently
+from common.registry.files import digest_of, write_gently
 from common.registry.patches import SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
 from services.registry.store.folder import InFolder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
@@ -141,7 +140,7 @@ class Blobs:
             if known is not None:
                 return known
             self._write_part(digest, size_bytes, offset, chunks, upload)
-            self._publish(digest, size_bytes)
+            self._publish(digest, size_bytes, digest_of(self._part(digest)))
         return size_bytes
 
     def receive_patch(self, digest: str, size_bytes: int, base: str, chunks: Iterable[bytes]) -> int:
@@ -159,14 +158,20 @@ class Blobs:
             patch += chunk
             if len(patch) > most:
                 raise InvalidInput(f"a patch of a file of {size_bytes} bytes has at most {most}, more came")
-        try:
-            with self._shelf.open(base) as old:
-                received = self.receive(digest, size_bytes, 0, patched(old, bytes(patch), size_bytes))
-        except FileNotFoundError:
-            raise Conflict(f"the base {base} has been collected; send the whole file") from None
-        with _disk_errors(digest):
-            self._shelf.keep_patch(digest, base, bytes(patch), size_bytes)
-        return received
+        with _disk_errors(digest), self._running_upload(digest) as upload:
+            known = self.size_of(digest)
+            if known is not None:
+                return known
+            try:
+                old = self._shelf.open(base)
+            except FileNotFoundError:
+                raise Conflict(f"the base {base} has been collected; send the whole file") from None
+            with old, upload.turn(digest), self._part(digest).open("w+b") as part:
+                self._keep_room(part.fileno(), digest, size_bytes)
+                found = patched(part, old, bytes(patch), size_bytes)
+                upload.sealed = True
+            self._publish(digest, size_bytes, found, made_of=(base, bytes(patch)))
+        return size_bytes
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         """The blob's bytes from the offset on, in chunks of 1 MiB. The last one is given only after all were verified.
@@ -218,6 +223,8 @@ class Blobs:
         size = self.size_of(check_digest(digest))
         if not self._shelf.is_near or size is None or size < SMALLEST_FILE_BYTES:
             return None
+        if found := self._shelf.patch_from(digest, bases[:_MOST_BASES]):
+            return found
         for base in bases[:_MOST_BASES]:
             if self.size_of(check_digest(base)) == size and (patch := self._patch_between(base, digest, size)):
                 return base, patch
@@ -304,7 +311,7 @@ class Blobs:
                     if offset > size_bytes:
                         self._part(digest).unlink()
                         raise InvalidInput(f"file {digest} was said to have {size_bytes} bytes, more came")
-                    self._keep_room(part, digest)
+                    self._keep_room(part.fileno(), digest)
                     write_gently(part, chunk)
             with upload.turn(digest):
                 upload.sealed = offset == size_bytes
@@ -312,24 +319,23 @@ class Blobs:
         if offset < size_bytes:
             raise Unavailable(f"the upload of {digest} ended after {offset} of {size_bytes} bytes")
 
-    def _keep_room(self, part: FileIO, digest: str) -> None:
+    def _keep_room(self, descriptor: int, digest: str, size_bytes: int = 0) -> None:
         """Files may not take what the catalog needs to go on: without it nobody could remove one."""
-        disk = os.fstatvfs(part.fileno())
-        left = disk.f_bavail * disk.f_frsize
+        disk = os.fstatvfs(descriptor)
+        left = disk.f_bavail * disk.f_frsize - size_bytes
         if left < self._kept_free_bytes:
             raise Unavailable(
                 f"file {digest} cannot be stored: the disk has {left} bytes left, and {self._kept_free_bytes} are kept "
                 "for the catalog; make room"
             )
 
-    def _publish(self, digest: str, size_bytes: int) -> None:
+    def _publish(self, digest: str, size_bytes: int, found: str, *, made_of: tuple[str, bytes] | None = None) -> None:
+        """found: the digest of the part's bytes."""
         part = self._part(digest)
-        with part.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != digest:
             part.unlink()
             raise InvalidInput(f"the {size_bytes} bytes sent as {digest} hash to {found}")
-        self._shelf.put(digest, part)
+        self._shelf.put(digest, part, made_of=made_of)
 
 
 @contextmanager

@@ -5,9 +5,10 @@
                                (common/registry/patches.py)
     bases/<digest>[.patch]     of a file that was removed, and of which others are made
 
-A file is here where either of the first two is. The patch comes to stand beside the whole file; the whole file goes
-once it has not been read for a while and another file is made of it, so the newest one of a chain stays whole. Read
-again it is put together, verified and whole again. A chain has 32 patches at most; then a whole file begins another.
+A file is here where either of the first two is. The patch is flushed to the disk; the whole file beside it is not, and
+goes at the start of a registry, or once it has not been read for a while and another file is made of it, so the newest
+one of a chain stays whole. Read again it is put together, verified and whole again. A chain has 32 patches at most;
+then a whole file begins another.
 """
 
 import hashlib
@@ -16,13 +17,14 @@ import os
 import shutil
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypedDict
 
 from common.errors import DataLoss, InvalidInput
 from common.registry.patches import apply
-from common.whole_files import sync_folder, write_whole
+from common.whole_files import sync, write_whole
 from services.registry.store.manifest import check_digest
 from services.registry.store.shelf import is_swept, path_of, set_aside, set_aside_for
 
@@ -55,6 +57,9 @@ class InFolder:
             for path in (patch for one in folder for patch in one.glob(f"*{_PATCH}")):
                 with suppress(DataLoss):  # a reader of the file hears of it
                     self._note(path.stem, _head_of(path))
+        for digest in self._heads:
+            if self._is_whole(self._below(digest)[-1]):
+                path_of(directory, digest).unlink(missing_ok=True)
         for path in self._bases.glob("*"):  # left by a crash
             if not self._made_of.get(path.stem):
                 path.unlink(missing_ok=True)
@@ -84,25 +89,37 @@ class InFolder:
     def url_of(self, digest: str) -> str:
         return ""
 
-    def put(self, digest: str, source: Path) -> None:
+    def put(self, digest: str, source: Path, *, made_of: tuple[str, bytes] | None = None) -> None:
         target = path_of(self._directory, digest)
         target.parent.mkdir(exist_ok=True)
         os.utime(source)
-        source.rename(target)
-        sync_folder(target.parent)
-        sync_folder(target.parent.parent)
-
-    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
         with self._changing:
-            below = self._below(base)
-            is_known = digest in self._heads or any(path.exists() for path in self._removed(digest))
-            is_no_base = len(below) > _MOST_PATCHES or digest in below or not self._is_whole(below[-1])
-            if not self._keeps_patches or is_known or is_no_base:
-                return
-            head: _Head = {"base": base, "bytes": size_bytes}
-            content = json.dumps(head).encode() + b"\n" + patch
-            write_whole(path_of(self._directory, digest).with_suffix(_PATCH), content)
-            self._note(digest, head)
+            if made_of and not self._keeps(digest, *made_of, source.stat().st_size):
+                sync(source)
+            source.rename(target)
+        sync(target.parent)
+        sync(target.parent.parent)
+
+    def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
+        head = self._heads.get(digest)
+        if head is None or head["base"] not in bases:
+            return None
+        with suppress(FileNotFoundError):
+            return head["base"], _patch_in(path_of(self._directory, digest).with_suffix(_PATCH))
+        return None
+
+    def _keeps(self, digest: str, base: str, patch: bytes, size_bytes: int) -> bool:
+        """Writes the patch down where it can stand for the whole file."""
+        below = self._below(base)
+        is_known = digest in self._heads or any(path.exists() for path in self._removed(digest))
+        is_no_base = len(below) > _MOST_PATCHES or digest in below or not self._is_whole(below[-1])
+        if not self._keeps_patches or is_known or is_no_base:
+            return False
+        head: _Head = {"base": base, "bytes": size_bytes}
+        content = json.dumps(head).encode() + b"\n" + patch
+        write_whole(path_of(self._directory, digest).with_suffix(_PATCH), content)
+        self._note(digest, head)
+        return True
 
     def pack(self, *, unused_since: float) -> int:
         """Leaves of files that were not read since (epoch seconds) the patch alone, where one stands beside them and
@@ -236,7 +253,7 @@ def assemble(directory: Path, digest: str, target: Path) -> None:
     with target.open("r+b") as file:
         for patch, head in reversed(patches):
             try:
-                apply(file, patch.read_bytes().partition(b"\n")[2], head["bytes"])
+                apply(file, _patch_in(patch), head["bytes"])
             except DataLoss as error:
                 raise DataLoss(f"file {digest} is damaged: {error.message}") from error
         file.seek(0)
@@ -259,6 +276,11 @@ def _head_of(patch: Path) -> _Head:
             return {"base": check_digest(head["base"]), "bytes": int(head["bytes"])}
         except (ValueError, TypeError, KeyError, InvalidInput) as error:
             raise DataLoss(f"{patch} does not begin as a patch: {error}") from error
+
+
+def _patch_in(path: Path) -> bytes:
+    """Without the head. Raises FileNotFoundError."""
+    return path.read_bytes().partition(b"\n")[2]
 
 
 def _size(path: Path) -> int:

@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -49,14 +49,19 @@ class Shelf(Protocol):
     def url_of(self, digest: str) -> str:
         """A URL from which others read the file; "" where the registry gives its bytes. Raises FileNotFoundError."""
 
-    def put(self, digest: str, source: Path) -> None:
-        """Moves a whole file here, durably."""
+    def put(self, digest: str, source: Path, *, made_of: tuple[str, bytes] | None = None) -> None:
+        """Moves a whole file here, durably.
+
+        Args:
+            made_of: (base, patch): what makes the file of another one here. The file was not flushed, and the patch may
+                stand in its place.
+        """
 
     def note_of(self, digest: str) -> Path:
         """The file in the data folder whose time of change says when the file was last asked for; it may be missing."""
 
-    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
-        """The patch makes a file that is here of another one: it may stand in its place later."""
+    def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
+        """(base, patch), where the file's patch of one of the bases is kept."""
 
     def pack(self, *, unused_since: float) -> int:
         """Leaves patches alone of files that were not read since (epoch seconds); returns the bytes that this freed."""
@@ -122,7 +127,7 @@ class Elsewhere:
         self.size_of(digest)
         return self._there(digest).presigned(self._presigned_seconds) if self._presigned_seconds else ""
 
-    def put(self, digest: str, source: Path) -> None:
+    def put(self, digest: str, source: Path, *, made_of: tuple[str, bytes] | None = None) -> None:
         size = source.stat().st_size
         target = self._there(digest)
         with self._alone(digest):
@@ -134,8 +139,9 @@ class Elsewhere:
     def note_of(self, digest: str) -> Path:
         return path_of(self._directory, digest)
 
-    def keep_patch(self, digest: str, base: str, patch: bytes, size_bytes: int) -> None:
+    def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
         """Files at a URL come there whole."""
+        return None
 
     def pack(self, *, unused_since: float) -> int:
         return 0

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from common.errors import DataLoss, NotFound
+from common.errors import DataLoss, InvalidInput, NotFound
 from common.registry.patches import patch_between
 from services.registry.store.blobs import Blobs
 from services.registry.store.folder import assemble
@@ -145,6 +146,37 @@ def test_a_file_that_cannot_be_put_together_is_refused_and_named(world: World, d
         list(world.blobs.read(second))
     with pytest.raises(DataLoss, match=second):
         assemble(world.directory, second, world.directory / "copy")
+
+
+def test_a_whole_file_that_had_not_reached_the_disk_is_made_of_its_patch_again(world: World) -> None:
+    first, second = world.chain(2)
+    (world.directory / "blobs" / second[:2] / second).write_bytes(bytes(_BYTES))
+    world.open_again()
+    world.check()
+    assert world.blobs.patch_of(second, [first]) is not None
+
+
+def test_a_replica_gets_the_patch_that_the_trainer_sent(world: World) -> None:
+    first = world.first()
+    content = world.content[first][:-1] + b"!"
+    computed = patch_between(io.BytesIO(world.content[first]), io.BytesIO(content), _BYTES)
+    assert computed is not None
+    sent = zlib.compress(zlib.decompress(computed), 9)
+    assert sent != computed
+    digest = hashlib.sha256(content).hexdigest()
+    world.blobs.receive_patch(digest, _BYTES, first, [sent])
+    assert world.blobs.patch_of(digest, ["0" * 64, first]) == (first, sent)
+    world.blobs.remove(first, unused_since=_LATER)
+    assert world.blobs.patch_of(digest, [first]) == (first, sent), "the replica still has the base"
+
+
+def test_a_patch_of_another_file_leaves_nothing(world: World) -> None:
+    first = world.first()
+    patch = patch_between(io.BytesIO(world.content[first]), io.BytesIO(bytes(1) + world.content[first][1:]), _BYTES)
+    assert patch is not None
+    with pytest.raises(InvalidInput, match="hash to"):
+        world.blobs.receive_patch("0" * 64, _BYTES, first, [patch])
+    assert world.stored_bytes() == _BYTES
 
 
 def test_a_file_that_comes_again_as_it_was_makes_no_ring(world: World) -> None:

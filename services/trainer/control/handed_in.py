@@ -3,12 +3,15 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry
 
 _MOST_ENTRIES = 10_000
+_HASHING = 2
+"""Threads: a version of a big table has it in two files."""
 
 
 def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
@@ -25,7 +28,8 @@ def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
         raise InvalidInput(
             f"the round's files have {size_bytes} bytes, and may have {most_bytes} (TRAINER_MAX_VERSION_MIB)"
         )
-    return tuple(_entry(directory, name) for name, _ in found)
+    with ThreadPoolExecutor(_HASHING) as pool:
+        return tuple(pool.map(lambda item: _entry(directory, item[0]), found))
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int]]:

@@ -36,6 +36,7 @@ from services.trainer.learn.partitions import whole_tables
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
+_SHARED_FROM_BYTES = 1024 * 1024
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
 IDENTITY_PATH = "checkpoint/identity.json"
 
@@ -99,7 +100,27 @@ def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Vari
 def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.generic]]:
     """All values, sorted by path; read-only. A variable that is updated later gets other memory: TensorFlow updates in
     place only what nothing else refers to."""
-    return {path: np.asarray(one.value.read_value()) for path, one in sorted(whole_tables(variables).items())}
+    return {path: _captured(one.value.read_value()) for path, one in sorted(whole_tables(variables).items())}
+
+
+class _Captured(np.ndarray[Any, Any]):
+    """A big array in the memory of a tensor, which variables take over without a copy."""
+
+    tensor: tf.Tensor | None = None
+
+
+def _captured(tensor: tf.Tensor) -> NDArray[np.generic]:
+    array = np.asarray(tensor)
+    if array.nbytes < _SHARED_FROM_BYTES or not tensor.device.endswith("CPU:0"):
+        return array
+    held = array.view(_Captured)
+    held.tensor = tensor
+    return held
+
+
+def _held(array: NDArray[np.generic]) -> tf.Tensor | None:
+    """A part of one, or what was computed from it, has none."""
+    return array.tensor if isinstance(array, _Captured) else None
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
@@ -130,7 +151,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     }
     _check_restart_names(variables, carrying)
     for path, value in values.items():
-        variables[path].assign(tf.constant(value))
+        variables[path].assign(tf.constant(value) if (held := _held(value)) is None else held)
     new = sorted((variables.keys() - stored.keys()) | misfits.keys())
     dropped = sorted(stored.keys() - variables.keys())
     in_place = [str(part) for part in report.parts if f"model/{part.part}" in values]

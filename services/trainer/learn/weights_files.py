@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from common.counted import counted
 from common.errors import DataLoss
-from common.whole_files import write_whole
+from common.registry.files import digest_of
+from common.whole_files import whole_file, write_whole
 
 WHOLE, INDEX = "weights.npz", "index.json"
 _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
+_PIECE_BYTES = 1024 * 1024
 _SHARDS = "weights-*-of-*.npz"
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -35,9 +37,13 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
     )
     shards = {}
     for name, paths in zip(names, groups, strict=True):
-        content = _npz({path: arrays[path] for path in paths})
-        write_whole(folder / name, content)
-        shards[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "tensors": paths}
+        write_one(folder / name, {path: arrays[path] for path in paths})
+        if len(names) > 1:
+            shards[name] = {
+                "bytes": (folder / name).stat().st_size,
+                "sha256": digest_of(folder / name),
+                "tensors": paths,
+            }
     for path in [*folder.glob(_SHARDS), folder / WHOLE]:
         if path.name not in names:
             path.unlink(missing_ok=True)
@@ -47,8 +53,19 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
 
 
 def write_one(path: Path, arrays: Arrays) -> None:
-    """All of them in one file, written aside; equal arrays give equal bytes."""
-    write_whole(path, _npz(arrays))
+    """numpy's npz of all of them, uncompressed, written aside; equal arrays give equal bytes, since its dates are fixed
+    (np.savez stamps the current time). Not flushed to the disk: readers look at a file's digest or checksums."""
+    with whole_file(path, flush=False) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            array, header = np.asarray(arrays[name], order="C"), io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+            entry = zipfile.ZipInfo(f"{name}.npy", _EPOCH_OF_ZIP)
+            entry.file_size = header.tell() + array.nbytes
+            with archive.open(entry, "w") as member:
+                member.write(header.getvalue())
+                content = array.reshape(-1).view(np.uint8).data
+                for start in range(0, array.nbytes, _PIECE_BYTES):
+                    member.write(content[start : start + _PIECE_BYTES])
 
 
 def read(folder: Path) -> dict[str, NDArray[np.generic]]:
@@ -85,14 +102,3 @@ def _groups(arrays: Arrays, limit: int) -> list[list[str]]:
 def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         return {path: stored[path] for path in stored.files}
-
-
-def _npz(arrays: Arrays) -> bytes:
-    """numpy's npz, uncompressed, with fixed dates: np.savez stamps the current time."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(arrays):
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.asarray(arrays[path], order="C"), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{path}.npy", _EPOCH_OF_ZIP), content.getbuffer())
-    return buffer.getvalue()

@@ -47,6 +47,7 @@ from common.definition.losses import Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
+from common.definition.named_files import named_files
 from common.definition.parameters import (
     FACTORIZATION_MACHINES,
     RNN_ESTIMATORS,
@@ -253,11 +254,11 @@ _OWN_FILES = (DEFINITION_FILE, RESTART_FILE, SIGNATURES_FILE)
 
 
 def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition) -> None:
-    text = files[DEFINITION_FILE].decode()
-    unused = [p for p in files if p not in _OWN_FILES and not p.endswith(".py") and p not in text]
-    if unused:
+    python = [path for path in files if path.endswith(".py")]
+    used = named_files(files, [files[path] for path in (DEFINITION_FILE, *python)])
+    if unused := files.keys() - used - {*_OWN_FILES, *python}:
         raise InvalidInput(
-            f"model {definition.name}: nothing uses {', '.join(sorted(unused))}; send model.yaml and *.py"
+            f"model {definition.name}: neither model.yaml nor a Python file names {', '.join(sorted(unused))}"
         )
 
 

@@ -134,8 +134,10 @@ def test_a_file_that_is_no_plain_mapping_is_refused(content: bytes, reason: str)
 
 
 def test_files_that_nothing_uses_and_paths_that_lead_out_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"nothing uses notes\.md"):
-        parse_definition(files() | {"notes.md": b""})
+    module = files(module="model.py", task="binary", estimator=None, features=None) | {"model.py": b"'encoder'"}
+    for unnamed in ("notes.md", "decoder/saved_model.pb", "encoder/x.txt"):
+        with pytest.raises(InvalidInput, match=f"neither model.yaml nor a Python file names {unnamed}"):
+            parse_definition(module | {unnamed: b""})
     with pytest.raises(InvalidInput, match="not relative"):
         parse_definition(files() | {"../model.py": b""})
     with pytest.raises(InvalidInput, match=r"needs model\.yaml"):

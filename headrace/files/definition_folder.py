@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
+from common.definition.named_files import named_files
 from common.definition.python_files import check_python
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
@@ -67,8 +68,8 @@ def read_folder(directory: Path) -> DefinitionFolder:
     """Reads the folder.
 
     Beside model.yaml the definition holds, where it names a Keras module, the folder's Python files, and the files that
-    either names (word lists, tables), and a file that its warm_start names by URL. What is in replay.py and __init__.py
-    is not the model's.
+    either names (word lists, tables, SavedModels), and a file that its warm_start names by URL. What is in replay.py
+    and __init__.py is not the model's.
 
     Raises:
         InvalidInput: neither file is there, or one is not YAML or lacks its name.
@@ -122,11 +123,9 @@ def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
         for name, path in found.items()
         if path.name == MODEL_FILE or (has_module and path.suffix == ".py" and path.name not in _NOT_OF_THE_MODEL)
     }
-    texts = list(files.values())
-    for name, path in found.items():
-        is_named = any(name.encode() in text for text in texts)
-        if is_named and name not in files and path.name not in (STREAM_FILE, "README.md", *_NOT_OF_THE_MODEL):
-            files[name] = path.read_bytes()
+    never = {name for name, path in found.items() if path.name in (STREAM_FILE, "README.md", *_NOT_OF_THE_MODEL)}
+    for name in sorted(named_files(found, files.values()) - files.keys() - never):
+        files[name] = found[name].read_bytes()
     return files
 
 

@@ -44,6 +44,21 @@ def test_links_out_of_a_folder_and_pipes_are_refused(tmp_path: Path, make: Calla
             read(folder)
 
 
+@pytest.mark.covers("api-keras")
+def test_files_and_saved_models_that_python_names_are_sent_and_taken(tmp_path: Path) -> None:
+    sent = {
+        "model.yaml": "name: m\nstream: s\nlabel: y\nmodule: model.py\ntask: binary\n",
+        "model.py": "WORDS, ENCODER = 'words.txt', 'encoder'",
+        "words.txt": "red\n", "encoder/saved_model.pb": "", "encoder/variables/variables.index": "",
+    }  # fmt: skip
+    for name, text in (sent | {"notes.txt": "", "decoder/saved_model.pb": "", "encoders/a.txt": ""}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    files = read_folder(tmp_path).files
+    assert files == {name: text.encode() for name, text in sent.items()}
+    parse_definition(files)
+
+
 @pytest.mark.covers("mode-warm-start", "fs-remote")
 def test_weights_that_a_definition_names_by_url_become_part_of_it(tmp_path: Path) -> None:
     weights = place_of(f"memory://{tmp_path.name}/words.txt")

@@ -4,9 +4,12 @@
     on_epoch_end       after a block: its number in the round, {"loss": mean of its steps}
     on_train_end       after the round's last step
 
-`self.model.stop_training = True` in on_epoch_end ends the round, as run.stop() does.
+`self.model.stop_training = True` in on_epoch_end ends the round, as run.stop() does. `self.model.optimizer` is the
+round's, also where model.yaml names it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -39,14 +42,31 @@ class CallbackHooks:
 
     def on_round_begin(self, run: Any) -> None:
         run.state["block"].assign(0)
-        self._callback.on_train_begin({})
+        with _optimizer_of(run):
+            self._callback.on_train_begin({})
 
     def on_block(self, run: Any, losses: Any) -> None:
-        self._callback.on_epoch_end(int(run.state["block"]), {"loss": float(np.mean(losses))})
+        with _optimizer_of(run):
+            self._callback.on_epoch_end(int(run.state["block"]), {"loss": float(np.mean(losses))})
         run.state["block"].assign_add(1)
         if getattr(run.network, "stop_training", False):
             run.network.stop_training = False
             run.stop()
 
     def on_round_end(self, run: Any) -> None:
-        self._callback.on_train_end({})
+        with _optimizer_of(run):
+            self._callback.on_train_end({})
+
+
+@contextmanager
+def _optimizer_of(run: Any) -> Iterator[None]:
+    """Lends the network its optimizer where it has compiled none: TensorFlow would export an attribute that stays."""
+    attributes = vars(run.network)
+    is_lent = getattr(run.network, "optimizer", None) is None
+    if is_lent:
+        attributes["optimizer"] = run.optimizer
+    try:
+        yield
+    finally:
+        if is_lent:
+            del attributes["optimizer"]

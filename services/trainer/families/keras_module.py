@@ -26,6 +26,7 @@ model compiles is used or refused (compiled.py). Files of one definition import 
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -117,6 +118,8 @@ def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasT
         known = ", ".join(feature.name for feature in schema.features)
         section = f"; nor of the section features: {', '.join(definition.features)}" if definition.features else ""
         meant = did_you_mean([name], [*(feature.name for feature in schema.features), *definition.features])
+        if re.fullmatch(r"(keras_tensor|input(_layer)?)(_\d+)?", name):
+            meant = "; an input has the name of its feature: keras.Input(shape, name=FEATURE)"
         place = f"{definition.module}: input {name!r}"
         raise DefinitionFailedError(f"{place} is no feature of the stream: {known}{section}{meant}")
     return module_inputs.symbolic(schema, name)

@@ -104,6 +104,18 @@ def _advice(error: BaseException, said: str) -> str:
             ". Give preprocessing layers before it a fixed size: max_tokens with pad_to_max_tokens=True, num_bins, "
             "or a vocabulary"
         )
+    if "is out of scope" in said:
+        return (
+            " A layer keeps a tensor of an earlier call: it may keep numbers and variables. Keras's Normalization of a "
+            "known mean does so where it is built in a call: call its build(shape) in __init__"
+        )
+    if "on the FeatureSpace" in said:
+        return (
+            ". The network is made before there are events: what shall be fitted stands in the section features of "
+            "model.yaml, whose features are inputs of their names"
+        )
+    if "learning rate is not settable" in said:
+        return " The rate of model.yaml is a schedule: compile an optimizer in build_model"
     if re.search(r"path=\S*/mean, shape=\(\)", said):
         return (
             ". Keras adapts a layer for single numbers to an array, not to a Dataset: "

@@ -253,7 +253,7 @@ class Watching(keras.callbacks.Callback):
         self.seen = [self.model.name]
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seen.append((epoch, logs["loss"]))
+        self.seen.append((epoch, logs["loss"], float(self.model.optimizer.learning_rate)))
         self.model.stop_training = epoch == 1
 
     def on_train_end(self, logs=None):
@@ -321,7 +321,8 @@ def test_gradients_go_from_hook_to_hook(tmp_path: Path) -> None:
 @pytest.mark.covers("hook-api")
 def test_a_keras_callback_is_called_with_a_round_as_its_training_and_blocks_as_its_epochs(tmp_path: Path) -> None:
     hooks = [{"class": "audit.Watching", "arguments": {"path": str(tmp_path / "seen")}}]
-    model, examples = built(NET, tmp_path, audit=CLASSES, batch_size=16, hooks=hooks)
+    optimizer = {"name": "sgd", "learning_rate": 0.25}
+    model, examples = built(NET, tmp_path, audit=CLASSES, batch_size=16, hooks=hooks, optimizer=optimizer)
     training = Training(model, seed=5)
     training.begin_round()
     losses, stopped = list[float](), list[bool]()
@@ -332,7 +333,24 @@ def test_a_keras_callback_is_called_with_a_round_as_its_training_and_blocks_as_i
     training.end_round()
     name, *seen = ast.literal_eval((tmp_path / "seen").read_text())
     assert (name, stopped) == (model.network.name, [False, True])
-    assert seen == [(0, pytest.approx(losses[0])), (1, pytest.approx(losses[1]))]
+    assert seen == [(0, pytest.approx(losses[0]), 0.25), (1, pytest.approx(losses[1]), 0.25)]
+    assert not hasattr(model.network, "optimizer"), "it would be exported"
+
+
+@pytest.mark.covers("hook-api")
+def test_a_callback_of_kerass_lowers_the_rate_of_an_optimizer_that_the_module_compiles(tmp_path: Path) -> None:
+    plateau = "from keras.callbacks import ReduceLROnPlateau"
+    asked = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 1e9}
+    compiled = (
+        NET.replace("return keras", "net = keras") + "    net.compile(keras.optimizers.SGD(0.25))\n    return net\n"
+    )
+    hooks = [{"class": "audit.ReduceLROnPlateau", "arguments": asked}]
+    model, examples = built(compiled, tmp_path, audit=plateau, batch_size=16, hooks=hooks)
+    training = Training(model, seed=5)
+    training.begin_round()
+    for index in range(3):
+        training.train_block(examples, pass_index=0, block_index=index)
+    assert training.rates(np.ones(1, np.int64)) == [0.25 / 4], "a first block is no plateau"
 
 
 @pytest.mark.covers("hook-api")

@@ -295,6 +295,8 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         (SUBCLASSED.replace('"late"', '"main"'), {}, "name the one that is taught after the label, late"),
         (SUBCLASSED.replace('"x", "word"', '"x", "wrod"'), {}, "input 'wrod' is no feature of the stream"),
         ("def build_model(s, p):\n    return keras.Sequential([keras.layers.Dense(1)])", {}, "has no inputs yet"),
+        (SUBCLASSED.replace("return Net()", "return keras.Model(x := keras.Input((2,)), keras.layers.Dense(1)(x))"), {},
+         "has the name of its feature"),
         (
             SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())\n"
             "def loss(labels, outputs):\n    return tf.reduce_mean(outputs)",

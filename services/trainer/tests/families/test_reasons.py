@@ -33,6 +33,12 @@ _IN_GRAPH = "in user code:\n\n    ValueError: A.\n    \n    \x1b[1mno\x1b[0m\n  
         (urllib.error.URLError(PermissionError(13, "no")), r"TRAINER_SANDBOX_PORTS further ports$"),
         (ValueError("shapes must match. Target variable: <Variable path=a/mean, shape=(), ..."), r"numpy\.concatenate"),
         (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
+        (
+            ValueError("You need to adapt on the FeatureSpace"),
+            r"FeatureSpace\. The network is made before there are events",
+        ),
+        (TypeError("<tf.Tensor> is out of scope."), r"scope\. A layer keeps a tensor of an earlier call"),
+        (TypeError("its learning rate is not settable."), r"settable\. The rate of model\.yaml is a schedule"),
         (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),
         (KeyError(_KERAS), r"KeyError: Exception encountered when calling A\.call\(\)\. This\. Error encountered: no$"),
         (ValueError(_IN_GRAPH), r"model\.py: no$"),

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from common.process.lifecycle import close_all, die_with_parent
 
@@ -101,6 +101,11 @@ class Children:
             sys.stderr.flush()
             logging.shutdown()
             os._exit(status)
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Of those that have not ended, as far as is known."""
+        return self._pids
 
     def ended(self) -> list[tuple[int, int]]:
         """Pid and status of those that have ended since the last call, as subprocess has it: -9 is SIGKILL."""

@@ -9,8 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from common.errors import InvalidInput, Unavailable
 from common.process.children import readable, start_zygote
@@ -115,7 +114,7 @@ class ZygoteClient:
         return self.is_ready
 
     def spawn(self, assignment: RoundAssignment) -> RoundChild:
-        """Forks a child for the assignment, which is left as assignment.json in its work_dir.
+        """Forks a child for the assignment.
 
         Raises:
             Unavailable: the zygote is not there, or did not answer in time, or the registry, which knows what the round
@@ -123,12 +122,13 @@ class ZygoteClient:
         """
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
-        left = self._left(self._confined(assignment))
+        confined = self._confined(assignment)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs:
+        with theirs, _in_memory(confined) as given:
             try:
-                socket.send_fds(self._socket, [json.dumps({"spawn": left}).encode()], [theirs.fileno()])
+                packet = json.dumps({"spawn": True}).encode()
+                socket.send_fds(self._socket, [packet], [theirs.fileno(), given.fileno()])
             except OSError as error:
                 ours.close()
                 raise Unavailable(f"the process that forks rounds is gone: {error}") from error
@@ -142,16 +142,11 @@ class ZygoteClient:
         if child.has_ended:
             raise Unavailable("the process has ended")
         try:
-            child.channel.send(json.dumps({"assignment": self._left(assignment)}).encode() + b"\n")
+            with _in_memory(assignment) as given:
+                socket.send_fds(child.channel, [MARK], [given.fileno()])
         except OSError as error:
             raise Unavailable(f"the process cannot be reached: {error}") from error
         child.half, child.waits = self._trusted_half(assignment), False
-
-    def _left(self, assignment: RoundAssignment) -> str:
-        """Where the assignment is left for the child, in its folder."""
-        path = Path(assignment.work_dir) / "assignment.json"
-        path.write_text(assignment.to_json())
-        return str(path)
 
     def _await_spawned(self, channel: socket.socket) -> RoundChild:
         known = set(self._children)
@@ -288,3 +283,11 @@ class ZygoteClient:
             logger.warning("a round's process said something odd, and is ended", extra={"error": error.message[:500]})
             self.signal(child, signal.SIGKILL)
         return messages
+
+
+def _in_memory(assignment: RoundAssignment) -> IO[str]:
+    """To be read from its beginning."""
+    file = os.fdopen(os.memfd_create("assignment"), "w+")
+    file.write(assignment.to_json())
+    file.seek(0)
+    return file

@@ -1,14 +1,17 @@
 """Control and zygote talk over a Unix socket of packets (SOCK_SEQPACKET), one JSON object each:
 
     zygote to control   {"ready": import seconds}            once
-    control to zygote   {"spawn": assignment path}           with the child's end of a channel
+    control to zygote   {"spawn": true}                      with the child's end of a channel, and its assignment
     zygote to control   {"spawned": pid}                     the answer
     control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
     zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
 
 The channel is a pair of stream sockets: the child writes its messages (messages.py) and hands over the calls that
-control answers (calls.py), and where it waits for another round, control writes {"assignment": path} as a line. Closed
+control answers (calls.py), and where it waits for another round, control writes a byte with the next assignment. Closed
 by control: the child ends.
+
+An assignment travels as a descriptor of memory. It says how a process is confined, and a file in a folder of rounds
+could be changed by an earlier round's code before the process has read it.
 
 Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
 """

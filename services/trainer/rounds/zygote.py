@@ -38,7 +38,7 @@ from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
-from services.trainer.rounds import printed
+from services.trainer.rounds import printed, survivors
 from services.trainer.sandbox import confine
 from services.trainer.sandbox.rules import OFF
 
@@ -72,6 +72,7 @@ def main() -> int:
         logging.getLogger(library).setLevel(logging.ERROR)
     gc.collect()
     gc.freeze()  # the children's collector leaves the shared pages alone
+    survivors.come_to_this_process()
     control = socket.socket(fileno=int(fd))
     _send(control, {"ready": round(time.monotonic() - began, 3)})
     _serve(control, run_round, Priority(int(nice), scheduling))
@@ -93,15 +94,18 @@ def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> N
         if children.fileno() in heard:
             for pid, status in children.ended():
                 _send(control, {"exited": pid, "status": status})
+            survivors.end(children.pids)
         if control.fileno() in heard:
-            packet, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 1)
+            packet, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 2)
             if not packet:
                 break
             request = json.loads(packet)
             if "spawn" in request:
-                child = functools.partial(_child, run_round, Path(request["spawn"]), channel=fds[0], priority=priority)
+                channel, given = fds
+                child = functools.partial(_child, run_round, given, channel=channel, priority=priority)
                 pid = children.fork(child, closing=[control.close])
-                os.close(fds[0])
+                os.close(channel)
+                os.close(given)
                 _send(control, {"spawned": pid})
             else:
                 children.signal(request["pid"], request["signal"])
@@ -116,8 +120,9 @@ def _weigh_less_as_a_session(nice: int) -> None:
         Path("/proc/self/autogroup").write_text(str(nice))
 
 
-def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority: Priority) -> int:
-    """Runs the round, and those that control has for the process afterwards; returns the exit status."""
+def _child(run_round: RunRound, given: int, *, channel: int, priority: Priority) -> int:
+    """Runs the round, and those that control has for the process afterwards; returns the exit status. `given`: the
+    descriptor of its assignment."""
     os.nice(priority.nice)
     if priority.scheduling != "normal":
         os.sched_setscheduler(0, _POLICIES[priority.scheduling], os.sched_param(0))
@@ -125,7 +130,7 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     stop_requested = _stop_on_sigterm()
 
-    orders, following = os.fdopen(os.dup(channel)), run_round
+    orders, following = socket.socket(fileno=os.dup(channel)), run_round
 
     def report(message: Message) -> None:
         line = encode_message(message)
@@ -134,7 +139,8 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
 
     has_begun = False
     while True:
-        assignment = replace(RoundAssignment.from_json(assignment_path.read_text()), channel=channel)
+        with os.fdopen(given) as file:
+            assignment = replace(RoundAssignment.from_json(file.read()), channel=channel)
         work_dir = Path(assignment.work_dir)
         try:
             if not has_begun:
@@ -161,10 +167,10 @@ def _child(run_round: RunRound, assignment_path: Path, *, channel: int, priority
         os.close(lock)
         report(Waits())
         gc.collect()
-        order = orders.readline()
-        if not order:
+        _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
+        if not descriptors:
             return 0
-        assignment_path = Path(json.loads(order)["assignment"])
+        given = descriptors[0]
 
 
 def _with_place(error: Exception) -> str:

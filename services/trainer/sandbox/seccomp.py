@@ -26,6 +26,8 @@ _SOCKET_TYPE = 0xF
 _X32_BIT = 0x40000000
 _AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET_CALL: Mapping[str, int] = {"x86_64": 41, "aarch64": 198}
+_SOCKETPAIR_CALL: Mapping[str, int] = {"x86_64": 53, "aarch64": 199}
+"""Of datagrams, one end of a pair reaches every Unix socket of datagrams that has a name."""
 _CLONE: Mapping[str, int] = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435
 """Its flags lie in memory, where no filter sees them: glibc goes on with clone when it hears ENOSYS."""
@@ -42,7 +44,7 @@ DENIED: Mapping[str, Mapping[str, int]] = {
         "finit_module": 313, "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320, "reboot": 169,
         "swapon": 167, "swapoff": 168, "acct": 163, "settimeofday": 164, "clock_settime": 227, "adjtimex": 159,
         "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173, "quotactl": 179,
-        "syslog": 103, "vhangup": 153,
+        "syslog": 103, "vhangup": 153, "shmget": 29, "semget": 64, "msgget": 68,
     },
     "aarch64": _DENIED_EVERYWHERE | {
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "perf_event_open": 241,
@@ -51,6 +53,7 @@ DENIED: Mapping[str, Mapping[str, int]] = {
         "finit_module": 273, "delete_module": 106, "kexec_load": 104, "kexec_file_load": 294, "reboot": 142,
         "swapon": 224, "swapoff": 225, "acct": 89, "settimeofday": 170, "clock_settime": 112, "adjtimex": 171,
         "clock_adjtime": 266, "sethostname": 161, "setdomainname": 162, "quotactl": 60, "syslog": 116, "vhangup": 58,
+        "shmget": 194, "semget": 190, "msgget": 186,
     },
 }  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -100,6 +103,10 @@ def _program(machine: str, *, allow_tcp: bool, allow_udp: bool) -> bytes:
     of_sockets = [
         _step(_LOAD, _FIRST_ARGUMENT), *_unless(_IF_EQUAL, [socket.AF_INET, socket.AF_INET6], no_socket), *of_type
     ]  # fmt: skip
+    of_pairs = [
+        _step(_LOAD, _SECOND_ARGUMENT), _step(_AND, _SOCKET_TYPE),
+        *_unless(_IF_EQUAL, [socket.SOCK_STREAM, socket.SOCK_SEQPACKET], no_socket), _step(_RETURN, _ALLOW),
+    ]  # fmt: skip
     of_clone = [
         _step(_LOAD, _FIRST_ARGUMENT), *_if(_IF_ANY_BIT, _NAMESPACES, [_errno(errno.EPERM)]), _step(_RETURN, _ALLOW)
     ]  # fmt: skip
@@ -110,6 +117,7 @@ def _program(machine: str, *, allow_tcp: bool, allow_udp: bool) -> bytes:
         *(step for number in DENIED[machine].values() for step in _if(_IF_EQUAL, number, [_errno(errno.EPERM)])),
         *_if(_IF_EQUAL, _CLONE[machine], of_clone),
         *_if(_IF_EQUAL, _SOCKET_CALL[machine], of_sockets),
+        *_if(_IF_EQUAL, _SOCKETPAIR_CALL[machine], of_pairs),
         _step(_RETURN, _ALLOW),
     ]  # fmt: skip
     return b"".join(steps)

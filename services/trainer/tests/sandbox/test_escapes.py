@@ -30,6 +30,7 @@ class Ground:
     folder: Path
     closed_port: int
     unix_socket: str
+    unix_datagrams: str
     ports: tuple[int, ...] = (1,)
 
     def assignment(self, attempt: str) -> RoundAssignment:
@@ -37,8 +38,8 @@ class Ground:
         plan = RoundPlan(
             model="m", sequence=1, parent_version=0, stream="s", schema_version=1, ranges=(OffsetRange(0, 0, 1),),
             definition_digest="d", configuration={"attempt": attempt, "closed_port": self.closed_port, **told,
-            "unix": self.unix_socket}, configuration_digest="c", code_digest="e", seed=1, example_count=1,
-            trigger="manual", last_event_at=0.0,
+            "unix": self.unix_socket, "unix_datagrams": self.unix_datagrams},
+            configuration_digest="c", code_digest="e", seed=1, example_count=1, trigger="manual", last_event_at=0.0,
         )  # fmt: skip
         work_dir = self.folder / "rounds" / "m" / attempt
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -67,11 +68,12 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         (tmp_path / name).mkdir()
         for file in files:
             (tmp_path / name / file).write_bytes(b"x")
-    unix = socket.socket(socket.AF_UNIX)
-    unix.bind(str(tmp_path / "daemon"))
-    with unix, socket.create_server(("127.0.0.1", 0)) as server:
+    unix, datagrams = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with unix, datagrams, socket.create_server(("127.0.0.1", 0)) as server:
+        unix.bind(str(tmp_path / "daemon"))
         unix.listen()
-        yield Ground(tmp_path, server.getsockname()[1], str(tmp_path / "daemon"))
+        datagrams.bind(str(tmp_path / "datagrams"))
+        yield Ground(tmp_path, server.getsockname()[1], str(tmp_path / "daemon"), str(tmp_path / "datagrams"))
 
 
 def zygote(**how: object) -> Iterator[ZygoteClient]:
@@ -137,3 +139,22 @@ def test_a_round_that_connects_nowhere_makes_no_socket(ground: Ground, tried: Ca
     found = tried("make_a_socket", confined=True)
     assert isinstance(found, Failed)
     assert found.reason.startswith("PermissionError")
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_no_process_outlives_its_round(ground: Ground, tried: Callable[..., Done | Failed], confined: bool) -> None:
+    """It could write to the folders of the model's next rounds."""
+    assert isinstance(tried("leave_a_process_behind", confined=confined), Done)
+    left = Path(ground.assignment("leave_a_process_behind").work_dir) / "left"
+    wait_until(lambda: not Path("/proc", left.read_text()).exists(), "the process has ended")
+
+
+def test_what_lies_in_a_rounds_folder_does_not_say_how_it_is_confined(
+    ground: Ground, tried: Callable[..., Done | Failed]
+) -> None:
+    """An earlier round of the model may write there, before the process begins."""
+    planted = Path(ground.assignment("write_elsewhere").work_dir) / "assignment.json"
+    planted.write_text(ground.assignment("write_elsewhere").to_json())
+    planted.chmod(0o444)
+    assert isinstance(tried("write_elsewhere", confined=True), Failed)
+    assert planted.read_text() == ground.assignment("write_elsewhere").to_json(), "nobody writes or reads it"

@@ -27,7 +27,6 @@ from testing.waiting import wait_until
 __all__ = ["pytestmark"]
 _MODULE = """
 import hashlib, keras, re, socket, sys
-from pathlib import Path
 from services.trainer.rounds.outside import Outside
 
 TOKEN_FILE, DIGEST, PORT = {token_file!r}, {digest!r}, {port}
@@ -49,20 +48,19 @@ def refused(attempt):
         return type(error).__name__
     return "OK"
 
-def channel():
+def given():
     frame = sys._getframe()
     while not isinstance(frame.f_locals.get("channel"), int):
         frame = frame.f_back
-    return Outside(frame.f_locals["channel"])
+    return frame.f_locals
 
 def build_model(schema, parameters):
-    given = next(parent for parent in Path(__file__).parents if parent.parent.name == "{model}")
-    texts = [path.read_text() for path in given.parent.glob("*/assignment.json")]
-    outside = channel()
+    text = given()["assignment"].to_json()
+    outside = Outside(given()["channel"])
     tried = {{
         "token": refused(lambda: open(TOKEN_FILE).read()),
         "memory": DIGEST in [hashlib.sha256(found).hexdigest() for found in in_memory()],
-        "assignment": not texts or any(re.search("hrr?_[A-Za-z0-9_-]{{40}}", text) for text in texts),
+        "assignment": "event_log" not in text or re.search("hrr?_[A-Za-z0-9_-]{{40}}", text) is not None,
         "registry": refused(lambda: socket.create_connection(("127.0.0.1", PORT), timeout=60)),
         "model": refused(lambda: outside.get_version("another", 1)),
         "stream": refused(lambda: outside.get_stream("another")),
@@ -111,7 +109,6 @@ def test_an_authors_code_has_no_token_and_no_way_to_the_registry_but_by_control(
         token_file=str(token_file),
         digest=digest,
         port=registry_process.address.rpartition(":")[2],
-        model=MODEL,
         stream=STREAM,
     )
     text = definition().replace(b"estimator: linear_classifier\n", b"module: module.py\ntask: binary\n")

@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Ground:
     """Attributes:
     own: the round's own folder. registry, other_model, events, elsewhere: folders that are not its own.
-    closed_port: somebody listens there, and the sandbox does not name it. unix_socket: the same.
+    closed_port: somebody listens there, and the sandbox does not name it. unix_socket, unix_datagrams: the same.
     """
 
     own: Path
@@ -37,6 +37,7 @@ class Ground:
     elsewhere: Path
     closed_port: int
     unix_socket: str
+    unix_datagrams: str
 
 
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
@@ -44,7 +45,10 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
     told = dict(assignment.plan.configuration)
     attempt = {**ATTEMPTS, **NEEDS}[told["attempt"]]
     folders = {name: Path(told[name]) for name in ("registry", "other_model", "events", "elsewhere")}
-    ground = Ground(Path(assignment.work_dir), **folders, closed_port=told["closed_port"], unix_socket=told["unix"])
+    ground = Ground(
+        Path(assignment.work_dir), **folders, closed_port=told["closed_port"], unix_socket=told["unix"],
+        unix_datagrams=told["unix_datagrams"],
+    )  # fmt: skip
     try:
         attempt(ground)
     except (OSError, MemoryError, KeyError, ValueError, subprocess.SubprocessError) as error:
@@ -205,6 +209,24 @@ def talk_to_a_daemon_over_a_unix_socket(ground: Ground) -> None:
         out.connect(ground.unix_socket)
 
 
+def send_a_datagram_to_a_daemon_from_a_pair(ground: Ground) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        ours.sendto(b"weights", ground.unix_datagrams)
+
+
+def share_memory_that_outlives_the_round(ground: Ground) -> None:
+    found = _libc.shmget(0, 4096, 0o600)  # IPC_PRIVATE
+    _called(found)
+    _libc.shmctl(found, 0, None)  # IPC_RMID
+
+
+def leave_messages_for_others_by_a_key(ground: Ground) -> None:
+    found = _libc.msgget(0, 0o600)
+    _called(found)
+    _libc.msgctl(found, 0, None)
+
+
 def read_packets_of_the_network(ground: Ground) -> None:
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
 
@@ -245,6 +267,27 @@ def make_a_socket(ground: Ground) -> None:
         pass
 
 
+def talk_to_itself(ground: Ground) -> None:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        with ours, theirs:
+            ours.send(b"x")
+            theirs.recv(1)
+
+
+def leave_a_process_behind(ground: Ground) -> None:
+    """In a session of its own, with nobody above it; it says its number."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if left := os.fork():
+            os.write(writer, str(left).encode())
+            os._exit(0)
+        time.sleep(600)
+        os._exit(0)
+    (ground.own / "left").write_bytes(os.read(reader, 20))
+
+
 def start_an_interpreter_as_for_the_converters(ground: Ground) -> None:
     subprocess.run([sys.executable, "-c", "import services.trainer.export.answers"], check=True, cwd=ground.own)
 
@@ -261,10 +304,13 @@ ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
         copy_the_memory_of_the_process_above, signal_the_process_above, slow_the_process_above_down, become_root,
         leave_by_another_root, make_a_user_namespace, connect_to_a_service_of_the_machine,
         connect_over_multipath_tcp, listen_for_others, send_a_datagram, talk_to_a_daemon_over_a_unix_socket,
-        read_packets_of_the_network, write_a_huge_file, take_all_memory, open_files_without_end, fork_without_end,
+        send_a_datagram_to_a_daemon_from_a_pair, share_memory_that_outlives_the_round,
+        leave_messages_for_others_by_a_key, read_packets_of_the_network,
+        write_a_huge_file, take_all_memory, open_files_without_end, fork_without_end,
     )
 }  # fmt: skip
 NEEDS: Mapping[str, Callable[[Ground], None]] = {
-    found.__name__: found for found in (start_an_interpreter_as_for_the_converters, make_a_socket)
+    found.__name__: found
+    for found in (start_an_interpreter_as_for_the_converters, make_a_socket, talk_to_itself, leave_a_process_behind)
 }
 """What a round has to be able to do."""

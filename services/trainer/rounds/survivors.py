@@ -1,0 +1,29 @@
+"""Processes that a round leaves behind: they would go on in the folders of its model's next rounds, and take cores.
+
+A process whose parent has ended has the zygote for its parent (prctl(2), PR_SET_CHILD_SUBREAPER), whatever its session
+and group are. A round that makes one on purpose, while it runs, loses it as well.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def come_to_this_process() -> None:
+    """From now on; not those of processes that it forks and that ask for the same."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end(known: Collection[int]) -> None:
+    """Kills children of this process, which has one thread, that are none of the `known`, and takes their statuses.
+    Their end is a SIGCHLD of its own, after which it is called again."""
+    for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+        if pid not in known:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)

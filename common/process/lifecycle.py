@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 logger = logging.getLogger(__name__)
@@ -21,8 +21,12 @@ class Stop:
     def __init__(self) -> None:
         self._event = threading.Event()
 
-    def listen_for_signals(self) -> None:
+    def listen_for_signals(
+        self, others: Sequence[signal.Signals] = (), *, on_signal: Callable[[], None] | None = None
+    ) -> None:
         """Only in the main thread of a process without an asyncio loop of its own.
+
+        `on_signal` hears of each that comes, of the `others` too, in a thread beside the main one.
 
         The kernel may hand a signal to any thread, for example one that is just being made. Python then notes it, but
         runs the handler only when the main thread next wakes by itself, which may be a minute later. So it is not the
@@ -32,9 +36,9 @@ class Stop:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in _STOP_SIGNALS:
+        for number in (*_STOP_SIGNALS, *others):
             signal.signal(number, _noted)
-        threading.Thread(target=self._read_signals, args=(reader,), name="signals", daemon=True).start()
+        threading.Thread(target=self._read_signals, args=(reader, on_signal), name="signals", daemon=True).start()
 
     def request(self) -> None:
         self._event.set()
@@ -46,10 +50,12 @@ class Stop:
         """True as soon as a stop is requested, False when the time is over."""
         return self._event.wait(timeout_seconds)
 
-    def _read_signals(self, reader: int) -> None:
+    def _read_signals(self, reader: int, on_signal: Callable[[], None] | None) -> None:
         while number := os.read(reader, 1):
             if number[0] in _STOP_SIGNALS:
                 self._event.set()
+            if on_signal is not None:
+                on_signal()
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

@@ -32,6 +32,7 @@ from common.errors import (
 )
 from common.process.health import Health
 from common.process.rpc_connections import keep_room
+from common.process.rpc_signals import look_seldom
 from common.process.rpc_waits import WaitBounds, Waits
 from common.process.tls import Tls
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
@@ -416,6 +417,7 @@ def start_server(
     Raises:
         Unavailable: the address cannot be bound.
     """
+    look_seldom()
     threads = max_workers + 2 * _MAX_WAITS
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="grpc"),
@@ -487,6 +489,7 @@ def open_channel(
     authorization: the header's value, asked for with each call.
     tls: None: plain text.
     """
+    look_seldom()
     channel = (
         grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
         if tls

@@ -17,8 +17,8 @@ from pathlib import Path
 
 _TCP_INFO_BYTES, _SILENT_AT = 56, 52
 _DESCRIPTORS = Path("/proc/self/fd")
-_LOOK_SECONDS, _FEW_SECONDS = 0.2, 1.0
-"""Between two looks; while there are few connections, an eighth of the most."""
+_LOOK_SECONDS, _FEW_SECONDS, _QUIET_SECONDS = 0.2, 1.0, 4.0
+"""Between two looks; while there are few connections, an eighth of the most; while no more of them come."""
 _MOST_TIME_LOOKING = 0.05
 
 
@@ -28,12 +28,14 @@ def keep_room(port: int, most: int, is_running: Callable[[], bool]) -> None:
 
 
 def _look(port: int, most: int, is_running: Callable[[], bool]) -> None:
+    count, few = most, _FEW_SECONDS
     while is_running():
-        began, count = time.monotonic(), most
+        began, before, count = time.monotonic(), count, most
         with contextlib.suppress(OSError):  # No file is left to look with.
             if (count := sum(1 for _ in _DESCRIPTORS.iterdir())) > most:
                 _close_silent(port, most)
-        pause = _FEW_SECONDS if count < most // 8 else _LOOK_SECONDS
+        few = _FEW_SECONDS if count > before else min(2 * few, _QUIET_SECONDS)
+        pause = few if count < most // 8 else _LOOK_SECONDS
         time.sleep(max(pause, (time.monotonic() - began) / _MOST_TIME_LOOKING))
 
 

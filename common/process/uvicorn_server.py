@@ -1,12 +1,30 @@
-"""uvicorn without its ten wake-ups a second: it looks after its headers once a second, and ends when asked to."""
+"""uvicorn without its ten wake-ups a second: it looks after its headers once a second, while it has connections, and
+ends when asked to."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from email.utils import formatdate
+from typing import Any
 
 import uvicorn
 
 from common.process.handshakes import behind_tls
 from common.process.tls import Tls
+
+_LOOK_SECONDS, _IDLE_SECONDS = 1.0, 60.0
+
+
+class _Connections(set[Any]):
+    def __init__(self, on_first: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_first = on_first
+
+    def add(self, connection: Any) -> None:
+        if not self:
+            self._on_first()
+        super().add(connection)
 
 
 class Server(uvicorn.Server):
@@ -14,6 +32,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, tls: Tls | None = None) -> None:
         super().__init__(config)
+        self._asked = asyncio.Event()
+        self.server_state.connections = _Connections(self._begin)
         if tls is not None:
             config.load()
             # A callable is all that uvicorn needs.
@@ -33,8 +53,16 @@ class Server(uvicorn.Server):
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._asked.set)
 
+    def _begin(self) -> None:
+        """The first connection after a while: the date that uvicorn puts on every answer is an old one."""
+        dated = (b"date", formatdate(time.time(), usegmt=True).encode())
+        self.server_state.default_headers = [dated, *self.config.encoded_headers]
+        self._asked.set()
+
     async def main_loop(self) -> None:
-        self._asked, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
+            self._asked.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), 1.0)
+                seconds = _LOOK_SECONDS if self.server_state.connections else _IDLE_SECONDS
+                await asyncio.wait_for(self._asked.wait(), seconds)

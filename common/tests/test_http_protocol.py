@@ -9,10 +9,13 @@ import resource
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from email.utils import formatdate, parsedate_to_datetime
 from itertools import pairwise
 
 import pytest
@@ -65,6 +68,16 @@ async def _lifespanless(scope, receive, send) -> None:  # type: ignore[no-untype
 def port() -> Iterator[int]:
     with door(HttpBounds(is_loopback=True, allowed_hosts=frozenset({"ours.example"}), times=_QUICK)) as number:
         yield number
+
+
+def test_the_first_answer_after_a_quiet_night_has_the_date_of_today() -> None:
+    server = WebServer(_lifespanless, bind("127.0.0.1", 0), HttpBounds(is_loopback=True))
+    server.start()
+    yesterday = time.time() - 86_400
+    server._server.server_state.default_headers = [(b"date", formatdate(yesterday, usegmt=True).encode())]
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=_TIMEOUT_SECONDS) as answer:
+        assert parsedate_to_datetime(answer.headers["date"]).timestamp() > yesterday + 3600
+    server.stop()
 
 
 def opened(port: int) -> socket.socket:

@@ -94,6 +94,38 @@ def test_connections_that_say_nothing_give_way_to_one_that_comes() -> None:
     server.stop(None)
 
 
+def test_who_reads_a_stream_and_who_serves_it_wake_seldom_while_nothing_comes() -> None:
+    """As the kernel counts the waits that each thread has begun; gRPC's own periods make that seven and more."""
+    server, port = start_server("127.0.0.1:0", lambda server: None, service_names=(), service_health=Health())
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        states = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        next(states)
+
+        def read() -> None:
+            with contextlib.suppress(grpc.RpcError):  # at the end
+                next(states)
+
+        reader = threading.Thread(target=read, name="reader (_serve)")
+        reader.start()
+        before = _waits("(_serve)")
+        reader.join(1.5)
+        after = _waits("(_serve)")
+        server.stop(None)
+        reader.join(60)
+    assert len(before) >= 2
+    assert max(after[name] - count for name, count in before.items()) < 5
+
+
+def _waits(kind: str) -> dict[str, int]:
+    """How often each thread of this kind has begun to wait."""
+    found = {}
+    for thread in threading.enumerate():
+        if kind in thread.name:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            found[thread.name] = int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return found
+
+
 def _files() -> int:
     """Open ones that are no connections, which come and go."""
     paths = list(Path("/proc/self/fd").iterdir())

@@ -252,6 +252,8 @@ class Launcher:
 
     def _desire(self, desired: Desired) -> None:
         write_json(desired_path(self.data_dir), asdict(desired))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.state().supervisor_pid, signal.SIGHUP)
 
     def _wait_for_end(self, pid: int) -> None:
         def ended() -> bool:

@@ -14,7 +14,9 @@ from common.errors import InvalidInput
 from headrace.client.trust import context_of
 from headrace.local.child import Probe
 
-_TIMEOUT_SECONDS, _READY_SECONDS = 1.0, 2.0
+_TIMEOUT_SECONDS, _UNREADY_SECONDS, _READY_SECONDS = 1.0, 0.1, 2.0
+_STEADY_SECONDS, _STEADY_AFTER_SECONDS = 6.0, 20.0
+"""Between two probes once everything has been ready for so long."""
 _PENDING_ANSWERS = 256
 
 
@@ -27,21 +29,31 @@ class Target:
 
 
 class Prober:
-    """Probes what is not ready several times a second, the rest every two seconds or so."""
+    """Probes what is not ready several times a second, the rest every two seconds, and less often what stays ready.
 
-    def __init__(self, targets: Callable[[], list[Target]], ca_file: str = "") -> None:
-        """`ca_file`: authorities that verify https:// doors."""
-        self._targets, self._ca_file = targets, ca_file
+    Args:
+        targets: what runs now; call `wake` where it has changed.
+        on_answers: there are answers; called in the prober's thread.
+        ca_file: authorities that verify https:// doors.
+    """
+
+    def __init__(self, targets: Callable[[], list[Target]], on_answers: Callable[[], None], ca_file: str = "") -> None:
+        self._targets, self._on_answers, self._ca_file = targets, on_answers, ca_file
         self._answers: queue.Queue[tuple[str, int, Probe]] = queue.Queue(_PENDING_ANSWERS)
-        self._stop = threading.Event()
+        self._woken = threading.Event()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._is_stopping = True
+        self._woken.set()
         self._thread.join(timeout=2 * _TIMEOUT_SECONDS)
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def answers(self) -> list[tuple[str, int, Probe]]:
         """(process, pid, answer) since the last call."""
@@ -51,17 +63,28 @@ class Prober:
         return taken
 
     def _run(self) -> None:
-        asked_at = 0.0
-        while not self._stop.wait(0.1 if any(not target.is_ready for target in self._targets()) else 0.5):
-            is_due = time.monotonic() >= asked_at + _READY_SECONDS
-            asked_at = time.monotonic() if is_due else asked_at
-            for target in self._targets():
-                if target.is_ready and not is_due:
-                    continue
-                try:
-                    self._answers.put_nowait((target.name, target.pid, probe(target.url, self._ca_file)))
-                except queue.Full:
-                    break
+        due_at = unsteady_at = time.monotonic()
+        while not self._is_stopping:
+            now, targets = time.monotonic(), self._targets()
+            is_due = now >= due_at
+            asked = [target for target in targets if is_due or not target.is_ready]
+            self._ask(asked)
+            if not all(target.is_ready for target in targets):
+                unsteady_at, due_at = now, min(due_at, now + _READY_SECONDS)
+            if is_due:
+                due_at = now + (_STEADY_SECONDS if now > unsteady_at + _STEADY_AFTER_SECONDS else _READY_SECONDS)
+            pause = due_at - time.monotonic() if unsteady_at < now else _UNREADY_SECONDS
+            self._woken.wait(max(0.0, pause))
+            self._woken.clear()
+
+    def _ask(self, targets: list[Target]) -> None:
+        for target in targets:
+            try:
+                self._answers.put_nowait((target.name, target.pid, probe(target.url, self._ca_file)))
+            except queue.Full:
+                break
+        if targets:
+            self._on_answers()
 
 
 def probe(url: str, ca_file: str = "") -> Probe:

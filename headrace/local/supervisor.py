@@ -1,8 +1,9 @@
 """The process that keeps a local platform running: `python -m headrace.local.supervisor SETTINGS_JSON`.
 
-Started by launcher.py, not by hand. It takes the data directory's lock, starts everything at once, starts
-again what dies, publishes what runs in platform.json, follows desired.json, and on SIGTERM stops in order. Killed with
-SIGKILL it takes its children along (prctl), and the directory can be used again at once: every service is crash-safe.
+Started by launcher.py, not by hand. It takes the data directory's lock, starts everything at once, starts again what
+dies, publishes what runs in platform.json, follows desired.json, which it reads at once on SIGHUP, and on SIGTERM stops
+in order. Killed with SIGKILL it takes its children along (prctl), and the directory can be used again at once: every
+service is crash-safe.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +37,9 @@ from headrace.places import (
     write_state,
 )
 
-_TICK_SECONDS, _QUIET_TICK_SECONDS = 0.05, 0.25
-"""The second while all that should run is ready."""
+_TICK_SECONDS, _QUIET_TICK_SECONDS, _PARENT_TICK_SECONDS = 0.05, 5.0, 0.25
+"""Between two looks; while all that should run is ready, when a signal or the prober ends the pause; the same beside a
+parent, whose end says nothing."""
 _WRITE_AGAIN_SECONDS = 1.0
 
 
@@ -57,8 +60,8 @@ class SupervisorSettings:
 
 
 class Supervisor:
-    def __init__(self, platform: LocalPlatform, desired: Desired) -> None:
-        """Raises NotFound without a redis-server, Conflict when a port is taken."""
+    def __init__(self, platform: LocalPlatform, desired: Desired, woken: threading.Event) -> None:
+        """`woken`: something may have changed. Raises NotFound without a redis-server, Conflict: a port is taken."""
         self._platform = platform
         fixed = (platform.redis(), platform.registry(), platform.ingest(), *platform.trainers())
         self._children = {spec.name: Child(spec) for spec in fixed}
@@ -68,7 +71,8 @@ class Supervisor:
         self._publish_at = 0.0
         self._is_unpublished = False
         self._targets: list[Target] = []
-        self._prober = Prober(lambda: self._targets, platform.ca_file)
+        self._woken = woken
+        self._prober = Prober(lambda: self._targets, woken.set, platform.ca_file)
         self._follow(desired)
         wanted = {
             port: child.spec.name
@@ -82,7 +86,9 @@ class Supervisor:
         """Returns when a stop is requested, or the parent (unless 0) has ended, and every child has ended."""
         self._turn()
         self._prober.start()
-        while not stop.wait(self._pause_seconds) and parent_pid in (0, os.getppid()):
+        while not stop.is_requested() and parent_pid in (0, os.getppid()):
+            self._woken.wait(self._pause_seconds(parent_pid))
+            self._woken.clear()
             self._read_desired()
             self._turn()
         self._stop_in_order()
@@ -90,10 +96,11 @@ class Supervisor:
         with contextlib.suppress(OSError):
             state_path(self._platform.data_dir).unlink(missing_ok=True)
 
-    @property
-    def _pause_seconds(self) -> float:
-        is_quiet = all(target.is_ready for target in self._targets) and len(self._targets) == len(self._children)
-        return _QUIET_TICK_SECONDS if is_quiet else _TICK_SECONDS
+    def _pause_seconds(self, parent_pid: int) -> float:
+        is_quiet = all(child.state.phase in ("ready", "stopped") for child in self._children.values())
+        if self._is_unpublished or not is_quiet:
+            return _TICK_SECONDS
+        return _PARENT_TICK_SECONDS if parent_pid else _QUIET_TICK_SECONDS
 
     def _turn(self) -> None:
         for name, pid, answer in self._prober.answers():
@@ -103,11 +110,14 @@ class Supervisor:
             child.tick()
         self._forget_removed_replicas()
         states = tuple(child.state for child in self._children.values())
-        self._targets = [
+        targets = [
             Target(child.spec.name, child.state.pid, child.spec.ready_url, child.state.phase == "ready")
             for child in self._children.values()
             if child.is_running
         ]
+        if targets != self._targets:
+            self._targets = targets
+            self._prober.wake()
         if states != self._published and time.monotonic() >= self._publish_at:
             self._publish(states)
 
@@ -223,13 +233,12 @@ def main() -> int:
     report_fd = int(document["report_fd"])
     try:
         settings, desired = _settings_of(sys.argv[1])
-        stop = Stop()
-        stop.listen_for_signals()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        stop, woken = Stop(), threading.Event()
+        stop.listen_for_signals((signal.SIGCHLD, signal.SIGHUP), on_signal=woken.set)
         take_lock(settings.data_dir)
         desired_path(settings.data_dir).unlink(missing_ok=True)
         platform = LocalPlatform(settings.data_dir, settings.port_offset, settings.trainer_count)
-        supervisor = Supervisor(platform, desired)
+        supervisor = Supervisor(platform, desired, woken)
     except HeadraceError as error:
         _report(report_fd, {"kind": type(error).__name__, "message": error.message})
         return 1

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 import uvloop
@@ -44,7 +45,8 @@ from services.ingest.settings import IngestSettings
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 3.0
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _AGAIN_SECONDS = 30.0, 1.0
+"""Between two looks at the streams without news of one; where one of them cannot be opened yet."""
 _LOG_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
 _DRAIN_SECONDS = 10.0
 _SEGMENTS = "segments"
@@ -217,19 +219,34 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
     """
     log = await _opened(intake, service_health, open_log)
     intake.attach_log(log)
+    news, loop = asyncio.Event(), asyncio.get_running_loop()
+    intake.schemas.on_news = partial(_tell, loop, news)
     beside = [asyncio.create_task(intake.watch.run(log)), asyncio.create_task(intake.announce_when_quiet())]
     try:
         while True:
-            await _open_streams(intake, service_health)
-            await asyncio.sleep(_LOOK_SECONDS)
+            news.clear()
+            are_open = await _open_streams(intake, service_health)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), _LOOK_SECONDS if are_open else _AGAIN_SECONDS)
     finally:
         for task in beside:
             task.cancel()
 
 
-async def _open_streams(intake: Intake, service_health: Health) -> None:
-    """Each by itself; what is damaged is shown by /readyz. Raises InvalidInput: a setting that is wrong stays wrong."""
+def _tell(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
+    """From any thread."""
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(news.set)
+
+
+async def _open_streams(intake: Intake, service_health: Health) -> bool:
+    """Each by itself; what is damaged is shown by /readyz. Whether all are open.
+
+    Raises:
+        InvalidInput: a setting that is wrong stays wrong.
+    """
     damaged: list[str] = []
+    are_open = True
     for name in intake.schemas.oldest_first():
         try:
             await intake.open(name)
@@ -238,11 +255,13 @@ async def _open_streams(intake: Intake, service_health: Health) -> None:
         except DataLoss as error:
             damaged.append(f"stream {name}: {error.message}")
         except HeadraceError as error:
+            are_open = False
             logger.debug("a stream cannot be opened yet", extra={"stream": name, "reason": error.message})
     if damaged:
         service_health.fail(_SEGMENTS, "; ".join(damaged))
     elif _SEGMENTS in service_health.names():
         service_health.satisfy(_SEGMENTS)
+    return are_open and not damaged
 
 
 async def _opened(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> EventLog:

@@ -52,9 +52,14 @@ class SchemaSource(Protocol):
 
 
 class Schemas:
-    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`)."""
+    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`).
+
+    Attributes:
+        on_news: a stream or a schema has come; called in the thread that has learned of it.
+    """
 
     def __init__(self, source: SchemaSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on_news: Callable[[], None] = _nothing
         self._source = source
         self._clock = clock
         self._lock = threading.Lock()
@@ -139,9 +144,16 @@ class Schemas:
         with self._lock:
             self._newest = {stream.name: stream for stream in streams}
             self._older.clear()
+        self.on_news()
 
     def _learn(self, stream: Stream) -> None:
         with self._lock:
             before = self._newest.get(stream.name)
             if before is None or before.schema_version <= stream.schema_version:
                 self._newest[stream.name] = stream
+        if before is None or before.log_name != stream.log_name:
+            self.on_news()
+
+
+def _nothing() -> None:
+    """Nobody waits for news."""

@@ -137,10 +137,11 @@ class Watch:
                 yield Change(revision, ChangeKind.HEARTBEAT, "", 0, "", time.time())
 
     def _wait(self, revision: int, is_active: Callable[[], bool]) -> bool:
-        """False when nothing happened for a heartbeat's time."""
+        """False when nothing happens until the next heartbeat, which all watchers have at once: each is a wake-up."""
+        left_seconds = self._heartbeat_seconds - time.monotonic() % self._heartbeat_seconds
         with self._condition:
             happened = self._condition.wait_for(
-                lambda: self._revision > revision or self._closed or not is_active(), self._heartbeat_seconds
+                lambda: self._revision > revision or self._closed or not is_active(), left_seconds
             )
             if self._closed:
                 raise Unavailable("the registry is stopping")

@@ -106,10 +106,14 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         signer=signer,
     )
 
+    live = LiveWatch(registry, log)
+
     def on_change(change: Change) -> None:
         planner.mark_stale(change.kind, change.name)
         if change.kind is ChangeKind.ROUND:
             rounds.look_at_round(change.detail)
+        if change.kind in (ChangeKind.MODEL, ChangeKind.ALIAS, ChangeKind.STREAM, ChangeKind.RESET):
+            live.wake()
         rounds.wake()
 
     def on_away(reason: str) -> None:
@@ -152,7 +156,6 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     threading.Thread(
         target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True
     ).start()
-    live = LiveWatch(registry, log)
     threading.Thread(target=live.run, args=(stop,), name="live", daemon=True).start()
     _work_until(stop, planner, rounds, health)
 

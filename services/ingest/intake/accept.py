@@ -376,7 +376,9 @@ class Intake:
         return await asyncio.shield(self._opening[known.log_name])
 
     async def _open(self, stream: Stream) -> OpenStream:
-        opened = await self.in_thread(open_stream, stream, self.log, self._window, self.settings, self._executor)
+        opened = await self.in_thread(
+            open_stream, stream, self.log, self._window, self.settings, self._executor, self.watch.note_append
+        )
         self._streams[stream.name] = opened
         return opened
 

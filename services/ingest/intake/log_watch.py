@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from common.errors import HeadraceError, Unavailable
 from common.eventlog.base import EventLog
@@ -34,11 +35,16 @@ class LogWatch:
         self._health = service_health
         self._slowest_append, self._on_away = slowest_append, on_away
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ping")
+        self._begun = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
         self._asked_at = 0.0
         self._answers_since = 0.0
         self._is_doubtful = False
         self._error: Unavailable | None = None
+
+    def note_append(self) -> None:
+        """One begins."""
+        self._begun.set()
 
     def check(self) -> None:
         """Raises Unavailable while the log does not answer."""
@@ -56,14 +62,20 @@ class LogWatch:
             while True:
                 if self._is_due():
                     await self._look(log)
-                await asyncio.sleep(self._pause_seconds())
+                await self._pause()
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _pause_seconds(self) -> float:
-        """With nothing under way no append can be slow before the next look, so that an idle ingest sleeps longer."""
-        is_busy = self._error is not None or self._is_doubtful or self._slowest_append() > 0
-        return _TICK_SECONDS if is_busy else _SLOW_APPEND_SECONDS
+    async def _pause(self) -> None:
+        """With nothing under way until the next look is due, or an append that begins may be slow."""
+        if self._error is not None or self._is_doubtful or self._slowest_append() > 0:
+            await asyncio.sleep(_TICK_SECONDS)
+            return
+        self._begun.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._asked_at + _CHECK_SECONDS - time.monotonic()):
+                await self._begun.wait()
+                await asyncio.sleep(_SLOW_APPEND_SECONDS)
 
     def _is_due(self) -> bool:
         seconds = time.monotonic() - self._asked_at

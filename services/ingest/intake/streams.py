@@ -6,6 +6,7 @@ answer. Topics and idempotency keys are those of its log_name: a stream of the n
 
 import itertools
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from common.errors import Conflict, NotFound, Unavailable
@@ -111,9 +112,14 @@ def check_files(name: str, limit: int) -> None:
 
 
 def open_stream(
-    stream: Stream, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor
-) -> OpenStream:
+    stream: Stream, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor,
+    on_append: Callable[[], None],
+) -> OpenStream:  # fmt: skip
     """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
+
+    Args:
+        executor: in whose threads appends are made.
+        on_append: an append begins.
 
     Raises:
         Unavailable: the log does not answer, or too many files are open for one stream more.
@@ -123,7 +129,10 @@ def open_stream(
 
     def writers_of(topic: str, wanted_partitions: int) -> list[PartitionWriter]:
         count = _made_or_found(log, topic, wanted_partitions)
-        return [PartitionWriter(opened(topic, number), executor=executor, limits=limits) for number in range(count)]
+        return [
+            PartitionWriter(opened(topic, number), executor=executor, limits=limits, on_append=on_append)
+            for number in range(count)
+        ]
 
     def opened(topic: str, partition: int) -> Append:
         appender = PartitionAppender(

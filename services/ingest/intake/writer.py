@@ -31,8 +31,11 @@ class WriterLimits:
 class PartitionWriter:
     """Belongs to one event loop. The queue is bounded by the intake's budget of bytes in flight."""
 
-    def __init__(self, append: Append, *, executor: Executor, limits: WriterLimits) -> None:
-        self._append = append
+    def __init__(
+        self, append: Append, *, executor: Executor, limits: WriterLimits, on_append: Callable[[], None]
+    ) -> None:
+        """on_append: an append begins."""
+        self._append, self._on_append = append, on_append
         self._executor = executor
         self._limits = limits
         self._waiting: deque[tuple[Item, asyncio.Future[Appended]]] = deque()
@@ -85,6 +88,7 @@ class PartitionWriter:
             if not taken:
                 continue
             self._appending, self._appending_since = taken, time.monotonic()
+            self._on_append()
             try:
                 await self._append_taken(taken)
             except Exception:  # outermost loop: one failed append must not stop the partition

@@ -107,6 +107,8 @@ class _Skew(TypedDict):
 
 class _Labels(TypedDict):
     in_time: int
+    own: NotRequired[int]
+    """Which a trainer of another release does not say."""
     never: int
     late: int
     again: int

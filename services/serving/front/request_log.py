@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 WRITTEN, DROPPED_FULL, DROPPED_UNWRITTEN = "written", "dropped_buffer_full", "dropped_not_writable"
 _LONGEST_BUFFER = 10_000
-_WRITE_SECONDS = 0.2
+_WRITE_SECONDS, _IDLE_SECONDS = 0.2, 60.0
 _RETRY_SECONDS = 5.0
 _RECORDS_AT_ONCE = 500
 _BREATH = 16
@@ -107,7 +107,7 @@ class RequestLog(Collector):
         self._samples: deque[tuple[Sample, int]] = deque()
         self._held_bytes = 0
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended, self._has_samples = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._counts: Counter[tuple[str, str]] = Counter()
         """By (model, what became of the record)."""
@@ -138,6 +138,8 @@ class RequestLog(Collector):
                 return
             self._held_bytes += size
             self._samples.append((sample, size))
+            if len(self._samples) == 1:
+                self._has_samples.set()
 
     def start(self) -> None:
         self._thread.start()
@@ -145,6 +147,7 @@ class RequestLog(Collector):
     def stop(self, *, timeout_seconds: float) -> None:
         """Writes what is there; what takes longer is left."""
         self._ended.set()
+        self._has_samples.set()
         self._thread.join(timeout_seconds)
 
     def collect(self) -> Iterator[Metric]:
@@ -156,8 +159,11 @@ class RequestLog(Collector):
         yield records
 
     def _run(self) -> None:
-        while not self._ended.wait(_WRITE_SECONDS):
-            self._write_all()
+        while not self._ended.is_set():
+            if self._has_samples.wait(_IDLE_SECONDS):
+                self._ended.wait(_WRITE_SECONDS)  # for company
+                self._has_samples.clear()
+                self._write_all()
         self._write_all()
         self._place.close()
 

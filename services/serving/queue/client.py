@@ -31,7 +31,8 @@ _WAITING_POPS, _FEWEST_POPS = 16, 8
 that most answers cost no write."""
 _FEWEST_EARLY = 16
 """Requests that are worth a command of their own before the turn is over."""
-_TICK_SECONDS = 0.25
+_TICK_SECONDS, _QUIET_TICK_SECONDS = 0.25, 1.0
+"""Between two looks at Redis; while nothing is open and nothing waits."""
 _SILENCE_SECONDS = 1.0
 """A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
 that was kept from reading.)"""
@@ -255,14 +256,17 @@ class QueueClient:
     async def _until_lost(self) -> None:
         assert self._requests is not None
         assert self._replies is not None
-        was_late = False
+        was_late, pause_seconds = False, _TICK_SECONDS
         while not self._lost.is_set():
             try:
-                await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
+                await asyncio.wait_for(self._lost.wait(), pause_seconds)
             except TimeoutError:
+                ticks = round(pause_seconds / _TICK_SECONDS)
+                is_quiet = not self._requests.silent_seconds() and not any(map(_is_busy, self._watched))
+                pause_seconds = _QUIET_TICK_SECONDS if is_quiet else _TICK_SECONDS
                 self._requests.send(self._probe, self._probed)
                 for queue in self._watched:
-                    self._requests.send(pack(b"XLEN", queue.key), partial(self._note_depth, queue))
+                    self._requests.send(pack(b"XLEN", queue.key), partial(self._note_depth, queue, ticks))
                 late = self._requests.silent_seconds() > _SILENCE_SECONDS
                 late = late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS
                 if late and was_late:
@@ -285,14 +289,14 @@ class QueueClient:
         self._lose()
         return True
 
-    def _note_depth(self, queue: Queue, reply: Reply) -> None:
+    def _note_depth(self, queue: Queue, ticks: int, reply: Reply) -> None:
         if self._is_elsewhere(reply):
             return
         before = queue.fault
         if isinstance(reply, int):
             queue.depth, queue.fault = reply, ""
-            queue.depth_counts[bisect_left(DEPTH_BUCKETS, reply)] += 1
-            queue.depth_sum += reply
+            queue.depth_counts[bisect_left(DEPTH_BUCKETS, reply)] += ticks
+            queue.depth_sum += reply * ticks
         else:
             queue.fault = f"Redis has no queue under {queue.key.decode()}: {_shown(reply)}"
         if queue.fault != before:
@@ -371,6 +375,11 @@ class QueueClient:
         if is_answer:
             assert isinstance(reply, list)
             self._on_replies(reply[1])
+
+
+def _is_busy(queue: Queue) -> bool:
+    """A request of this front is open, or the queue held one at the last look."""
+    return queue.load.open_count > 0 or queue.depth > 0
 
 
 def _is_unknown_script(reply: Reply) -> bool:

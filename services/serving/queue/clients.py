@@ -72,10 +72,11 @@ class QueueClients:
 
     async def run(self) -> None:
         """Keeps all of them connected; ends by being cancelled."""
+        look_seconds = _LOOK_SECONDS if self.mode == "cluster" else None
         try:
             while True:
                 self._keep_tasks()
-                await asyncio.wait(self._tasks.values(), timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+                await asyncio.wait(self._tasks.values(), timeout=look_seconds, return_when=asyncio.FIRST_EXCEPTION)
                 for task in self._tasks.values():
                     if task.done():
                         task.result()

@@ -12,7 +12,8 @@ from common.redis_url import RedisUrl
 from services.serving.queue.recovery import Recovery
 
 logger = logging.getLogger(__name__)
-_SWEEP_SECONDS = 1.0
+_SWEEP_SECONDS, _IDLE_SECONDS = 1.0, 5.0
+"""Between two sweeps; where there is nothing to sweep."""
 _Dead = tuple[str, Collection[str], str]
 """A model, its targets, and the runner that died."""
 _STOP_SECONDS = 5.0
@@ -53,7 +54,7 @@ class RecoveryWorker:
             try:
                 dead = self._dead.get(timeout=max(sweep_at - time.monotonic(), 0.0))
             except queue.Empty:
-                sweep_at = time.monotonic() + _SWEEP_SECONDS
+                sweep_at = time.monotonic() + (_SWEEP_SECONDS if self._targets or self._left else _IDLE_SECONDS)
                 self._sweep()
                 continue
             if dead is None:

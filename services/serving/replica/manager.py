@@ -181,8 +181,8 @@ class Manager:
                 self._configured.reload(message["id"], config, is_restored=message["is_restored"])
 
     def _tell_front(self) -> None:
-        """At each change, and each second as a sign of life. A front that is busy gets the newest snapshot when it
-        reads again; one that has ended closes the channel."""
+        """At each change, and every few seconds as a sign of life. A front that is busy gets the newest snapshot when
+        it reads again; one that has ended closes the channel."""
         try:
             if self._front.flush():
                 self._offer_snapshot()

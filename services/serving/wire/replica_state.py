@@ -16,7 +16,7 @@ import orjson
 from common.json_values import value_of
 from common.registry.catalog import PRODUCTION
 
-SNAPSHOT_SECONDS = 1.0
+SNAPSHOT_SECONDS = 3.0
 STOP_COMMAND = b'{"command":"stop"}\n'
 
 

@@ -43,7 +43,10 @@ class _Label:
 
 @dataclass(frozen=True)
 class _Counts:
+    """`own`: events that bring a label along."""
+
     in_time: int = 0
+    own: int = 0
     without: int = 0
 
 
@@ -73,12 +76,12 @@ class Labelling:
             yield self._labelled(record) if topic == self._topic and not record.fault else record
 
     def told(self) -> dict[str, Any]:
-        """For the lineage, once the whole range has been read: events with a label in time and without, late labels
-        that were found, and how many of these the round took as further examples."""
+        """For the lineage, once the whole range has been read: events with a label in time, with one that they bring
+        along, and without; late labels that were found, and how many of these the round took as further examples."""
         own = [counts for place, counts in self._counts.items() if self._is_own(*place)]
         return {
             "wait_seconds": self._wait, "in_time": sum(one.in_time for one in own),
-            "never": sum(one.without for one in own), "late": len(self._late),
+            "own": sum(one.own for one in own), "never": sum(one.without for one in own), "late": len(self._late),
             "again": self._again, **({"late_weight": self._late_weight} if self._late_weight is not None else {}),
         }  # fmt: skip
 
@@ -90,29 +93,28 @@ class Labelling:
             examples, _ = cut(record.value)
         except DataLoss:  # a damaged frame keeps its place, and its neighbours go without
             return record
-        joined, in_time = [], 0
+        joined, in_time, own = [], 0, 0
         for example in examples:
-            label = self._label_of(example)
+            features = _features_of(example)
+            own += self._has_own(features)
+            label = self._label_of(features)
             is_in_time = label is not None and abs(label.at - record.headers.ingest_time) <= self._wait
             joined.append(example + label.content if label is not None and is_in_time else example)
             in_time += is_in_time
-        self._counts[record.partition, record.offset] = _Counts(in_time, len(examples) - in_time)
+        self._counts[record.partition, record.offset] = _Counts(in_time, own, len(examples) - in_time - own)
         if self._note["trains_late"] and (record.partition, record.offset) == self._first:
             joined += self._late
             self._again = len(self._late)
         headers = replace(record.headers, example_count=len(joined))
         return replace(record, value=frame(joined), headers=headers)
 
-    def _label_of(self, example: bytes) -> _Label | None:
-        """None too for an event that brings a label of its own, or cannot be read."""
-        try:
-            features = Example.FromString(example).features.feature
-        except ValueError:
-            return None
+    def _has_own(self, features: Mapping[str, Feature]) -> bool:
+        return any(name in features and _value_of(features[name]) is not None for name in self._names)
+
+    def _label_of(self, features: Mapping[str, Feature]) -> _Label | None:
+        """None too for an event that brings a label of its own."""
         key = _value_of(features[self._note["key"]]) if self._note["key"] in features else None
-        if key is None or any(name in features and _value_of(features[name]) is not None for name in self._names):
-            return None
-        return self._labels.get(key)
+        return None if key is None or self._has_own(features) else self._labels.get(key)
 
     @cached_property
     def _labels(self) -> dict[Key, _Label]:
@@ -154,7 +156,7 @@ class Labelling:
         for piece in ranges:
             for record in self._log.read(self._topic, piece.partition, piece.from_offset, piece.to_offset):
                 for example in () if record.fault else cut_sound(record.value)[0].values():
-                    label = self._label_of(example)
+                    label = self._label_of(_features_of(example))
                     if label is None or label.offset < new.get(str(label.partition), 0):
                         continue
                     if self._wait < label.at - record.headers.ingest_time <= 2 * self._wait:
@@ -175,6 +177,14 @@ class Labelling:
             for record in self._log.read(self._topic, one.partition, one.from_offset, one.to_offset):
                 return record.partition, record.offset
         return -1, -1
+
+
+def _features_of(example: bytes) -> Mapping[str, Feature]:
+    """None of an event that cannot be read."""
+    try:
+        return Example.FromString(example).features.feature
+    except ValueError:
+        return {}
 
 
 def _value_of(feature: Feature) -> Key | None:

@@ -6,6 +6,7 @@ over from the stored state when the first has stopped.
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from common.schema import Schema
 from services.trainer.live.watching import Watched, Watching
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.5
-_IDLE_SECONDS = 5.0
+_LOOK_SECONDS, _IDLE_SECONDS, _AGAIN_SECONDS = 0.5, 30.0, 5.0
+"""Between two looks; where no model has such labels, unless the registry changes; after an error."""
 _YIELD_SECONDS = 10.0
 _MOST_STEPS = 20
 """Of a model before the next has its turn."""
@@ -41,7 +42,7 @@ class _Place:
 
 
 class LiveWatch:
-    """`run` in a thread; `turn` is a single look."""
+    """`run` in a thread; `turn` is a single look. Call `wake` when the registry has changed."""
 
     def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry, self._log, self._clock = registry, log, clock
@@ -49,12 +50,18 @@ class LiveWatch:
         self._definitions: dict[str, Definition] = {}
         self._held_up = ""
         """Why the last look ended before its time."""
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """From any thread."""
+        self._woken.set()
 
     def run(self, stop: Stop) -> None:
         while not stop.is_requested():
-            watched = 0
+            self._woken.clear()
+            pause_seconds = _AGAIN_SECONDS
             try:
-                watched = self.turn()
+                pause_seconds = _LOOK_SECONDS if self.turn() else _IDLE_SECONDS
                 self._held_up = ""
             except HeadraceError as error:
                 if error.message != self._held_up:
@@ -62,7 +69,7 @@ class LiveWatch:
                 self._held_up = error.message
             except Exception:
                 logger.exception("watching live quality failed unexpectedly")
-            stop.wait(_LOOK_SECONDS if watched else _IDLE_SECONDS)
+            self._woken.wait(pause_seconds)
 
     def turn(self) -> int:
         """Looks once at every model; how many have labels that find their prediction. Raises Unavailable."""
@@ -82,10 +89,10 @@ class LiveWatch:
             self._wait(place, _YIELD_SECONDS)
             logger.info("another trainer watches", extra={"model": model.name, "reason": error.message})
         except HeadraceError as error:
-            self._wait(place, _IDLE_SECONDS)
+            self._wait(place, _AGAIN_SECONDS)
             logger.warning("live quality cannot be measured", extra={"model": model.name, "reason": error.message})
         except Exception:
-            self._wait(place, _IDLE_SECONDS)
+            self._wait(place, _AGAIN_SECONDS)
             logger.exception("watching live quality failed unexpectedly", extra={"model": model.name})
         return True
 

@@ -43,8 +43,8 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 Start = Literal["head", "scratch"] | Mapping[int, int]
-_NO_MODEL_SECONDS = 1.0
-"""Between two turns where there is no log to look at; a new model wakes the planner."""
+_NO_MODEL_SECONDS, _AWAY_SECONDS = 30.0, 1.0
+"""Between two turns where there is no log to look at (a new model wakes the planner); while the registry is away."""
 
 
 class Planner:
@@ -88,19 +88,20 @@ class Planner:
 
     def run(self, stop: Stop) -> None:
         while not stop.is_requested():
+            without_models = _AWAY_SECONDS
             try:
-                self.turn()
+                without_models = _NO_MODEL_SECONDS if self.turn() else _AWAY_SECONDS
             except Exception:
                 logger.exception("planning failed unexpectedly")
             interval = self._settings.poll_interval_seconds
-            self._wake.wait(interval if self._reading.tracked else max(interval, _NO_MODEL_SECONDS))
+            self._wake.wait(interval if self._reading.tracked else max(interval, without_models))
             self._wake.clear()
 
-    def turn(self) -> None:
-        """Looks once at everything and plans what is due."""
+    def turn(self) -> bool:
+        """Looks once at everything and plans what is due; False: the registry is away."""
         with self._lock:
             if not self._reading.refresh():
-                return
+                return False
             found = self._reading.tracked
             self._counted = {name: counted for name, counted in self._counted.items() if name in found}
             if not found:
@@ -112,6 +113,7 @@ class Planner:
                     logs[stream] = self._reading.look(stream)
                 self._consider(tracked, self._reading.faults.get(tracked.state.model.name) or logs[stream])
             self._snapshot = tuple(status_of(tracked) for _, tracked in sorted(found.items()))
+            return True
 
     # doors
 

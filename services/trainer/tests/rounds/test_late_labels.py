@@ -92,17 +92,19 @@ def test_shuffled_delayed_and_repeated_labels_in_time_give_the_bits_of_labels_th
     with_labels: Version, tmp_path: Path, seed: int
 ) -> None:
     rows, drawn = _rows(), random.Random(seed)
-    labels = [(1000.0 + row["key"] // 10 + drawn.uniform(-50, 99), row["key"], row["late"]) for row in rows[10:]]
+    waiting, own = rows[10:75], rows[75:]
+    labels = [(1000.0 + row["key"] // 10 + drawn.uniform(-50, 99), row["key"], row["late"]) for row in waiting]
     labels += [(at + 200.0, key, 1 - label) for at, key, label in drawn.sample(labels, 30)]  # again, and otherwise
     labels += [(1000.0 + 2 * _WAIT + 1, key, 1) for key in range(5)]  # too late for anything
-    platform = _platform(tmp_path, _cut([*map(_features, rows)]))
+    labels += [(1007.0, row["key"], 1 - row["late"]) for row in own]  # of events that bring another along
+    platform = _platform(tmp_path, _cut([*map(_features, rows[:75]), *own]))
     _append_labels(platform, drawn.sample(sorted(labels), len(labels)) if seed == 1 else sorted(labels))
     lease = _joining(platform, platform.lease(_FILES), trains_late=True)
     version = _version(platform, lease)
     assert version.weights_digest == with_labels.weights_digest
     assert version.metrics["candidate"] == with_labels.metrics["candidate"]
     assert version.environment["labels"] == {
-        "wait_seconds": _WAIT, "in_time": 70, "never": 10, "late": 0, "again": 0,
+        "wait_seconds": _WAIT, "in_time": 65, "own": 5, "never": 10, "late": 0, "again": 0,
     }  # fmt: skip
     found = rebuilt(platform, lease, 1)
     assert (found.weights_digest, found.missing, found.differences) == (version.weights_digest, (), ())

@@ -30,10 +30,15 @@ _UNNAMED = re.compile(r"Unnamed: (\d+)")
 """What pandas calls a column without a header; `headrace init` would call it by its place, too."""
 _LONGEST_NAME = 100
 _UNITS = "[$€£¥₹%]|USD|EUR|GBP|JPY|CHF|CNY|INR"
+_GAPS = " \u00a0\u2009\u202f'\u2019"
+"""Between three digits each, as France, Sweden and Switzerland write thousands."""
+_GROUPED = rf"\d{{1,3}}(,\d{{3}})+|\d{{1,3}}([{_GAPS}]\d{{3}})+|\d+"
 _AMOUNT = re.compile(
-    rf"(?P<minus>-?)(?P<before>{_UNITS})?\s?(?P<number>[+-]?(\d{{1,3}}(,\d{{3}})+|\d+)(\.\d+)?)\s?(?P<after>{_UNITS})?"
+    rf"(?P<minus>-?)(?P<before>{_UNITS})?\s?(?P<number>[+-]?({_GROUPED})(\.\d+)?)\s?(?P<after>{_UNITS})?"
 )
-_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
+_DECIMAL_COMMA = re.compile(rf"[+-]?(\d{{1,3}}([.{_GAPS}]\d{{3}})+|\d+),\d+")
+_NO_DIGITS = str.maketrans("", "", f",{_GAPS}")
+_IN_PARENTHESES = re.compile(r"\(([^-+()]+)\)")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
 
 
@@ -175,19 +180,26 @@ def _as_number(feature: Feature, value: Any) -> Any:
 
 
 def amount(text: str) -> tuple[float, str] | None:
-    """(12345.5, "$") of $12,345.50, (12.0, "%") of 12 %, (1234.0, "") of 1,234; None for another text."""
-    found = _AMOUNT.fullmatch(text.strip())
+    """(12345.5, "$") of $12,345.50 and $12 345.50, (12.0, "%") of 12 %, (-1234.0, "") of (1,234), an accountant's
+    negative number, (-5.0, "") of a typographic minus before 5; None for another text."""
+    plain = text.strip().replace("\u2212", "-")
+    found = _AMOUNT.fullmatch(_IN_PARENTHESES.sub(r"-\1", plain))
     if found is None or (found["before"] and found["after"]) or (found["minus"] and found["number"][0] in "+-"):
         return None
-    unit, digits = found["before"] or found["after"] or "", found["number"].replace(",", "")
-    is_code = re.match(r"[+-]?0\d", digits) or not (unit or "," in found["number"])
-    return None if is_code else (float(f"{found['minus']}{digits}"), unit)
+    unit, digits = found["before"] or found["after"] or "", found["number"].translate(_NO_DIGITS)
+    is_marked = unit or digits != found["number"] or plain != text.strip() or plain[0] == "("
+    if re.match(r"[+-]?0\d", digits) or not is_marked:
+        return None
+    return float(f"{found['minus']}{digits}"), unit
 
 
 def with_point(cell: str) -> str:
-    """1.234,5 as 1234.5, of a table whose cells are not divided by commas; another text as it is."""
-    text = cell.strip()
-    return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else cell
+    """1.234,5 and 1 234,5 as 1234.5, of a table whose cells are not divided by commas; another text as it is."""
+    text = cell.strip().replace("\u2212", "-")
+    if not _DECIMAL_COMMA.fullmatch(text):
+        return cell
+    whole, _, fraction = text.rpartition(",")
+    return f"{whole.replace('.', '').translate(_NO_DIGITS)}.{fraction}"
 
 
 def flattened(event: Mapping[str, Any], known: Container[str] = (), *, what: str = "the event") -> dict[str, Any]:

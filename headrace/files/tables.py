@@ -94,7 +94,8 @@ class CsvTable:
 
 
 def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWrapper]:
-    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, whichever splits the header.
+    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, whichever splits the header; a
+    blank behind each of the header's belongs to it, and to those of the rows.
 
     Raises:
         InvalidInput: the file is empty, its header is no CSV, or two columns have one name.
@@ -113,9 +114,14 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
             text.detach()
             raise InvalidInput(f"{path} begins with {header_line.strip()}, which is for Excel alone; take the line out")
         delimiter = delimiter_of(header_line)
+        others = header_line.split(delimiter)[1:]
+        if header_line.startswith("#") and not others:
+            text.detach()
+            raise InvalidInput(f"{path} begins with the comment {header_line.strip()[:60]!r}; take the line out")
         text.seek(0)
         lines = _CountedLines(text)
-        reader = csv.reader(lines, delimiter=delimiter)
+        has_blanks = bool(others) and all(name.startswith(" ") for name in others)
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=has_blanks)
         headers = next(reader, None)
     except UnicodeDecodeError as error:
         raise _not_utf_8(path, 1, error) from error
@@ -203,15 +209,15 @@ def _checked(reader: Any, lines: _CountedLines, path: Path | Place) -> Iterator[
         if row is None:
             return
         if len(lines.of_row) > 1:
-            _check_quotes(lines.of_row, reader.dialect.delimiter, f"{path}, line {line}")
+            _check_quotes(lines.of_row, reader.dialect, f"{path}, line {line}")
         if row:
             yield row
 
 
-def _check_quotes(lines: Sequence[str], delimiter: str, place: str) -> None:
+def _check_quotes(lines: Sequence[str], dialect: Any, place: str) -> None:
     """Raises InvalidInput: a stray quote has made one row of several lines, which csv gives as it is."""
     try:
-        list(csv.reader(lines, delimiter=delimiter, strict=True))
+        list(csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=dialect.skipinitialspace, strict=True))
     except csv.Error as error:
         raise InvalidInput(
             f"{place}: a quote opens a cell that goes on over {len(lines)} lines and is not closed as it should be "

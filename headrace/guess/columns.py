@@ -194,6 +194,11 @@ def columns_of(rows: Iterable[Row]) -> list[Column]:
         count += len(chunk)
     if not columns:
         raise InvalidInput("the file has no rows to learn from")
+    if count == 1:
+        raise InvalidInput(
+            "the file has one row, and there is nothing to compare it with; JSON that holds columns, or rows within an "
+            "object, is written as one object a line: to_json(orient='records', lines=True) of pandas"
+        )
     names = Counter(column.name for column in columns.values())
     for name, times in names.items():
         if times > 1:

@@ -33,6 +33,7 @@ _OTHER_DATE = re.compile(
 )
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _BY_COMMA = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_SAID = 5
 _FLOAT32_STEP = 2.0**-22
 """Numbers that differ by less than this share of their size are hardly told apart as float32."""
 
@@ -97,7 +98,12 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
         else:
             guesses.append(_ordinary(column))
     if not any(guessed.specs for guessed in guesses):
-        raise InvalidInput(f"beside the label {chosen.header!r} no column has anything to learn from")
+        said = [f"{one.column.header!r} is {one.why}" for one in guesses if one.part != "label"]
+        more = f"; and {len(said) - _SAID} more" if len(said) > _SAID else ""
+        raise InvalidInput(
+            f"beside the label {chosen.header!r} no column has anything to learn from"
+            + (f": {'; '.join(said[:_SAID])}{more}" if said else "")
+        )
     return guesses, label_guess
 
 

@@ -8,6 +8,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ class RoundWork:
             if self._tracer:
                 training, steps = self._program.training, self._tracer.traced_steps
                 publishing.write_profile(self._assignment, output, training, self._seconds, traced_steps=steps)
-        with self._stages.stage("upload"):
+        with self._stages.stage("upload"), ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(checkpoint.weights_digest, trained.final.arrays)
             files, told["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):
             unusable = Unusable.of(measured.unusable, self._seen_log, self._plan)
@@ -150,6 +152,7 @@ class RoundWork:
                 self._assignment,
                 trained,
                 measured,
+                weights_digest=digest.result(),
                 files=files,
                 told=told,
                 seconds=self._seconds,

@@ -220,6 +220,7 @@ def draft_of(
     trained: Trained,
     measured: Measured,
     *,
+    weights_digest: str,
     files: tuple[FileEntry, ...],
     told: Mapping[str, Any],
     seconds: Mapping[str, float],
@@ -227,7 +228,7 @@ def draft_of(
 ) -> VersionDraft:
     """`told`: as write_files gave it; `seconds`: by stage."""
     return VersionDraft(
-        weights_digest=checkpoint.weights_digest(trained.final.arrays),
+        weights_digest=weights_digest,
         metrics={**measured.metrics, **present(training=trained.last_pass)},
         evaluation={**measured.evaluation, **present(by_step=_by_step(trained))},
         gate=trained.definition.gate,

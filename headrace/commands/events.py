@@ -58,7 +58,7 @@ def ingest(
         str,
         typer.Argument(
             metavar="FILE",
-            help="CSV with a header line, NDJSON, Parquet or TFRecord: a path or URL, a folder, a name with *.",
+            help="CSV with a header line, NDJSON, Parquet, Arrow or TFRecord: a path or URL, a folder, or *.",
         ),
     ],
     stream: Annotated[

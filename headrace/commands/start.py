@@ -20,7 +20,8 @@ from headrace.commands.steps import Steps
 def init(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, JSON or Parquet; a path or URL.")
+        str,
+        typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, JSON, Parquet or Arrow; a path or URL."),
     ],
     into: Annotated[Path | None, typer.Option(help="The folder to write; none: named like the stream.")] = None,
     label: Annotated[str, typer.Option(help="The column to predict; none: guessed.")] = "",
@@ -98,7 +99,9 @@ def init(
 def check(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
-    data: Annotated[str, typer.Option("--data", help="CSV, NDJSON or Parquet, a path or URL: events of the stream.")],
+    data: Annotated[
+        str, typer.Option("--data", help="CSV, NDJSON, Parquet or Arrow, a path or URL: events of the stream.")
+    ],
     on_invalid: OnInvalidEvents = "reject",
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="How many events to train on.")] = 512,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 300.0,

@@ -29,6 +29,8 @@ FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
     ".json": "ndjson",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".feather": "parquet",
+    ".arrow": "parquet",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }

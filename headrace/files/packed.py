@@ -21,8 +21,6 @@ _TO_DO: Mapping[str, str] = {
     ".xlsx": "save the sheet as CSV (UTF-8)",
     ".xls": "save the sheet as CSV (UTF-8)",
     ".ods": "save the sheet as CSV (UTF-8)",
-    ".feather": "write it as Parquet: pandas.read_feather(...).to_parquet(...)",
-    ".arrow": "write it as Parquet: pandas.read_feather(...).to_parquet(...)",
     ".orc": "write it as Parquet: pandas.read_orc(...).to_parquet(...)",
     ".pkl": "write it as Parquet: pandas.read_pickle(...).to_parquet(...)",
     ".avro": "write it as NDJSON, one object a line",
@@ -45,6 +43,7 @@ _BEGINNINGS: Mapping[bytes, str] = {
     b"\xd0\xcf\x11\xe0": "is a spreadsheet; save the sheet as CSV (UTF-8)",
     b"\x28\xb5\x2f\xfd": "is packed by zstd; unpack it first, with `zstd -d`",
     b"PAR1": "is a Parquet file; name it .parquet",
+    b"ARROW1": "is an Arrow file; name it .arrow",
     b"%PDF": "is a PDF",
 }
 

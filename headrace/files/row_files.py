@@ -1,4 +1,4 @@
-"""Files of rows to predict: JSON, NDJSON, CSV, Parquet, npy, TFRecord."""
+"""Files of rows to predict: JSON, NDJSON, CSV, Parquet, Arrow, npy, TFRecord."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from common.schema import Feature, Schema
 from common.statistics.examples import as_values
 from common.storage import place_of
 from headrace.files.packed import opened, opened_records, suffix_of, unknown_format
-from headrace.files.tables import Row, json_lines, parsed_json, records_of, rows_of
+from headrace.files.tables import CSV, KIND_OF_SUFFIX, PARQUET, Row, json_lines, parsed_json, records_of, rows_of
 
-SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy", ".tfrecord", ".tfrecords")
+SUFFIXES = (*KIND_OF_SUFFIX, ".npy", ".tfrecord", ".tfrecords")
 _INTEGERS = ("DT_INT", "DT_UINT")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -160,8 +160,9 @@ def _label(row: Mapping[str, Any], wanted: Wanted) -> Any:
 
 def _rows_in(path: Path, suffix: str, wanted: Wanted) -> list[tuple[str, Any]]:
     """(where it stands, row)."""
-    if suffix in (".csv", ".tsv", ".parquet", ".pq"):
-        word = "row" if suffix.startswith(".p") else "line"
+    kind = KIND_OF_SUFFIX.get(suffix)
+    if kind in (CSV, PARQUET):
+        word = "row" if kind == PARQUET else "line"
         return [(f"{word} {row.number}", _pointed(row, wanted)) for row in rows_of(path)]
     readers = {".json": _json, ".npy": _npy, ".tfrecord": _tfrecord, ".tfrecords": _tfrecord}
     return [(f"row {number}", row) for number, row in enumerate(readers.get(suffix, _ndjson)(path), 1)]

@@ -1,4 +1,4 @@
-"""Tables in files: CSV, NDJSON and Parquet as rows under headers, whatever is done with them."""
+"""Tables in files: CSV, NDJSON, Parquet and Arrow as rows under headers, whatever is done with them."""
 
 import codecs
 import csv
@@ -23,11 +23,13 @@ from headrace.files.packed import foreign, opened, suffix_of, unknown_format
 CSV, NDJSON, PARQUET = "csv", "ndjson", "parquet"
 KIND_OF_SUFFIX: Mapping[str, str] = {
     ".csv": CSV, ".tsv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON,
-    ".parquet": PARQUET, ".pq": PARQUET,
+    ".parquet": PARQUET, ".pq": PARQUET, ".feather": PARQUET, ".arrow": PARQUET,
 }  # fmt: skip
 REPEATED = "has the names of the columns once more, as files that were put together have; take the line out"
 _DELIMITERS = ",;\t|"
 _PARQUET_ROWS = 5_000
+_ARROW = b"ARROW1"
+"""An Arrow file begins so (Arrow Columnar Format, IPC File Format); Feather is its other name."""
 _MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 """What ingest takes in one request unless told otherwise."""
@@ -152,26 +154,36 @@ def _name_count(header_line: str, mark: str) -> int:
 
 
 def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
-    """(rows, number of the first from 0, rows in the file) at a time.
+    """(rows, number of the first from 0, rows in the file) at a time, of a Parquet or an Arrow file (Feather).
 
     Raises:
-        InvalidInput: pyarrow is not installed, or the file is no Parquet.
+        InvalidInput: pyarrow is not installed, or the file is neither.
     """
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, ipc, parquet
     except ImportError as error:
         raise InvalidInput(
             f"{path.name} needs pyarrow, which is not installed: pip install 'headrace[parquet]', or write it as CSV"
         ) from error
     try:
-        file = parquet.ParquetFile(path.open() if isinstance(path, Place) else path)
-        first = 0
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
-            rows = batch.to_pylist(maps_as_pydicts="strict")
-            yield rows, first, file.metadata.num_rows
-            first += len(rows)
+        with path.open() if isinstance(path, Place) else path.open("rb") as file:
+            is_arrow = file.read(len(_ARROW)) == _ARROW
+            file.seek(0)
+            if is_arrow:
+                of_arrow = ipc.open_file(file)
+                total = sum(of_arrow.get_batch(number).num_rows for number in range(of_arrow.num_record_batches))
+                batches = map(of_arrow.get_batch, range(of_arrow.num_record_batches))
+            else:
+                of_parquet = parquet.ParquetFile(file)
+                total, batches = of_parquet.metadata.num_rows, of_parquet.iter_batches(batch_size=_PARQUET_ROWS)
+            first = 0
+            for batch in batches:
+                for start in range(0, batch.num_rows, _PARQUET_ROWS):
+                    rows = batch.slice(start, _PARQUET_ROWS).to_pylist(maps_as_pydicts="strict")
+                    yield rows, first, total
+                    first += len(rows)
     except (ArrowException, OSError) as error:
-        raise InvalidInput(f"{path} is no Parquet file: {error}") from error
+        raise InvalidInput(f"{path} is no Parquet or Arrow file: {error}") from error
     except (OverflowError, ValueError, KeyError) as error:  # such as a time after the year 9999, a key twice in a map
         raise InvalidInput(f"{path} holds what cannot be read: {error}") from error
 

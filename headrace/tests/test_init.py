@@ -23,6 +23,7 @@ from headrace.cli import EXIT_STATUS_OF, app
 from headrace.files.batches import SourceFile, batches
 from headrace.files.row_files import Wanted, read_rows
 from headrace.files.sources import source_of
+from headrace.files.tables import rows_of
 from testing.rows import each_row
 
 MESSY = (
@@ -331,7 +332,7 @@ def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: 
     assert [row["x"] for row in found.rows] == [1.5, 2]
 
 
-@each_row("name", ["d.xlsx", "d.zip", "d.csv.zst", "d.arff", "d.feather", "d.txt"])
+@each_row("name", ["d.xlsx", "d.zip", "d.csv.zst", "d.arff", "d.orc", "d.txt"])
 def test_a_file_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     result = init(tmp_path / name, "--into", tmp_path / "d")
@@ -357,7 +358,7 @@ def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
 
 
 def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path: Path) -> None:
-    from pyarrow import array, int64, map_, parquet, string, table, uint64
+    from pyarrow import array, feather, int64, map_, parquet, string, table, uint64
 
     half = [float("inf"), 0.5, 1.0]
     columns = {
@@ -379,6 +380,13 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
     ]  # fmt: skip
     with pytest.raises(InvalidInput, match="row 1: half is Infinity"):
         events(path, schema)
+    columns["half"] = array([None, 0.5, 1.0])
+    parquet.write_table(table(columns), path)
+    as_parquet = list(rows_of(path))
+    for name, packing in (("d.feather", "lz4"), ("d.arrow", "uncompressed")):
+        feather.write_feather(table(columns), tmp_path / name, compression=packing, chunksize=2)
+        assert init(tmp_path / name, "--into", tmp_path / packing).exit_code == 0
+        assert list(rows_of(tmp_path / name)) == as_parquet
     (tmp_path / "d.ndjson").write_text('{"code": 1.5, "took": 1}\n{"code": 7.0, "took": 2}\n{"code": "x", "took": 3}\n')
     two = Schema.from_mapping({"features": [schema.feature(name).to_mapping() for name in ("code", "took")]})
     assert [event["code"] for event in events(tmp_path / "d.ndjson", two)] == ["1.5", "7", "x"]

@@ -4,9 +4,9 @@
 |-----------------------------------|---------------------------------------------------------------------------------|
 | optimizer                         | used as it is: schedule, clipping, EMA, accumulation; model.yaml then names none |
 | loss, loss_weights                | used, with class_weights, add_loss and regularisers; the module has no loss()    |
-| metrics, weighted_metrics         | measured on the held-out slice                                                   |
+| metrics, weighted_metrics         | measured on the held-out slice, by the model's own compute_metrics               |
 | train_step, compute_loss          | called instead of ours                                                           |
-| test_step, predict_step           | refused: evaluation and serving call the model itself                            |
+| fit, evaluate, test_step, …       | refused: rounds take the steps, evaluation and serving call the model itself     |
 | run_eagerly, steps_per_execution, | refused: a round is one compiled graph, which must train a version again bit by  |
 | jit_compile                       | bit                                                                              |
 """
@@ -24,6 +24,8 @@ from services.trainer.families.authors_code import called
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import has_compiled_metrics
 
+_NEVER_CALLED = ("fit", "train_on_batch", "make_train_function", "evaluate", "test_step", "predict_step")
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -31,7 +33,7 @@ class Compiled:
     optimizers: found on the model; the first one counts the steps. Empty: model.yaml's optimizer is used.
     has_loss: model.compute_loss gives the loss, everything included.
     computes_loss: that compute_loss is the module's own.
-    has_metrics: model.compute_metrics measures.
+    has_metrics: model.compute_metrics measures; it may be the module's own.
     has_train_step: model.train_step takes the steps.
     """
 
@@ -47,13 +49,17 @@ def compiled_of(
 ) -> Compiled:
     """Raises DefinitionFailedError for what cannot be used, or is said in two places."""
     has_train_step, computes_loss = _overrides(network, "train_step"), _overrides(network, "compute_loss")
-    for name in ("test_step", "predict_step"):
+    for name in _NEVER_CALLED:
         if _overrides(network, name):
             raise DefinitionFailedError(
-                f"{path}: the model has its own {name}, which nothing calls: evaluation and serving call the model"
+                f"{path}: the model has its own {name}, which nothing calls: rounds take steps by train_step, and "
+                f"evaluation and serving call the model"
             )
-    if not network.compiled and not has_train_step and not computes_loss:
-        return Compiled()
+    has_metrics = has_compiled_metrics(network) or any(
+        _overrides(network, name) for name in ("compute_metrics", "get_metrics_result")
+    )
+    if not (network.compiled or has_train_step or computes_loss):
+        return Compiled(has_metrics=has_metrics)
     if network.compiled:
         _refuse_options(network, path)
     optimizers = _optimizers(network)
@@ -73,7 +79,6 @@ def compiled_of(
     _refuse_untaught(loss, path, heads)
     for one in keras.tree.flatten(loss):
         _refuse_probabilities(one, path, heads)
-    has_metrics = has_compiled_metrics(network)
     return Compiled(optimizers, has_loss, has_metrics, has_train_step, computes_loss)
 
 

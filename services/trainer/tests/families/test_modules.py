@@ -292,6 +292,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         (COMPILED.replace("metrics=[", "steps_per_execution=4, metrics=["), {}, "steps_per_execution=4"),
         (COMPILED.replace("metrics=[", "jit_compile=True, metrics=["), {}, "jit_compile=True"),
         (SUBCLASSED.replace("def call", "def test_step(self, data): ...\n\n    def call"), {}, "test_step"),
+        (SUBCLASSED.replace("def call", "def fit(self, data): ...\n\n    def call"), {}, "its own fit, which nothing"),
         (SUBCLASSED.replace('"late"', '"main"'), {}, "name the one that is taught after the label, late"),
         (SUBCLASSED.replace('"x", "word"', '"x", "wrod"'), {}, "input 'wrod' is no feature of the stream"),
         ("def build_model(s, p):\n    return keras.Sequential([keras.layers.Dense(1)])", {}, "has no inputs yet"),
@@ -347,6 +348,20 @@ def build_model(schema, parameters):
     keras_alone = own.build_model(Schema.from_mapping(SCHEMA), {})
     fitted = keras_alone.fit(pairs, labels[:, None], batch_size=64, class_weight={0: 0.5, 1: 6.0}, verbose=0)
     np.testing.assert_allclose(losses, fitted.history["loss"], rtol=1e-6)
+
+
+@pytest.mark.covers("api-keras")
+def test_a_compute_metrics_of_the_models_own_measures_the_held_out_slice(tmp_path: Path) -> None:
+    measuring = """def compute_metrics(self, x, y, y_pred, sample_weight):
+        return {"rows": len(y["late"]), "right": np.mean((y_pred["late"] > 0) == y["late"])}
+
+    def call"""
+    platform = Platform(tmp_path, exports=False).append(events(60))
+    platform.learn(module(SUBCLASSED.replace("def call", measuring)))
+    (version,) = platform.registry.versions
+    found = version.metrics["candidate"]
+    assert found["rows"] == version.events_held_out
+    assert found["right"] == pytest.approx(found["accuracy"])
 
 
 @pytest.mark.covers("api-keras")

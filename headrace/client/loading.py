@@ -9,6 +9,7 @@ import orjson
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
 from common.errors import InvalidInput, NotFound
 from common.examples.naming import name_of_alias
+from common.saved_model.graph import MODEL_FILE, read, tagged
 from common.schema import Schema
 from common.suggestions import did_you_mean
 from headrace.client.prediction_types import Prediction
@@ -50,7 +51,7 @@ def load_as_keras(directory: Path, files: Sequence[Path]) -> Any:
 
     class Served(tf.keras.layers.Layer):  # type: ignore[misc]  # TensorFlow has no types
         def call(self, inputs: Any) -> Any:
-            return loaded.signatures[_SIGNATURE](**inputs)  # the whole, whose variables live as long as it does
+            return called(**inputs)  # which holds the whole, whose variables live as long as it does
 
     class Version(tf.keras.Model):  # type: ignore[misc]  # TensorFlow has no types
         @property
@@ -63,7 +64,8 @@ def load_as_keras(directory: Path, files: Sequence[Path]) -> Any:
                 columns = {name: tf.constant(values) for name, values in columns.items()}
             return super().predict(columns, *arguments, **options)
 
-    _, wanted = loaded.signatures[_SIGNATURE].structured_input_signature
+    called = _Called(loaded, _SIGNATURE, directory)
+    wanted = called.specs
     declared = _declared(directory / "saved_model" / INPUTS_PATH)
     inputs = {
         name: tf.keras.Input(shape=spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in wanted.items()
@@ -78,7 +80,7 @@ class LoadedVersion:
     """
 
     def __init__(self, directory: Path, files: Sequence[Path], version: int) -> None:
-        self._loaded, self._version = load(directory, files), version
+        self._loaded, self._version, self._directory = load(directory, files), version, directory
         if not hasattr(self._loaded, "signatures"):
             raise InvalidInput(f"version {version} is a Keras file, which has no signatures to ask")
         declared = _declared(directory / "saved_model" / INPUTS_PATH)
@@ -90,7 +92,7 @@ class LoadedVersion:
         function = self._function(name)
         types = [
             {key: DataType.Name(spec.dtype.as_datatype_enum) for key, spec in specs.items()}
-            for specs in (function.structured_input_signature[1], function.structured_outputs)
+            for specs in (function.specs, function.outputs)
         ]
         return SignatureTypes(types[0], types[1], name_of=self._names[0], yes_no=self._names[1])
 
@@ -119,11 +121,31 @@ class LoadedVersion:
         outputs = {name: value.numpy() for name, value in found.items() if not output_filter or name in output_filter}
         return Prediction(outputs, self._version)
 
-    def _function(self, name: str) -> Any:
+    def _function(self, name: str) -> "_Called":
         known = self._loaded.signatures
         if (name or _SIGNATURE) not in known:
             raise NotFound(f"there is no signature {name!r}: {', '.join(known)}{did_you_mean([name], list(known))}")
-        return known[name or _SIGNATURE]
+        return _Called(self._loaded, name or _SIGNATURE, self._directory)
+
+
+class _Called:
+    """A signature by the names that servers see. What Python cannot call an argument, such as `class`, the graph calls
+    otherwise: `<signature>_<argument>:0` is the tensor of such an input."""
+
+    def __init__(self, loaded: Any, signature: str, directory: Path) -> None:
+        self._loaded, self._function = loaded, loaded.signatures[signature]
+        arguments = self._function.structured_input_signature[1]
+        graph = tagged(read((directory / "saved_model" / MODEL_FILE).read_bytes()))
+        tensors = {name: one.name.partition(":")[0] for name, one in graph.signature_def[signature].inputs.items()}
+        self._argument_of = {
+            name: name if name in arguments else tensor.removeprefix(f"{signature}_")
+            for name, tensor in tensors.items()
+        }
+        self.specs = {name: arguments[argument] for name, argument in self._argument_of.items()}
+        self.outputs = self._function.structured_outputs
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self._function(**{self._argument_of.get(name, name): value for name, value in inputs.items()})
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import InvalidInput, NotFound
 from headrace import Addresses, Client
-from headrace.client.loading import load_as_keras
+from headrace.client.loading import LoadedVersion, load_as_keras
 from headrace.commands.predict import predict
 from headrace.commands.push import checked, exported_by, saved_model_of
 from headrace.commands.session import Session
@@ -66,6 +66,30 @@ CALLED = [
     {"name": "word", "dtype": "string", "required": False, "default": "abc"},
     {"name": "tags", "dtype": "string", "shape": [None]},
 ]
+
+
+def answers_to_names_of_python(folder: Path) -> tuple[list[float], list[float]]:
+    """Of a frame, and of rows: the input is called `class`, which no argument of a function may be."""
+    import tensorflow as tf
+
+    from protos import saved_model_pb2
+
+    signature = tf.function(lambda class_: {"y": 2.0 * class_}, input_signature=[tf.TensorSpec([None], name="class_")])
+    tf.saved_model.save(tf.Module(), str(folder / "saved_model"), signatures=signature)
+    path = folder / "saved_model/saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    inputs = model.meta_graphs[0].signature_def["serving_default"].inputs
+    inputs["class"].CopyFrom(inputs["class_"])
+    del inputs["class_"]
+    path.write_bytes(model.SerializeToString())
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    frame = load_as_keras(folder, files).predict(pandas.DataFrame({"class": [1.5, 2.0]}), verbose=0)
+    rows = LoadedVersion(folder, files, 1).predict("m", rows=[{"class": 3.0}])
+    return frame["y"].tolist(), rows.outputs["y"].tolist()
+
+
+def test_an_input_with_a_name_that_python_keeps_for_itself_is_called_by_it(tmp_path: Path) -> None:
+    assert called(answers_to_names_of_python, tmp_path / "answer", tmp_path) == ([3.0, 4.0], [6.0])
 
 
 def answers_to_frames(folder: Path) -> tuple[list[float], str]:

@@ -20,8 +20,12 @@ from common.errors import InvalidInput
 from common.examples.values import TRUTHS
 from common.schema import Feature, Schema
 
-MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "-"})
-"""In lower case. A number has no value where its cell reads like this, a text where its cell is empty."""
+MISSING_WORDS = frozenset({
+    "", "na", "n/a", "n.a.", "nan", "-nan", "nat", "null", "none", "nil", "?", "-", "--", ".", "\\n", "<na>", "#na",
+    "#n/a", "#n/a n/a", "#null!", "#div/0!", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan",
+})  # fmt: skip
+"""In lower case: pandas's words, SAS's point, MySQL's \\N and Excel's errors. A number has no value where its cell is
+one of them, a text where its cell is empty."""
 _PANDAS_NOTHING = frozenset({"NAType", "NaTType"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _EXACT_FLOATS = 2**53
@@ -39,7 +43,7 @@ _AMOUNT = re.compile(
 _DECIMAL_COMMA = re.compile(rf"[+-]?(\d{{1,3}}([.{_GAPS}]\d{{3}})+|\d+),\d+")
 _NO_DIGITS = str.maketrans("", "", f",{_GAPS}")
 _IN_PARENTHESES = re.compile(r"\(([^-+()]+)\)")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| ?UTC|[+-]\d\d(:?\d\d)?)?)?")
 
 
 def column_name(header: str, index: int) -> str:
@@ -233,7 +237,7 @@ def parse_date(text: str) -> datetime.datetime | None:
     if not _DATE.fullmatch(text):
         return None
     try:
-        return datetime.datetime.fromisoformat(text)
+        return datetime.datetime.fromisoformat(text.replace(" UTC", "Z").replace("UTC", "Z"))
     except ValueError:
         return None
 

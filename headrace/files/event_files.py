@@ -7,7 +7,6 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
-from common.counted import counted
 from common.errors import InvalidInput
 from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
 from common.examples.naming import name_of_alias
@@ -15,7 +14,7 @@ from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.packed import opened, opened_records
-from headrace.files.tables import REPEATED, json_lines, open_csv, parquet_batches, parsed_json, records_of
+from headrace.files.tables import REPEATED, json_lines, open_csv, parquet_batches, parsed_json, records_of, wrong_width
 
 NDJSON = "application/x-ndjson"
 TFRECORD = "application/x-tfrecord"
@@ -193,15 +192,9 @@ def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> 
                     row = [with_point(cell) if is_number(feature) else cell for feature, cell in both]
                 event = dict(_cells(features, row, f"{path}, line {table.line}", lenient=lenient))
             elif lenient:
-                event = {
-                    f"line {table.line} has {counted(len(row), 'value')} for {counted(len(features), 'column')}": row[
-                        :20
-                    ]
-                }
+                event = {f"line {table.line} has {wrong_width(row, features).partition(';')[0]}": row[:20]}
             else:
-                raise InvalidInput(
-                    f"{path}, line {table.line}: {counted(len(row), 'value')} for {counted(len(features), 'column')}"
-                )
+                raise InvalidInput(f"{path}, line {table.line}: {wrong_width(row, features)}")
             yield orjson.dumps(event) + b"\n", table.byte_count
     finally:
         text.detach()

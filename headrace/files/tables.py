@@ -123,7 +123,7 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
         text.seek(0)
         lines = _CountedLines(text)
         has_blanks = bool(others) and all(name.startswith(" ") for name in others)
-        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=has_blanks)
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=has_blanks, strict=True)
         headers = next(reader, None)
     except UnicodeDecodeError as error:
         raise _not_utf_8(path, 1, error) from error
@@ -133,11 +133,19 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     if headers is None:
         text.detach()
         raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
+    named = max((place for place, header in enumerate(headers, 1) if header), default=0)
+    headers = headers[:named] if 0 < named < len(headers) - 1 else headers  # spreadsheets write ;;; behind the last
     twice = sorted(header for header, count in Counter(headers).items() if count > 1)
     if twice:
         text.detach()
         raise InvalidInput(f"{path} has the column {twice[0]!r} more than once; rename all but one")
-    return CsvTable(headers, delimiter, _checked(reader, lines, path), lines, reader), text
+    return CsvTable(headers, delimiter, _checked(reader, lines, path, width=len(headers)), lines, reader), text
+
+
+def wrong_width(cells: Sequence[str], headers: Sequence[object]) -> str:
+    """What is wrong with a row that has not a cell for each column."""
+    said = f"{counted(len(cells), 'value')} for {counted(len(headers), 'column')}"
+    return said if len(headers) > 1 else f"{said}; the first line has the names of all columns, and no title"
 
 
 def delimiter_of(header_line: str) -> str:
@@ -207,8 +215,12 @@ class _CountedLines:
             yield line
 
 
-def _checked(reader: Any, lines: _CountedLines, path: Path | Place) -> Iterator[list[str]]:
-    """The rows that are not blank; what is no CSV is an InvalidInput with its line."""
+def _checked(reader: Any, lines: _CountedLines, path: Path | Place, *, width: int) -> Iterator[list[str]]:
+    """The rows that are not blank; what is no CSV is an InvalidInput with its line.
+
+    Args:
+        width: how many columns there are; cells beyond them are left out where they are empty.
+    """
     while True:
         line = reader.line_num + 1
         lines.of_row.clear()
@@ -217,24 +229,23 @@ def _checked(reader: Any, lines: _CountedLines, path: Path | Place) -> Iterator[
         except UnicodeDecodeError as error:
             raise _not_utf_8(path, reader.line_num, error) from error
         except csv.Error as error:
-            raise InvalidInput(f"{path}, line {reader.line_num}: {error}") from error
+            raise InvalidInput(f"{path}, {_fault_of(error, line, len(lines.of_row))}") from error
         if row is None:
             return
-        if len(lines.of_row) > 1:
-            _check_quotes(lines.of_row, reader.dialect, f"{path}, line {line}")
+        if width < len(row) and not any(row[width:]):
+            row = row[:width]
         if row:
             yield row
 
 
-def _check_quotes(lines: Sequence[str], dialect: Any, place: str) -> None:
-    """Raises InvalidInput: a stray quote has made one row of several lines, which csv gives as it is."""
-    try:
-        list(csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=dialect.skipinitialspace, strict=True))
-    except csv.Error as error:
-        raise InvalidInput(
-            f"{place}: a quote opens a cell that goes on over {len(lines)} lines and is not closed as it should be "
-            f"({error}); quotes within a quoted cell are doubled"
-        ) from error
+def _fault_of(error: csv.Error, line: int, line_count: int) -> str:
+    """A stray quote makes one row of several lines."""
+    if line_count < 2:
+        return f"line {line}: {error}; quotes within a quoted cell are doubled"
+    return (
+        f"line {line}: a quote opens a cell that goes on over {line_count} lines and is not closed as it should be "
+        f"({error}); quotes within a quoted cell are doubled"
+    )
 
 
 def _not_utf_8(path: Path | Place, line: int, error: UnicodeDecodeError) -> InvalidInput:
@@ -326,10 +337,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         try:
             for cells in table.rows:
                 if len(cells) != len(table.headers):
-                    raise InvalidInput(
-                        f"{path}, line {table.line}: {counted(len(cells), 'value')} for "
-                        f"{counted(len(table.headers), 'column')}"
-                    )
+                    raise InvalidInput(f"{path}, line {table.line}: {wrong_width(cells, table.headers)}")
                 if cells == table.headers:
                     raise InvalidInput(f"{path}, line {table.line} {REPEATED}")
                 yield Row(dict(zip(table.headers, cells, strict=True)), table.line, table.has_decimal_commas)

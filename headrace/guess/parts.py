@@ -78,6 +78,11 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
                 f"single values; a "
                 f"feature is a number, a text or a list of one of them: take it apart or leave it out of the file"
             )
+    if len(columns) == 1:
+        raise InvalidInput(
+            f"the file has one column, {columns[0].header!r}, and nothing to learn it from; of CSV the cells are "
+            f"divided by a comma, semicolon, tab or |, not by blanks"
+        )
     chosen = _label_column(columns, label)
     label_guess = _label_of(chosen)
     time = next((column for column in columns if column is not chosen and _is_time(column)), None)

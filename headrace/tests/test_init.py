@@ -29,7 +29,7 @@ from testing.rows import each_row
 MESSY = (
     'id,when,"Full name",Zip/Code,"height (cm)",Member?,visits,city,note,grade\n'
     '1,2026-01-05,"Doe, Jane",01234,170.5,yes,2.0,Köln,,good\n'
-    '2,2026-01-06 10:30,"O""Brien",01239,,no,,Bonn,"line\nbreak",bad\n'
+    '2,2026-01-06 10:30 UTC,"O""Brien",01239,,no,,Bonn,"line\nbreak",bad\n'
     "3,2026-01-07T08:00:00Z,Ann,01234,NA,yes,3.0,Köln,?,good\n"
     "4,2026-01-08,Bob,99999,1.6e2,no,1.0,Bonn,x,bad\n"
 )
@@ -229,6 +229,10 @@ def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
          {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
         ("accounts.csv", 'n,price,off,y\n1,"(1,234.50)",($5),0\n2,9.25,6,1\n3,10,7,1\n',
          {"n": 1, "price": -1234.5, "off": -5.0, "y": 0}),
+        ("excel.csv", "n;price;off;y;;;\n1;1.234,5;0,5;0;;;\n2;#N/A;1,5;1;;;\n3;2;2;1;;;\n",
+         {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
+        ("marks.csv", "n,price,off,y\n1,1234.5,0.5,0\n2,.,\\N,1\n3,<NA>,NaT,1\n",
+         {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
         ("blanks.csv", 'n, price, off, y\n1, "1,234.5", 0.5, 0\n2, 7, 1.5, 1\n3, 8, 2.5, 1\n',
          {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
         ("nested.ndjson", "".join(f'{{"n": {n}, "a": {{"price": {n}.5, "in": {{"off": 0.5}}}}, "y": {n % 2}}}\n'
@@ -286,13 +290,17 @@ def test_lists_keep_their_shape(tmp_path: Path) -> None:
         ("km,late\n1,0\n2,1\n", ("--label", "lat"), "there are km, late; did you mean late?"),
         ("x,y\n1,5\n2,5\n", (), "label 'y' has 1 different values; there is nothing to tell apart"),
         ("x,x\n1,5\n2,5\n", (), "has the column 'x' more than once"),
-        ("y\n0\n1\n", (), "beside the label 'y' no column has anything to learn from"),
+        ("y\n0\n1\n", (), "the file has one column, 'y'"),
         (
             "a,at,y\n3,2026-01-31,0\n3,2026-02-01,1\n",
             (),
             "learn from: 'a' is the same in every row: 3; 'at' is when it",
         ),
         ("x,y\n1,0\n", (), "the file has one row, and there is nothing to compare it with; JSON that holds columns"),
+        ("x y\n1 0\n2 1\n", (), "the file has one column, 'x y', and nothing to learn it from; of CSV the cells are"),
+        ("Sales\nx,y\n1,0\n", (), "line 2: 2 values for 1 column; the first line has the names of all columns"),
+        ('x,w,y\n1,"a \\"b\\" c",0\n', (), "line 2: ',' expected after '\"'; quotes within a quoted cell are doubled"),
+        ("x;y;;\n1;0;;\n2;1;;7\n", (), "line 3: 4 values for 2 columns"),
         ("# by R\nx,y\n1,0\n", (), "begins with the comment '# by R'; take the line out"),
         ("5.1,a,0\n4.9,a,1\n4.7,b,0\n", (), "the first line of d.csv holds values (5.1, a, 0)"),
         ("PK\x03\x04", (), "is a zip file or a spreadsheet"),

@@ -31,7 +31,8 @@ def by_neighbours(together: Arrays, alone: Sequence[Arrays], tolerance: float) -
     return (
         f"{name} of an example is {ours:.4g} alone and {theirs:.4g} beside {len(alone) - 1} others: serving puts the "
         f"requests of many into a batch, so an answer would depend on who else asks. Have a list's mask or length be "
-        f"an input, and take no mean, maximum or softmax over the batch"
+        f"an input, give an Embedding with mask_zero ids + 1 (what a list lacks is -1), and take no mean, maximum or "
+        f"softmax over the batch"
     )
 
 

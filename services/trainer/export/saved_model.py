@@ -36,7 +36,7 @@ from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
 from common.saved_model.calls import Calls
-from common.saved_model.graph import MODEL_FILE, GraphProto, read, tagged
+from common.saved_model.graph import MODEL_FILE, GraphProto, read, signatures_of, tagged
 from common.saved_model.layout import OWN_OPERATIONS_FILE
 from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
@@ -290,7 +290,15 @@ def check(
     if said:
         raise DefinitionFailedError(said)
     mixed = by_neighbours(trial.together, trial.alone, max(_VISIBLE, TOLERANCES[precision]))
-    return {"answers in a batch": mixed} if mixed else {}
+    return ({"answers in a batch": mixed} if mixed else {}) | _without_rows(graph)
+
+
+def _without_rows(graph: GraphProto) -> dict[str, str]:
+    """A warning where an answer by rows cannot be cut out of what is served."""
+    outputs = signatures_of(graph)[tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY].outputs
+    single = [name for name, tensor in outputs.items() if tensor.shape == ()]
+    said = "one number for all examples: requests by rows (instances) are refused, ones by columns (inputs) answered"
+    return {f"output {', '.join(single)}": said} if single else {}
 
 
 def _refuse_operations(graph: GraphProto, *, has_own_operations: bool) -> None:

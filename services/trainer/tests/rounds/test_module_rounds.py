@@ -100,6 +100,14 @@ def test_a_version_warns_of_answers_that_depend_on_who_else_asks(
     assert ("beside 7 others" in warnings.get("answers in a batch", "")) == warned
 
 
+def test_a_version_warns_of_an_output_that_has_no_row_for_each_example(exporting_platform: Platform) -> None:
+    platform = exporting_platform
+    platform.append(events(20))
+    several = '{"late": keras.layers.Dense(1)(hidden), "all": keras.ops.sum(keras.ops.ones_like(hidden)) * 0.0}'
+    platform.learn(module_definition(MODULE.replace("keras.layers.Dense(1)(hidden)", several)))
+    assert "requests by rows" in platform.registry.versions[0].environment["warnings"]["output all"]
+
+
 @pytest.mark.covers("hook-nan")
 def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
     platform.append(events(60))

@@ -81,6 +81,7 @@ class LoadedVersion:
 
     def __init__(self, directory: Path, files: Sequence[Path], version: int) -> None:
         self._loaded, self._version, self._directory = load(directory, files), version, directory
+        self._called = dict[str, _Called]()
         if not hasattr(self._loaded, "signatures"):
             raise InvalidInput(f"version {version} is a Keras file, which has no signatures to ask")
         declared = _declared(directory / "saved_model" / INPUTS_PATH)
@@ -125,7 +126,9 @@ class LoadedVersion:
         known = self._loaded.signatures
         if (name or _SIGNATURE) not in known:
             raise NotFound(f"there is no signature {name!r}: {', '.join(known)}{did_you_mean([name], list(known))}")
-        return _Called(self._loaded, name or _SIGNATURE, self._directory)
+        if name not in self._called:
+            self._called[name] = _Called(self._loaded, name or _SIGNATURE, self._directory)
+        return self._called[name]
 
 
 class _Called:

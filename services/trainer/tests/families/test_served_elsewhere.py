@@ -1,5 +1,6 @@
 """What a version needs is tried where a replica's conditions hold, before anybody hears of the version."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def test_an_export_that_cannot_be_loaded_is_told_in_tensorflows_words(tmp_path: 
 
 
 def test_trying_an_export_is_bounded_in_time_and_leaves_the_process_usable(tmp_path: Path) -> None:
-    said = fresh_process().ask(tmp_path, tmp_path / "requests", tmp_path / "answers", trial_seconds=0.0)
+    os.mkfifo(tmp_path / "nobody_writes")  # which a trial waits for
+    said = fresh_process().ask(tmp_path, tmp_path / "nobody_writes", tmp_path / "answers", trial_seconds=0.0)
     assert "took longer than 0 s (TRAINER_EXPORT_TRIAL_SECONDS)" in said
     assert "FileNotFoundError" in fresh_process().ask(tmp_path, tmp_path / "requests", tmp_path / "answers")

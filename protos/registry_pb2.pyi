@@ -463,12 +463,14 @@ class OfferHelpRequest(_message.Message):
     def __init__(self, offer: _Optional[_Union[HelpOffer, _Mapping]] = ..., left: _Optional[str] = ...) -> None: ...
 
 class OfferHelpResponse(_message.Message):
-    __slots__ = ("goes_on", "membership")
+    __slots__ = ("goes_on", "membership", "next_seconds")
     GOES_ON_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     goes_on: bool
     membership: Membership
-    def __init__(self, goes_on: bool = ..., membership: _Optional[_Union[Membership, _Mapping]] = ...) -> None: ...
+    next_seconds: float
+    def __init__(self, goes_on: bool = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., next_seconds: _Optional[float] = ...) -> None: ...
 
 class Membership(_message.Message):
     __slots__ = ("team_id", "lease", "addresses", "rank")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from common.errors import HeadraceError, InvalidInput
+from common.process.beat import until_next
 from common.process.lifecycle import Stop
 from common.registry.catalog import JsonMap
 
@@ -25,7 +26,7 @@ _MAX_TEXT = 1000
 _MAX_NAME = 100
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
-_LONGEST_UNSENT_SECONDS = 6.0
+_LONGEST_UNSENT_SECONDS = 4.0
 """Of a report that says what the last one has said: the registry takes an instance for gone after 15 s."""
 COLD = "COLD"
 """The state of a version that a request has loaded: its replica has more models than its memory holds."""
@@ -212,7 +213,7 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._stop.is_requested():
-            self._stop.wait(self.tell())
+            self._stop.wait(until_next(self.tell()))
 
     def tell(self) -> float:
         """Sends one report, if there is news; how long to wait before the next.

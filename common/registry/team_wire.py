@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from common.registry.teams import Membership, Offer, Orders, TeamState
+from common.registry.teams import AGAIN_SECONDS, Membership, Offer, Orders, TeamState
 from common.registry.wire import lease_from_wire, lease_to_wire, read_from, sent_as
 from protos import registry_pb2 as pb
 
@@ -16,7 +16,7 @@ def offer_from_wire(message: pb.HelpOffer) -> Offer:
 
 
 def orders_to_wire(orders: Orders) -> pb.OfferHelpResponse:
-    answer = pb.OfferHelpResponse(goes_on=orders.goes_on)
+    answer = pb.OfferHelpResponse(goes_on=orders.goes_on, next_seconds=orders.next_seconds)
     if orders.membership is not None:
         found = orders.membership
         lease = lease_to_wire(replace(found.lease, token=0))
@@ -30,7 +30,7 @@ def orders_from_wire(message: pb.OfferHelpResponse) -> Orders:
     if message.HasField("membership"):
         sent = message.membership
         membership = Membership(sent.team_id, lease_from_wire(sent.lease), tuple(sent.addresses), sent.rank)
-    return Orders(message.goes_on, membership)
+    return Orders(message.goes_on, membership, message.next_seconds or AGAIN_SECONDS)
 
 
 def team_to_wire(team: TeamState) -> pb.Team:

@@ -5,12 +5,14 @@ to do offers its processes; the chief asks for a team out of those that are offe
 is not said again for OFFER_SECONDS is no longer so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.registry.catalog import Lease
 
 OFFER_SECONDS = 6.0
 """A trainer that has not been heard of for so long is lost to its team."""
+AGAIN_SECONDS, ALONE_SECONDS = OFFER_SECONDS / 3, 10.0
+"""How often a free trainer says that it is there; where no other has been heard of, which a round makes it say too."""
 ASK_SECONDS = 0.5
 """How often chiefs and members say that they are there."""
 
@@ -59,10 +61,12 @@ class Orders:
     Attributes:
         goes_on: the team that it computes for still stands.
         membership: what it shall compute; None while there is nothing, and where it has it already.
+        next_seconds: when it says again that it is there, while it is free.
     """
 
     goes_on: bool = False
     membership: Membership | None = None
+    next_seconds: float = field(default=AGAIN_SECONDS, compare=False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from common.errors import Overloaded
 from common.registry.catalog import PRODUCTION, JsonMap, Model
 from common.registry.reporting import COLD, Report, Served
 
-NEXT_SECONDS = 2.0
+NEXT_SECONDS = 2.5
 SILENT_SECONDS = 15.0
 _SETTLING_SECONDS = 3.0
 """A report this long after a move of an alias knows of it: reports come every NEXT_SECONDS."""

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from common.access.principal import SERVICE, current
 from common.errors import InvalidInput, Overloaded, Unavailable
+from common.process.beat import until_next
 from common.registry.catalog import Change, ChangeKind
 from services.registry.store.database import Database
 from services.registry.store.tables import changes
@@ -137,8 +138,8 @@ class Watch:
                 yield Change(revision, ChangeKind.HEARTBEAT, "", 0, "", time.time())
 
     def _wait(self, revision: int, is_active: Callable[[], bool]) -> bool:
-        """False when nothing happens until the next heartbeat, which all watchers have at once: each is a wake-up."""
-        left_seconds = self._heartbeat_seconds - time.monotonic() % self._heartbeat_seconds
+        """False when nothing happens until the next heartbeat."""
+        left_seconds = until_next(self._heartbeat_seconds)
         with self._condition:
             happened = self._condition.wait_for(
                 lambda: self._revision > revision or self._closed or not is_active(), left_seconds

@@ -9,17 +9,19 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.errors import InvalidInput, Overloaded
 from common.registry.catalog import Lease
-from common.registry.teams import OFFER_SECONDS, Membership, Offer, Orders, TeamState
+from common.registry.teams import AGAIN_SECONDS, ALONE_SECONDS, OFFER_SECONDS, Membership, Offer, Orders, TeamState
 
 MAX_OFFERS = 1000
 MAX_ADDRESSES = 64
 _MAX_TEXT = 256
 _ADOPT_SECONDS = 20.0
 """For so long after a start, members of teams that are not known go on: their chiefs will tell of them."""
+_LATELY_SECONDS = 60.0
+"""A trainer that was heard of since is one that others may compute with."""
 IsHeld = Callable[[Lease], bool]
 
 
@@ -55,6 +57,8 @@ class Teams:
         self._started_at = clock()
         self._lock = threading.Lock()
         self._offers: dict[str, _Heard] = {}
+        self._newest: tuple[tuple[str, float], ...] = ()
+        """The two trainers heard of last, computing or free, and when."""
         self._teams: dict[str, _Team] = {}  # by round
         self._ended = deque[str](maxlen=MAX_OFFERS)
 
@@ -75,17 +79,25 @@ class Teams:
             if offer.holder not in self._offers and len(self._offers) >= MAX_OFFERS:
                 raise Overloaded(f"{MAX_OFFERS} trainers offer themselves already")
             self._offers[offer.holder] = _Heard(offer, now)
-            team = self._team_of(offer.holder)
-            if team is None:
-                may_be_told_of = offer.team_id not in ("", *self._ended) and not left
-                return Orders(goes_on=may_be_told_of and now - self._started_at < _ADOPT_SECONDS)
-            if left or (offer.holder in team.confirmed and offer.team_id != team.state.team_id):
-                team.lose(offer.holder, left or "it was started again")
-                return Orders()
-            if offer.team_id == team.state.team_id:
-                team.confirmed.add(offer.holder)
-                return Orders(goes_on=True)
-            return Orders(membership=_membership(team, offer.holder))
+            self._note(offer.holder, now)
+            is_alone = all(name == offer.holder or now - at > _LATELY_SECONDS for name, at in self._newest)
+            return replace(self._orders(offer, left, now), next_seconds=ALONE_SECONDS if is_alone else AGAIN_SECONDS)
+
+    def _orders(self, offer: Offer, left: str, now: float) -> Orders:
+        team = self._team_of(offer.holder)
+        if team is None:
+            may_be_told_of = offer.team_id not in ("", *self._ended) and not left
+            return Orders(goes_on=may_be_told_of and now - self._started_at < _ADOPT_SECONDS)
+        if left or (offer.holder in team.confirmed and offer.team_id != team.state.team_id):
+            team.lose(offer.holder, left or "it was started again")
+            return Orders()
+        if offer.team_id == team.state.team_id:
+            team.confirmed.add(offer.holder)
+            return Orders(goes_on=True)
+        return Orders(membership=_membership(team, offer.holder))
+
+    def _note(self, holder: str, now: float) -> None:
+        self._newest = ((holder, now), *[one for one in self._newest if one[0] != holder][:1])
 
     def form(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
         """A team of the chief and of those that are free, of at most so many processes; without any, no team."""
@@ -93,6 +105,7 @@ class Teams:
         with self._lock:
             self._end(lease.round.round_id)
             self._offers.pop(chief.holder, None)
+            self._note(chief.holder, self._clock())
             addresses, ranks = list(chief.addresses), dict[str, int]()
             for one in self._free(chief):
                 if len(addresses) < most:
@@ -110,6 +123,7 @@ class Teams:
         the chief no longer names has ended."""
         _check(chief)
         with self._lock:
+            self._note(chief.holder, self._clock())
             if not known.team_id:
                 self._end(lease.round.round_id)
             team = self._teams.get(lease.round.round_id)

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InvalidInput, Overloaded
 from common.registry.catalog import Lease, Round, RoundPlan, RoundState
-from common.registry.teams import OFFER_SECONDS, Offer, Orders, TeamState
+from common.registry.teams import AGAIN_SECONDS, ALONE_SECONDS, OFFER_SECONDS, Offer, Orders, TeamState
 from services.registry.rounds import teams as rules
 from services.registry.rounds.teams import Teams
 
@@ -143,6 +143,19 @@ def test_a_restarted_registry_takes_up_what_chief_and_members_say(world: _World)
     assert world.teams.offer(_offer("b", team_id="unknown")) == Orders(goes_on=True)
     world.now += 60
     assert world.teams.offer(_offer("b", team_id="unknown")) == Orders(), "nobody has told of it"
+
+
+def test_a_trainer_alone_says_seldom_that_it_is_free(world: _World) -> None:
+    assert world.teams.offer(_offer("a")).next_seconds == ALONE_SECONDS
+    world.teams.form(_LEASE, _offer("chief"), most=1)
+    assert world.teams.offer(_offer("a")).next_seconds == AGAIN_SECONDS, "it may be needed for the chief's round"
+    world.now += 50
+    world.teams.keep(_LEASE, _offer("chief"), TeamState())
+    world.now += 50
+    assert world.teams.offer(_offer("a")).next_seconds == AGAIN_SECONDS
+    world.now += 11
+    assert world.teams.offer(_offer("a")).next_seconds == ALONE_SECONDS
+    assert world.teams.offer(_offer("b")).next_seconds == AGAIN_SECONDS
 
 
 def test_offers_are_bounded_and_checked(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from common.errors import Conflict, HeadraceError, NotFound, Unavailable
+from common.process.beat import until_next
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from common.registry.signing import Signer
-from common.registry.teams import OFFER_SECONDS
+from common.registry.teams import AGAIN_SECONDS
 from services.trainer import metrics
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt
@@ -46,10 +47,9 @@ from services.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 """How often to ask for a round while one is open (another trainer's lease may have run out)."""
-QUIET_SECONDS = 10.0
-"""How often while none is: the watch says when there is one."""
-_OFFER_SECONDS = OFFER_SECONDS / 3
-"""How often a quiet trainer of a cluster says that it is free."""
+QUIET_SECONDS, _LOOK_SECONDS = 10.0, 2.5
+"""How often while none is, since the watch says when there is one; how often it is looked then whether that is due, and
+whether the zygote is there."""
 _MOST_LIVE_BYTES = 64 * 1024 * 1024
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 
@@ -119,6 +119,8 @@ class RoundLoop:
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
         self._asked_at = self._offered_at = -QUIET_SECONDS
+        self._offer_seconds = AGAIN_SECONDS
+        """How often this trainer, where it is free, says so to those of its cluster."""
 
     def look_at_round(self, round_id: str) -> None:
         """It has changed in the registry. From any thread."""
@@ -200,8 +202,8 @@ class RoundLoop:
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
             return
         if not self._is_due():
-            if not self.running and not self._has_helped(stop, pause_seconds=_OFFER_SECONDS):
-                self._wake.wait(IDLE_SECONDS)
+            if not self.running and not self._has_helped(stop, pause_seconds=self._offer_seconds):
+                self._wake.wait(until_next(_LOOK_SECONDS) if self._is_quiet() else IDLE_SECONDS)
             return
         self._wake.clear()
         self._asked_at = time.monotonic()
@@ -221,8 +223,11 @@ class RoundLoop:
 
     def _is_due(self) -> bool:
         """Whether to ask the registry for work."""
-        is_quiet = not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
-        return self._wake.is_set() or time.monotonic() >= self._asked_at + (QUIET_SECONDS if is_quiet else IDLE_SECONDS)
+        pause_seconds = QUIET_SECONDS if self._is_quiet() else IDLE_SECONDS
+        return self._wake.is_set() or time.monotonic() >= self._asked_at + pause_seconds
+
+    def _is_quiet(self) -> bool:
+        return not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
 
     def _has_room(self) -> bool:
         are_stalled = all(one.attempt.activity is Activity.STALLED for one in self.running)
@@ -243,10 +248,11 @@ class RoundLoop:
 
     def _help(self, cluster: Cluster, stop: Stop) -> bool:
         try:
-            membership = self._registry.offer_help(cluster.offer()).membership
+            orders = self._registry.offer_help(cluster.offer())
         except HeadraceError as error:
             logger.debug("no round can be helped with", extra={"error": error.message})
             return False
+        self._offer_seconds, membership = orders.next_seconds, orders.membership
         if membership is None:
             return False
         processes = max(1, len({*cluster.offer().addresses} & {*membership.addresses}))

@@ -64,6 +64,10 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
+    # A window of a chunk of a file. gRPC's own grows by probes, pings after each message, which cost an idle platform
+    # as many wake-ups as all that it has to say.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1024 * 1024),
 ]
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *CHANNEL_OPTIONS,

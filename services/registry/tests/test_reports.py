@@ -180,12 +180,12 @@ def test_a_reporter_repeats_itself_seldom_but_at_once_to_a_registry_that_was_awa
         sent.append(clock.now)
         if len(sent) == 4:
             raise Unavailable("away")
-        return 2.0
+        return 2.5
 
     reporter, began = Reporter(send, lambda: replica("a", *serves), Stop(), clock), clock.now
-    for second in range(0, 20, 2):
-        if second == 8:
+    for look in range(10):
+        if look == 3:
             serves.append(available(1))
-        assert reporter.tell() in (2.0, 5.0)
-        clock.pass_seconds(2)
-    assert [at - began for at in sent] == [0, 6, 8, 14, 16]
+        assert reporter.tell() in (2.5, 5.0)
+        clock.pass_seconds(2.5)
+    assert [at - began for at in sent] == [0, 5, 7.5, 12.5, 15, 20]

@@ -88,8 +88,8 @@ class TrainerSettings(ServiceSettings):
     Status, `headrace rounds` and the pages show both."""
     warm_processes: int = Field(default=2, ge=0, le=64)
     """Processes that wait for the next round of their model, with its traced steps; they take the memory of a round.
-    Of more models, the process that has waited longest is ended. 0: each round has a new process. The weights are
-    the same."""
+    As many others wait to score their model's next version. Of more models, the process that has waited longest is
+    ended. 0: each round has a new process. The weights are the same."""
     warm_rounds: int = Field(default=500, ge=1)
     """A process is ended after this number of rounds, or when its memory has grown by 512 MiB since its first."""
     rounds_at_once: int = Field(default=0, ge=0, le=64)

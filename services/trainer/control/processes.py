@@ -1,8 +1,8 @@
 """The processes that rounds run in: forked from the zygote, or one that has kept what a round of the same model needs.
 
-A process whose round has ended well may wait for the next one. So many wait at once, the one that has waited longest
-goes first; a process goes, too, after so many rounds, when it has grown, and whatever else happens to it: nothing is
-lost with it but the time to build its model again.
+A process whose round has ended well may wait for the next one, and so may a process that has scored a version. So many
+of each kind wait at once, the one that has waited longest goes first; a process goes, too, after so many rounds, when
+it has grown, and whatever else happens to it: nothing is lost with it but the time to build its model again.
 """
 
 import logging
@@ -81,8 +81,9 @@ class Processes:
             self._end(process)
         else:
             self._waiting[process.key] = process
-            while len(self._waiting) > self._settings.warm_processes:
-                self._end(self._waiting.popitem(last=False)[1])
+            alike = [key for key in self._waiting if key[0] == process.key[0]]
+            for key in alike[: max(0, len(alike) - self._settings.warm_processes)]:
+                self._end(self._waiting.pop(key))
         self._count()
 
     def tend(self) -> None:
@@ -108,7 +109,7 @@ class Processes:
     def shown(self) -> list[dict[str, Any]]:
         """Those that wait."""
         return [
-            {"pid": process.child.pid, "model": process.model, "rounds": process.rounds}
+            {"pid": process.child.pid, "model": process.model, "rounds": process.rounds, "scores": process.key[0]}
             for process in tuple(self._waiting.values())
         ]
 
@@ -155,11 +156,11 @@ class Processes:
 
 
 def _key_of(assignment: RoundAssignment) -> Key:
-    """What a process is of: rounds of equal keys are computed alike."""
+    """What a process is of: rounds of equal keys are computed alike. First of all, whether it scores."""
     plan = assignment.plan
     threads = (assignment.intra_op_threads, assignment.inter_op_threads)
     made_of = (plan.model, plan.definition_digest, plan.schema_version, plan.code_digest)
-    return *made_of, threads, assignment.devices, read_beside(plan)
+    return assignment.candidate_is_own, *made_of, threads, assignment.devices, read_beside(plan)
 
 
 def _own_bytes(pid: int) -> int:

@@ -10,7 +10,7 @@ from common.process.own_time import OwnClock, clock_of
 from services.trainer.control.endings import words_of
 from services.trainer.control.score_request import Question, ScoreRequest
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
-from services.trainer.protocol.messages import Figures, Raised
+from services.trainer.protocol.messages import Figures, Raised, Waits
 
 logger = logging.getLogger(__name__)
 _ABOUT_THE_VERSION = ("InvalidInput", "DataLoss", "DefinitionFailedError")
@@ -65,11 +65,12 @@ class ScoreProcess:
         for message in self._zygote.wait(child, 0.0):
             if isinstance(message, Figures | Raised):
                 self._word = message
+            child.waits = child.waits or isinstance(message, Waits)
         self._clock.look(time.monotonic())
         if not child.has_ended and self._clock.own_seconds > self._limit_seconds:
             self._is_late = True
             self._zygote.signal(child, signal.SIGKILL)
-        if child.has_ended:
+        if child.has_ended or child.waits:
             self._let_go(child, self._answer(child))
 
     def _answer(self, child: RoundChild) -> Figures | HeadraceError:

@@ -297,7 +297,7 @@ class TrustedHalf:
             return {"reason": reason} | present(
                 unscored=unscored if is_asked else {}, required=setting == "required" or None
             )
-        work_dir = self._means.score_dir / self._assignment.round.round_id
+        work_dir = self._means.score_dir / plan.model / self._assignment.round.round_id
         work_dir.mkdir(parents=True, exist_ok=True)
         asked = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
         try:

@@ -91,6 +91,7 @@ class RoundAssignment:
         return RoundAssignment(
             self.lease, self.event_log, work_dir, f"{work_dir}/cache", self.intra_op_threads, self.inter_op_threads,
             self.resume_interval_seconds, readers=self.readers, candidate=files, candidate_is_own=True,
+            may_stay=self.may_stay,
         )  # fmt: skip
 
     @property

@@ -4,7 +4,7 @@ that the plan's round holds out, beside the parent's export. Control compares it
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -21,14 +21,14 @@ from services.trainer.export.saved_model import EXAMPLES_SIGNATURE
 from services.trainer.families.external_model import OUTPUT_NAMES, ExternalModel
 from services.trainer.families.heads import BuiltHead, built_heads
 from services.trainer.families.port import Answering, Columns, Outputs, ScoreFunction
-from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features.parsing import Raw
 from services.trainer.features.transform import Transform, Transformed
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
 from services.trainer.rounds.blocks import EARLIER, ParsedBlock, RoundData
-from services.trainer.rounds.inputs import RoundInputs, data_of
+from services.trainer.rounds.inputs import RoundInputs, data_of, key_of
 from services.trainer.rounds.judging import compared, fetched
 from services.trainer.rounds.outside import RoundRegistry
 
@@ -37,19 +37,74 @@ EXAMPLES_COLUMN = "\0examples"
 """No feature has this name."""
 
 
-def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: EventLog) -> Figures:
-    """Of the candidate's files.
+_GRAPH, _VARIABLES = ("saved_model/saved_model.pb", "saved_model/assets/"), "saved_model/variables/"
 
-    Raises:
-        InvalidInput: the export does not answer the events.
-        DataLoss, NotFound: the log or the registry lacks what it is measured by.
-    """
-    plan, work_dir = assignment.plan, Path(assignment.work_dir)
-    definition, schema = _defined(registry, plan)
-    data = data_of(assignment, RoundInputs(definition, schema, None, None), log, kind=HeldOutEvents)
-    candidate = _own(registry, assignment.candidate, work_dir / "candidate", definition, schema)
-    parent = _parent(registry, plan, work_dir / "parent", candidate)
-    return compared(plan, candidate, parent, data, log, against=plan.parent_version if parent else 0)
+
+@dataclass(frozen=True)
+class _Source:
+    """What an export is loaded from: a version, or what a plan's round has handed in."""
+
+    of: RoundPlan | Version
+    files: tuple[FileEntry, ...]
+
+    def defined(self, registry: RoundRegistry) -> tuple[Definition, Schema]:
+        """Raises InvalidInput: they do not fit."""
+        definition = parse_definition(registry.get_definition(self.of.definition_digest))
+        stream = registry.get_stream(self.of.stream, schema_version=self.of.schema_version)
+        schema = Schema.from_json(stream.schema_json)
+        definition.check_schema(schema)
+        return definition, definition.seen(schema)
+
+    def digests(self, *, with_variables: bool) -> object:
+        """Equal ones are of the same export; without variables, of exports with the same graph."""
+        chosen = (
+            one for one in self.files if one.path.startswith((*_GRAPH, *([_VARIABLES] if with_variables else [])))
+        )
+        return key_of(self.of), frozenset((one.path, one.digest) for one in chosen)
+
+
+class Scorer:
+    """Keeps the two exports that it has asked last. A version's parent has mostly been its candidate before, and the
+    version's variables go into the export that was the parent then: nothing is loaded."""
+
+    def __init__(self) -> None:
+        self._loaded: list[tuple[_Source, _OwnExport]] = []
+
+    def figures_of(self, assignment: RoundAssignment, *, registry: RoundRegistry, log: EventLog) -> Figures:
+        """Of the candidate's files.
+
+        Raises:
+            InvalidInput: the export does not answer the events.
+            DataLoss, NotFound: the log or the registry lacks what it is measured by.
+        """
+        plan, work_dir, own = assignment.plan, Path(assignment.work_dir), _Source(assignment.plan, assignment.candidate)
+        data = data_of(assignment, RoundInputs(*own.defined(registry), None, None), log, kind=HeldOutEvents)
+        version = registry.get_version(plan.model, plan.parent_version) if plan.parent_version else None
+        before = _Source(version, version.files) if version and _has_export(version) else None
+        kept, self._loaded = self._loaded, []
+        parent: Answering | None = self._taken(kept, before, with_variables=True) if before else None
+        candidate = self._taken(kept, own, with_variables=False)
+        if candidate:
+            candidate.take(registry, own, work_dir / "candidate")
+        else:
+            candidate = _OwnExport.of(registry, own, work_dir / "candidate")
+        if before and version and parent is None:
+            parent = _parent(registry, version, work_dir / "parent", candidate)
+        self._loaded.append((own, candidate))
+        if before and isinstance(parent, _OwnExport):
+            self._loaded.append((before, parent))
+        return compared(plan, candidate, parent, data, log, against=plan.parent_version if parent else 0)
+
+    def _taken(
+        self, kept: list[tuple[_Source, "_OwnExport"]], source: _Source, *, with_variables: bool
+    ) -> "_OwnExport | None":
+        """Out of those that are kept."""
+        wanted = source.digests(with_variables=with_variables)
+        for place, (known, export) in enumerate(kept):
+            if known.digests(with_variables=with_variables) == wanted:
+                del kept[place]
+                return export
+        return None
 
 
 class HeldOutEvents(RoundData):
@@ -108,6 +163,26 @@ class _OwnExport(ExternalModel):
         self._transform = transform
         super().__init__(directory, asked)
 
+    @classmethod
+    def of(cls, registry: RoundRegistry, source: _Source, directory: Path) -> Self:
+        """Raises as ExternalModel."""
+        definition, schema = source.defined(registry)
+        saved_model = fetched(registry, source.files, directory)
+        summaries = type(definition.training.summaries)()
+        plain = replace(definition, training=replace(definition.training, summaries=summaries))
+        heads = built_heads(definition.heads, schema, _widths(saved_model, definition) if definition.module else None)
+        transform = _transform(registry, source, directory, plain, schema)
+        return cls(saved_model, _Asked(plain, schema, heads), transform)
+
+    def take(self, registry: RoundRegistry, source: _Source, directory: Path) -> None:
+        """The variables of another export of this graph. Raises InvalidInput: they are of another."""
+        registry.download([entry for entry in source.files if entry.path.startswith(_VARIABLES)], directory)
+        try:
+            tf.train.Checkpoint(root=self._loaded).read(str(directory / _VARIABLES / "variables")).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise InvalidInput(f"the variables of the export do not fit its graph: {describe(error)}") from error
+        self._transform = _transform(registry, source, directory, self.definition, self.schema)
+
     def _signature_of(self, signatures: Mapping[str, Any]) -> Any:
         if EXAMPLES_SIGNATURE not in signatures:
             raise InvalidInput(f"the version's export has no signature {EXAMPLES_SIGNATURE}")
@@ -131,22 +206,12 @@ class _OwnExport(ExternalModel):
             raise DefinitionFailedError(error.message) from error.__cause__
 
 
-def _own(
-    registry: RoundRegistry, files: tuple[FileEntry, ...], directory: Path, definition: Definition, schema: Schema
-) -> _OwnExport:
-    saved_model = fetched(registry, files, directory)
-    summaries = type(definition.training.summaries)()
-    plain = replace(definition, training=replace(definition.training, summaries=summaries))
-    heads = built_heads(definition.heads, schema, _widths(saved_model, definition) if definition.module else None)
-    return _OwnExport(saved_model, _Asked(plain, schema, heads), _transform(registry, files, directory, plain, schema))
-
-
 def _transform(
-    registry: RoundRegistry, files: tuple[FileEntry, ...], directory: Path, definition: Definition, schema: Schema
+    registry: RoundRegistry, source: _Source, directory: Path, definition: Definition, schema: Schema
 ) -> Transform | None:
     if not definition.features:
         return None
-    registry.download([entry for entry in files if entry.path.startswith("checkpoint/")], directory)
+    registry.download([entry for entry in source.files if entry.path.startswith("checkpoint/")], directory)
     return Transform(definition.features, _needed(definition), checkpoint.read(directory).statistics, schema)
 
 
@@ -171,23 +236,13 @@ def _widths(saved_model: Path, definition: Definition) -> dict[str, int]:
     return found
 
 
-def _parent(registry: RoundRegistry, plan: RoundPlan, directory: Path, like: ExternalModel) -> Answering | None:
-    """None: there is none, or its files are removed."""
-    if not plan.parent_version:
-        return None
-    version = registry.get_version(plan.model, plan.parent_version)
-    if version.status is VersionStatus.ARCHIVED or not any(
-        one.path.startswith("saved_model/") for one in version.files
-    ):
-        return None
+def _has_export(version: Version) -> bool:
+    """Its files are not removed."""
+    own = any(one.path.startswith("saved_model/") for one in version.files)
+    return own and version.status is not VersionStatus.ARCHIVED
+
+
+def _parent(registry: RoundRegistry, version: Version, directory: Path, like: ExternalModel) -> Answering:
     if PUSHED in version.environment:
         return ExternalModel(fetched(registry, version.files, directory), like)
-    return _own(registry, version.files, directory, *_defined(registry, version))
-
-
-def _defined(registry: RoundRegistry, of: RoundPlan | Version) -> tuple[Definition, Schema]:
-    """Raises InvalidInput: they do not fit."""
-    definition = parse_definition(registry.get_definition(of.definition_digest))
-    schema = Schema.from_json(registry.get_stream(of.stream, schema_version=of.schema_version).schema_json)
-    definition.check_schema(schema)
-    return definition, definition.seen(schema)
+    return _OwnExport.of(registry, _Source(version, version.files), directory)

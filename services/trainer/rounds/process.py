@@ -17,13 +17,14 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Report, RunRound, Shrunk, Stopped
-from services.trainer.rounds import judging, own_export, parameter_servers, rebuild_check, teamwork
+from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, version_dir
 from services.trainer.rounds.kept import Kept, NotAsFreshError
 from services.trainer.rounds.one_round import RoundWork, StopRequestedError, Surroundings
 from services.trainer.rounds.outside import registry_of
+from services.trainer.rounds.own_export import Scorer
 from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import Team, WorkerLostError
 
@@ -40,6 +41,8 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         else:
             teamwork.help_along(assignment, report, _help)
         return None
+    if assignment.candidate_is_own:
+        return _scoring(Scorer())(assignment, report, stop_requested)
     if assignment.candidate:
         _judge(assignment, report)
         return None
@@ -59,9 +62,20 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
 
 def _judge(assignment: RoundAssignment, report: Report) -> None:
     registry = registry_of(assignment)
-    figures_of = own_export.figures_of if assignment.candidate_is_own else judging.figures_of
     with closing(registry), closing(log_of(assignment, registry)) as log:
-        report(figures_of(assignment, registry=registry, log=log))
+        report(judging.figures_of(assignment, registry=registry, log=log))
+
+
+def _scoring(scorer: Scorer) -> RunRound:
+    """What scores a version, and those of the model that come after it."""
+
+    def run(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> RunRound | None:
+        registry = registry_of(assignment)
+        with closing(registry), closing(log_of(assignment, registry)) as log:
+            report(scorer.figures_of(assignment, registry=registry, log=log))
+        return run if assignment.may_stay and not _keeps_gpus() else None
+
+    return run
 
 
 @dataclass
@@ -115,15 +129,16 @@ def _leaves_because(assignment: RoundAssignment, evaluator: Evaluator) -> str:
                 "parameter servers compute its rounds": assignment.is_asynchronous,
                 "its batches are cut into shards": assignment.shards > 1 or training.get("local_steps", 1) > 1,
                 "another process evaluates on the way": evaluator is not BY_CHIEF,
-                "it has taken all memory of its GPUs (TF_FORCE_GPU_ALLOW_GROWTH is not true)": bool(
-                    tf.config.list_physical_devices("GPU")
-                )
-                and os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") != "true",
+                "it has taken all memory of its GPUs (TF_FORCE_GPU_ALLOW_GROWTH is not true)": _keeps_gpus(),
             }.items()
             if is_so
         ),
         "",
     )
+
+
+def _keeps_gpus() -> bool:
+    return bool(tf.config.list_physical_devices("GPU")) and os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") != "true"
 
 
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:

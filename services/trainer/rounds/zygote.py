@@ -38,8 +38,8 @@ from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
-from services.trainer.rounds import printed, survivors
-from services.trainer.sandbox import confine
+from services.trainer.rounds import printed
+from services.trainer.sandbox import confine, survivors
 from services.trainer.sandbox.rules import OFF
 
 logger = logging.getLogger(__name__)

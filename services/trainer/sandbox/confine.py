@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.errors import Unavailable
 from common.process.lifecycle import die_with_parent
-from services.trainer.sandbox import landlock, seccomp
+from services.trainer.sandbox import landlock, seccomp, survivors
 from services.trainer.sandbox.rules import OFF, REQUIRE, SandboxRules
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ def not_confined() -> list[str]:
             < landlock.SCOPE_ABI
             and not has_own_user(),
             "system calls and sockets: there is no seccomp filter for this machine": not seccomp.is_there(),
+            "processes that a round leaves behind: the kernel lists no children": not survivors.can_be_found(),
             "the number of processes, and modes of the trainer's own files: the trainer does not run as root, so a "
             "round has no user of its own": not has_own_user(),
         }.items()

@@ -14,7 +14,7 @@ from protos.example_pb2 import Example
 from services.trainer.control.stated_metrics import fault_of
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.inputs import RoundInputs, data_of
-from services.trainer.rounds.own_export import EXAMPLES_COLUMN, HeldOutEvents, figures_of
+from services.trainer.rounds.own_export import EXAMPLES_COLUMN, HeldOutEvents, Scorer
 from services.trainer.tests.families.test_boosted_trees import trees
 from services.trainer.tests.rounds.test_heads import EVERY_TASK, LABELS, labelled, several
 from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
@@ -24,14 +24,15 @@ _CLASSES = MODULE.replace("Dense(1)", "Dense(3)")
 _GATE = {"metric": "auc", "confidence": 0.9, "on_not_enough_evidence": "promote"}
 
 
-def scored(platform: Platform, files: dict[str, bytes], **planned: Any) -> tuple[VersionDraft, Figures]:
+def scored(platform: Platform, scorer: Scorer, files: dict[str, bytes], **planned: Any) -> tuple[VersionDraft, Figures]:
     lease = platform.lease(files, **planned)
     ended = platform.train(lease)
     assert isinstance(ended, Done), ended
     draft = platform.registry.drafts[-1]
     work_dir = str(platform.directory / f"scored-{len(platform.registry.drafts)}")
     assignment = platform.assignment(lease).scoring(draft.files, work_dir)
-    heard = decode_message(encode_message(figures_of(assignment, registry=platform.registry, log=platform.log)))
+    figures = scorer.figures_of(assignment, registry=platform.registry, log=platform.log)
+    heard = decode_message(encode_message(figures))
     assert isinstance(heard, Figures)
     return draft, heard
 
@@ -71,12 +72,17 @@ def test_the_metrics_of_an_honest_round_are_those_of_its_export(
     platform = Platform(tmp_path, {**SCHEMA, "labels": labels} if labels else SCHEMA)
     asked, made = parse_definition(files), labelled if labels else events
     platform.append([*made(160), *odd(*[float("nan")] * 3, 3e38)])
-    for parent_version in (0, 1):
-        draft, found = scored(platform, files, parent_version=parent_version, has_window=bool(parent_version))
+    scorer, exports = Scorer(), list[object]()
+    for parent_version in range(3 if asked.module else 2):
+        draft, found = scored(platform, scorer, files, parent_version=parent_version, has_window=bool(parent_version))
         assert fault_of(draft, found, asked) == ""
         assert found.metrics["candidate"], "something is measured"
         assert bool(found.metrics["parent"]) == bool(parent_version)
+        exports += [one for _, one in scorer._loaded]
         platform.append([*made(160, seed=2), *odd(float("nan"))])
+    assert len(set(map(id, exports))) == 2, (
+        "a parent is not loaded again, and the third version takes the first's place"
+    )
     name, value = next(iter(draft.metrics["parent"].items()))
     for side, false in (("parent", value + 0.01), ("candidate", draft.metrics["candidate"][name] + 0.01)):
         stated = {**draft.metrics, side: {**draft.metrics[side], name: false}}

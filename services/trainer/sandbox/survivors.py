@@ -19,11 +19,20 @@ def come_to_this_process() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def can_be_found() -> bool:
+    """The kernel lists the children of a thread (CONFIG_PROC_CHILDREN)."""
+    return _children().exists()
+
+
 def end(known: Collection[int]) -> None:
     """Kills children of this process, which has one thread, that are none of the `known`, and takes their statuses.
     Their end is a SIGCHLD of its own, after which it is called again."""
-    for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+    for pid in map(int, _children().read_text().split()) if can_be_found() else ():
         if pid not in known:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> Path:
+    return Path(f"/proc/self/task/{os.getpid()}/children")

@@ -37,6 +37,8 @@ from services.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
 """How often an attempt looks whether a stop was requested."""
+_SCORE_LOOK_SECONDS = 0.02
+"""While its version is registered: the process that scores it says so elsewhere."""
 _END_GRACE_SECONDS = 10.0
 """How long a child may take to exit once its last word is said."""
 _MAX_RETRY_INTERVAL_SECONDS = 1.0
@@ -190,7 +192,10 @@ class Attempt:
         }
 
     def _look(self, child: RoundChild, stop: Stop, timeout_seconds: float) -> None:
-        for message in self._zygote.wait(child, timeout_seconds):
+        is_scored = self._scorer is not None and self.progress.stage == "register"
+        for message in self._zygote.wait(
+            child, min(timeout_seconds, _SCORE_LOOK_SECONDS) if is_scored else timeout_seconds
+        ):
             if isinstance(message, Waits):
                 self._let_wait(child)
             else:

@@ -38,3 +38,9 @@ def program_of(directory: Path) -> str:
             with path.open("rb") as file:
                 digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return program_digest(digests)
+
+
+def state_bytes(directory: Path) -> int:
+    """Of the state's files in a SavedModel's folder. Raises OSError."""
+    files = [*(directory / _STATE_FOLDER).rglob("*"), *(directory / name for name in _STATE_FILES)]
+    return sum(path.stat().st_size for path in files if path.is_file())

@@ -35,6 +35,11 @@ class RunnerSpec:
         """What its queues call the model."""
         return queue_name(self.namespace, self.model)
 
+    @property
+    def log_name(self) -> str:
+        """What its lines in the log are of."""
+        return f"serving-runner {self.model}/{self.version}"
+
     def to_mapping(self) -> dict[str, Any]:
         return {**vars(self), "options": self.options.to_mapping()}
 

@@ -3,6 +3,7 @@ versions of it; a version that fails, hangs or ends its runner is tried again, b
 """
 
 import logging
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -88,9 +89,7 @@ class Loads:
             return
         slot.state = ServingState.LOADING
         if slot.directory is None:
-            slot.is_fetching, slot.fetch_began_at = True, time.monotonic()
-            slot.attempt = LoadAttempt(began_at=time.time())
-            self._actions.fetch(slot.model, slot.version)
+            self.fetch(slot)
             return
         runner = self._runner_with_program(slot)
         if runner is not None:
@@ -109,6 +108,11 @@ class Loads:
         except Unavailable:
             return  # No zygote yet; the next turn asks again.
         slot.enter(RunnerHandle(channel), joins=False)
+
+    def fetch(self, slot: VersionSlot) -> None:
+        slot.state, slot.is_fetching, slot.fetch_began_at = ServingState.LOADING, True, time.monotonic()
+        slot.attempt = LoadAttempt(began_at=time.time())
+        self._actions.fetch(slot.model, slot.version)
 
     def _slot_beside(self, slot: VersionSlot) -> VersionSlot | None:
         """A version of another model whose process has room for this one, or will have when it is loaded."""
@@ -222,11 +226,16 @@ class Loads:
             self._actions.kill(runner.pid)
 
     def process_ended(self, runners: Collection[RunnerHandle], status: int) -> None:
-        """Of several models, those that may be at fault are loaded by themselves afterwards."""
+        """Of several models, those that may be at fault are loaded by themselves afterwards. Where the system has ended
+        the process, as it does when memory is short, none is at fault unless it was being loaded again."""
         inside = [slot for runner in runners for slot in self.slots_of(runner)]
         if len({slot.model for slot in inside}) > 1:
-            suspects = [slot for slot in inside if not slot.is_ready or (slot.runner and slot.runner.failure)]
-            for slot in suspects or inside:
+            at_fault = [slot for slot in inside if slot.runner and slot.runner.failure]
+            loading = [slot for slot in inside if not slot.is_ready]
+            suspects = at_fault + loading or inside
+            if status == -signal.SIGKILL and not at_fault:
+                suspects = [slot for slot in loading if slot.failed_loads]
+            for slot in suspects:
                 slot.apart = f"the process that it shared with other models ended with {ending_in_words(status)}"
         for runner in runners:
             self.ended(runner, status)

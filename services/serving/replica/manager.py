@@ -29,7 +29,7 @@ from common.process.scheduling import LoadPriority
 from common.process.tls import Tls
 from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import KnownGraphs, check_folder
-from common.saved_model.program import program_of
+from common.saved_model.program import program_of, state_bytes
 from services.serving.options import option_sources
 from services.serving.options.model_priorities import ModelPriority, Priorities, priorities_of
 from services.serving.options.platform_names import TENSORFLOW, platform_names
@@ -82,7 +82,7 @@ class Manager:
                 ),
                 unloaded=lambda model, version: self._clean_disk(),
             ),
-            OnDemand(settings.model_memory_bytes, self._priorities) if settings.model_memory_bytes else None,
+            _on_demand(settings, self._priorities),
         )
         self._configured: ConfiguredModels | None = None
         self._source = self._make_source()
@@ -264,12 +264,14 @@ class Manager:
                 )
                 if self._settings.allow_operations == "listed" and options.platform == TENSORFLOW:
                     check_folder(directory, tags=options.engine.saved_model_tags, look=self._graphs.look_at)
-                program = _program_of(directory)
+                program, size = _program_of(directory)
             except HeadraceError as error:
                 failure = error
                 self._post(lambda: self._replica.on_fetch_failed(model, version, failure))
                 return
-            self._post(lambda: self._replica.on_fetched(model, version, directory, options, program=program))
+            self._post(
+                lambda: self._replica.on_fetched(model, version, directory, options, program=program, state_bytes=size)
+            )
 
         self._downloads.submit(fetch)
 
@@ -394,11 +396,18 @@ class Manager:
             slot.private_bytes = used // len(inside)
 
 
-def _program_of(directory: Path) -> str:
+def _program_of(directory: Path) -> tuple[str, int]:
+    """And the bytes of what is no program."""
     try:
-        return program_of(directory)
+        return program_of(directory), state_bytes(directory)
     except OSError as error:
         raise Unavailable(f"cannot read {directory}: {error}") from error
+
+
+def _on_demand(settings: ServingSettings, priorities: Priorities) -> OnDemand | None:
+    if not settings.model_memory_bytes:
+        return None
+    return OnDemand(settings.model_memory_bytes, priorities, models_per_runner=settings.models_per_runner)
 
 
 def _limits(settings: ServingSettings, priorities: Priorities) -> ReplicaLimits:

@@ -34,6 +34,8 @@ from services.serving.wire.replica_state import ModelMemory, ServingState, Versi
 logger = logging.getLogger(__name__)
 _HURRY_AGAIN_SECONDS = 1.0
 _ENDED_KEPT = 10
+_PART_BYTES = 256 * 1024
+"""What a version takes of a shared process beside its values: threads, connections."""
 _CODE_OF = {
     "InvalidInput": Code.INVALID_ARGUMENT,
     "NotFound": Code.NOT_FOUND,
@@ -64,6 +66,7 @@ class Replica:
         """Models that are wanted and should not be loaded now."""
         self._slots: dict[VersionKey, VersionSlot] = {}
         self._loads = Loads(self._slots, limits, actions)
+        self._options_numbers: dict[ModelOptions, int] = {}
         self._is_draining = False
         self._has_settled = False
         self._decided: dict[str, Mapping[str, int]] = {}
@@ -79,17 +82,26 @@ class Replica:
         self.reconcile()
 
     def on_fetched(
-        self, model: str, version: int, directory: Path, options: ModelOptions, *, program: str = ""
+        self,
+        model: str,
+        version: int,
+        directory: Path,
+        options: ModelOptions,
+        *,
+        program: str = "",
+        state_bytes: int = 0,
     ) -> None:
         slot = self._slots[model, version]
         slot.is_fetching, slot.directory, slot.options, slot.program = False, directory, options, program
+        slot.is_looked_at, slot.state_bytes = True, state_bytes
+        slot.options_number = self._options_numbers.setdefault(options, len(self._options_numbers))
         slot.fetch_seconds = time.monotonic() - slot.fetch_began_at
         slot.attempt = replace(slot.attempt, fetched_at=time.time())
         self.reconcile()
 
     def on_fetch_failed(self, model: str, version: int, error: HeadraceError) -> None:
         slot = self._slots[model, version]
-        slot.is_fetching = False
+        slot.is_fetching, slot.is_looked_at = False, True
         code = _CODE_OF.get(type(error).__name__, Code.DATA_LOSS)
         # A registry that is away says nothing about the version: that does not count as an attempt.
         self._loads.failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
@@ -276,6 +288,8 @@ class Replica:
         runners = self._loads.runners_by_model()
         for _, slot in sorted(self._slots.items(), key=lambda item: _newest_first(item[0])):
             if slot.is_cold:
+                if self._on_demand and slot.model in self._on_demand.to_look_at:
+                    self._loads.fetch(slot)
                 continue
             slot.confirm(read_by_others=_read_by_others(slot, runners), now=time.monotonic())
             if slot.state in (ServingState.START, ServingState.LOADING):
@@ -287,7 +301,7 @@ class Replica:
         if self._on_demand is None:
             return
         models = {model for model, _ in wanted}
-        standings = {model: _standing(slots.values()) for model, slots in by_model.items()}
+        standings = {model: self._standing(slots.values()) for model, slots in by_model.items()}
         self._cold = models - self._on_demand.loaded(standings, wanted=models, now=time.monotonic())
         for (model, version), slot in self._slots.items():
             is_out = slot.runner is None and not slot.is_fetching
@@ -295,6 +309,30 @@ class Replica:
                 slot.cool()
             else:
                 slot.is_cold = False
+
+    def _standing(self, slots: Collection[VersionSlot]) -> ModelStanding:
+        """Of a model's versions. What they share is that of those in memory, where there are any."""
+        held = [slot for slot in slots if slot.runner is not None]
+        judged = held or [slot for slot in slots if slot.state is not ServingState.END]
+        processes = {slot.runner.pid for slot in held if slot.runner is not None and slot.private_bytes}
+        shares = self._limits.models_per_runner > 1
+        kin = (
+            {
+                None if slot.apart or slot.kin is None else (slot.kin, slot.model in self._limits.low_models)
+                for slot in judged
+            }
+            if shares
+            else set()
+        )
+        return ModelStanding(
+            private_bytes=sum(slot.private_bytes for slot in slots),
+            is_in_memory=bool(held),
+            is_settled=all(slot.is_settled() for slot in slots),
+            process=processes.pop() if len(processes) == 1 else 0,
+            kin=kin.pop() if len(kin) == 1 else None,
+            part_bytes=sum(slot.state_bytes + _PART_BYTES for slot in judged),
+            needs_look=shares and not all(slot.is_looked_at for slot in judged),
+        )
 
     def _wanted(self) -> set[VersionKey]:
         if self._is_draining or self.wanted is None:
@@ -374,14 +412,6 @@ def _read_by_others(slot: VersionSlot, runners: Mapping[str, Collection[RunnerHa
         for target in slot.targets_assigned()
         if any(reading.get(target, slot.version) != slot.version for reading in readings)
     }
-
-
-def _standing(slots: Collection[VersionSlot]) -> ModelStanding:
-    return ModelStanding(
-        private_bytes=sum(slot.private_bytes for slot in slots),
-        is_in_memory=any(slot.runner is not None for slot in slots),
-        is_settled=all(slot.is_settled() for slot in slots),
-    )
 
 
 def _newest_first(key: VersionKey) -> tuple[str, int]:

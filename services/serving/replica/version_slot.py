@@ -10,7 +10,7 @@ The slot keeps the book; replica.py decides.
 
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,15 @@ class VersionSlot:
     """Its files on this machine; None until they are there."""
     options: ModelOptions | None = None
     """How it is run; known with its files."""
+    options_number: int = 0
+    """Equal where options are equal."""
     program: str = ""
     """Digest of what it shares with versions that differ in their variables only; known with its files, "" for what
     is no SavedModel."""
+    state_bytes: int = 0
+    """Of its files that are no program; known with its files."""
+    is_looked_at: bool = False
+    """Its files were there once, or could not be had."""
     runner: RunnerHandle | None = None
     """The process that has it, or is loading it."""
     load_began_at: float = 0.0
@@ -98,18 +104,21 @@ class VersionSlot:
             return ""
         return "state" if self.is_joining or self.runner.is_neighbour else "program"
 
+    @property
+    def kin(self) -> Hashable:
+        """Equal for versions that one runner may have; None for a version that is by itself."""
+        if not self.program or self.needs_own_runner:
+            return None
+        return self.program, self.options_number, self.is_cautious
+
     def shares_program(self, other: "VersionSlot") -> bool:
         """Whether one runner may have both."""
-        return self.model == other.model and self._has_program_of(other)
+        return self.model == other.model and self.kin is not None and self.kin == other.kin
 
     def may_be_beside(self, other: "VersionSlot") -> bool:
         """Whether one process may serve both, which are of two models."""
-        return self.model != other.model and self._has_program_of(other) and not (self.apart or other.apart)
-
-    def _has_program_of(self, other: "VersionSlot") -> bool:
-        same = (self.program, self.options, self.is_cautious)
-        is_same = same == (other.program, other.options, other.is_cautious)
-        return is_same and bool(self.program) and not (self.needs_own_runner or other.needs_own_runner)
+        is_kin = self.kin is not None and self.kin == other.kin
+        return self.model != other.model and is_kin and not (self.apart or other.apart)
 
     def waits_for_program(self, of: "VersionSlot") -> bool:
         """Whether it may be about to join that version's runner."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from common.errors import Unavailable
+from common.process.logs import logging_as_here
 from services.serving.batching.merge import Batcher, Group
 from services.serving.queue.runner_queue import Completion, RunnerQueue, completions
 from services.serving.runner.control import Assignment
@@ -33,7 +34,7 @@ class BatchThreads:
         # Never holds more than `count`.
         self._groups: queue.SimpleQueue[tuple[Batcher, Group] | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"batch-{number}", daemon=True)
+            threading.Thread(target=logging_as_here(self._run, number), name=f"batch-{number}", daemon=True)
             for number in range(1, count + 1)
         ]
 

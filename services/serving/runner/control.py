@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import Unavailable
 from common.process.children import readable
+from common.process.logs import logging_as_here
 from services.serving.queue.runner_queue import ServingMembership
 from services.serving.runner.states import Say, States
 from services.serving.wire.channel import ChannelClosed, JsonChannel
@@ -126,7 +127,7 @@ class RunnerControl:
         self._counted: dict[int, dict[str, Any]] = {}
         self._orders: list[_Order] = []
         self._renew_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread = threading.Thread(target=logging_as_here(self._run), name="control", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

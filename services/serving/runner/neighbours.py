@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.process import scheduling
+from common.process.logs import log_here_as
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
@@ -101,6 +102,7 @@ class Neighbours:
         return held
 
     def _live(self, spec: RunnerSpec, channel: JsonChannel) -> None:
+        log_here_as(spec.log_name)
         try:
             status = self._serve(spec, channel)
         except BaseException:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from common.process import scheduling
+from common.process.logs import logging_as_here
 from common.process.memory import give_back_free_memory
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
@@ -88,7 +89,7 @@ class States:
         """By version; read by other threads."""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="states", daemon=True).start()
+        threading.Thread(target=logging_as_here(self._run), name="states", daemon=True).start()
 
     def stop(self) -> None:
         """Gives the memory of every version back: no queue is read for any. Returns before that is done."""

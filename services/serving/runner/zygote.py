@@ -130,8 +130,9 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     scheduling.stay_in_background(load_priority)  # a fork copies the page tables of half a gigabyte
 
     def child_main(spec: dict[str, Any], control: socket.socket) -> int:
-        configure_logs(f"serving-runner {spec['model']}/{spec['version']}", log_format=log_format, level=log_level)
-        return runner.run(RunnerSpec.from_mapping(spec), control, load_priority)
+        given = RunnerSpec.from_mapping(spec)
+        configure_logs(given.log_name, log_format=log_format, level=log_level)
+        return runner.run(given, control, load_priority)
 
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
 from testing.redis_server import RedisServer
 from testing.registry_process import RegistryProcess
+from testing.waiting import wait_until
 
+_OF_A_MODEL = re.compile(r" serving-runner (\w)/1 warning: ")
 pytestmark = pytest.mark.usefixtures("warm_python")
 
 
@@ -56,8 +59,13 @@ def _has_models(model: str, version: int, count: int, state: ReplicaState) -> bo
 
 @pytest.mark.covers("srv-multi-model")
 def test_models_of_a_program_share_a_process_up_to_the_bound_and_leave_it_to_the_others(
-    two: ManagerProcess, registry: RegistryProcess, redis_server: RedisServer, same_program: Path
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    registry: RegistryProcess,
+    redis_server: RedisServer,
+    same_program: Path,
 ) -> None:
+    two: ManagerProcess = request.getfixturevalue("two")  # what it logs is read here
     (pid, other_pid) = _pids(two, ("m", 1), ("n", 1))
     assert pid == other_pid
     two.wait_until(functools.partial(_has_models, "m", 1, 2), "the process having two models")
@@ -65,6 +73,15 @@ def test_models_of_a_program_share_a_process_up_to_the_bound_and_leave_it_to_the
     assert [answered(redis_server, model) for model in ("m", "n", "m")] == [
         (1, expected(1, 1)), (1, expected(2, 1)), (1, expected(1, 1)),
     ]  # fmt: skip
+    redis_server.kill()
+    redis_server.start()
+    named: set[str] = set()
+
+    def has_named_both() -> bool:
+        named.update(_OF_A_MODEL.findall(capfd.readouterr().err))
+        return {"m", "n"} <= named
+
+    wait_until(has_named_both, "a line of each model's loop in the log")
     registry.add_model("o")
     registry.add_version("o", same_program / "plain/3")
     assert two.wait_available("o", 1, "production").runner_pid != pid
@@ -134,6 +151,41 @@ def test_after_a_crash_during_a_load_the_others_share_a_process_again_and_that_m
     played.fetch()
     played.load(1)
     assert _processes(played) == {1: 1, 2: 1, 3: 3}
+
+
+def test_the_system_may_end_a_shared_process_once_and_no_model_is_put_by_itself_for_it(
+    play: Callable[..., Played],
+) -> None:
+    """As it does when memory is short, of which a process each would take more."""
+    played = play(models_per_runner=3, load_attempts=3, retry=0.0, programs=dict.fromkeys((1, 2, 3), "p"))
+    played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
+    for _ in range(2):  # while the third is being loaded
+        assert not any(slot.apart for slot in played.replica.slots())
+        played.fetch()
+        played.load(1)
+        played.load(2)
+        assert _processes(played) == {1: 1, 2: 1, 3: 1}
+        played.replica.on_runner_ended(1, -signal.SIGKILL)
+    assert [slot.model for slot in played.replica.slots() if slot.apart] == ["o"], "its load was there twice"
+
+
+def test_models_that_share_a_process_take_of_a_budget_what_they_add_to_it(play: Callable[..., Played]) -> None:
+    played = play(models_per_runner=9, programs=dict.fromkeys((1, 2, 3), "p"), memory_bytes=30_000_000)
+    played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
+    played.replica.on_asked(["m", "n", "o"])
+    assert played.forked == [], "nobody knows yet what it takes"
+    played.fetch()
+    assert played.forked == [1]
+    for version in (1, 2, 3):
+        played.fetch()
+        played.load(version)
+        for slot in played.replica.slots():
+            slot.private_bytes = 20_000_000 // version if slot.is_ready else 0
+        played.replica.tick()
+    assert _processes(played) == {1: 1, 2: 1, 3: 1}
+    memory = played.replica.memory()
+    assert memory is not None
+    assert (memory.loaded, memory.evictions) == (("m", "n", "o"), {})
 
 
 def _processes(played: Played) -> dict[int, int]:

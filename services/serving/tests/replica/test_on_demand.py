@@ -1,5 +1,7 @@
 """Which models a replica holds within a budget of memory, as a clock and the models' standing decide."""
 
+from collections import Counter
+
 import pytest
 
 from common.errors import InvalidInput
@@ -13,17 +15,20 @@ class Memory:
     """Models of 10 bytes each; a model is in memory as soon as it should be, and leaves when a test says so."""
 
     def __init__(self, budget: int, priorities: str = "") -> None:
-        self.on_demand = OnDemand(budget, priorities_of(priorities))
+        self.on_demand = OnDemand(budget, priorities_of(priorities), models_per_runner=3)
         self.held: set[str] = set()
+        self.unknown: set[str] = set()
         self.now = 0.0
         self.step()
 
     def step(self, seconds: float = 0.0) -> set[str]:
         self.now += seconds
-        standings = {name: ModelStanding(10, name in self.held, name in self.held) for name in NAMES}
-        loaded = set(self.on_demand.loaded(standings, wanted=NAMES, now=self.now))
+        loaded = set(self.on_demand.loaded(self.standings(), wanted=NAMES, now=self.now))
         self.held |= loaded
         return loaded
+
+    def standings(self) -> dict[str, ModelStanding]:
+        return {name: ModelStanding(10, name in self.held, name in self.held) for name in NAMES}
 
     def ask(self, model: str) -> set[str]:
         """What has to leave leaves at once, and what is loaded answers at once; then four seconds pass."""
@@ -35,6 +40,22 @@ class Memory:
 
     def evictions(self) -> dict[str, int]:
         return dict(self.on_demand.memory().evictions)
+
+
+class SharedMemory(Memory):
+    """A process takes 60 bytes and 6 for each model; a to c are kin, and so are d to f, and g to i."""
+
+    def standings(self) -> dict[str, ModelStanding]:
+        kin = {name: NAMES.index(name) // 3 + 1 for name in NAMES}
+        inside = Counter(kin[name] for name in self.held)
+        return {
+            name: ModelStanding(
+                60 // inside[kin[name]] + 6 if name in self.held else 0, name in self.held, name in self.held,
+                process=kin[name] if name in self.held else 0, kin=kin[name], part_bytes=6,
+                needs_look=name in self.unknown,
+            )
+            for name in NAMES
+        }  # fmt: skip
 
 
 def test_the_model_asked_least_lately_makes_room() -> None:
@@ -91,6 +112,34 @@ def test_a_model_larger_than_the_budget_is_loaded_alone() -> None:
     memory = Memory(5)
     assert memory.ask("a") == {"a"}
     assert memory.ask("b") == {"b"}
+
+
+def test_a_model_that_joins_a_process_takes_its_part_and_a_process_that_is_in_the_way_ends_whole() -> None:
+    memory = SharedMemory(160)
+    for model in "adbecf":
+        loaded = memory.ask(model)
+    assert loaded == set("abcdef"), "two processes with three models each"
+    assert memory.ask("g") == set("defg"), "one after the other a, d, b, e and c had to leave"
+    assert memory.evictions() == dict.fromkeys("abc", 1)
+
+
+def test_a_little_room_is_made_by_single_models() -> None:
+    memory = SharedMemory(150)
+    for model in "abcd":
+        memory.ask(model)
+    assert memory.ask("e") == set("abcde")
+    assert memory.ask("f") == set("bcdef"), "150 bytes again"
+
+
+def test_room_is_judged_when_it_is_known_which_process_a_model_may_join() -> None:
+    memory = SharedMemory(80)
+    memory.unknown = {"b"}
+    memory.ask("a")
+    memory.on_demand.ask(["b"], now=memory.now)
+    assert memory.step() == {"a"}
+    assert memory.on_demand.to_look_at == {"b"}
+    memory.unknown = set()
+    assert memory.step() == {"a", "b"}
 
 
 def test_a_model_that_could_not_be_loaded_may_be_asked_again_after_half_a_minute() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.serving.options.model_options import ModelOptions
 from services.serving.replica.loads import ReplicaActions, ReplicaLimits
+from services.serving.replica.on_demand import OnDemand
 from services.serving.replica.replica import Replica
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Wanted
@@ -28,7 +29,9 @@ class Played:
     `programs`: by version, for those that are not by themselves.
     """
 
-    def __init__(self, limits: ReplicaLimits, programs: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self, limits: ReplicaLimits, programs: Mapping[int, str] | None = None, on_demand: OnDemand | None = None
+    ) -> None:
         self.forked: list[int] = []
         self.killed: list[int] = []
         self.programs = programs or {}
@@ -44,6 +47,7 @@ class Played:
                 recover=lambda model, targets, runner_id: None,
                 unloaded=lambda model, version: None,
             ),
+            on_demand,
         )
 
     def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
@@ -125,13 +129,15 @@ def playing() -> Iterator[Callable[..., Played]]:
         retry: float | None = None,
         models_per_runner: int = 1,
         programs: Mapping[int, str] | None = None,
+        memory_bytes: int = 0,
     ) -> Played:
         limits = ReplicaLimits(
             parallel_loads=parallel_loads, load_timeout_seconds=100.0, load_attempts=load_attempts,
             idle_load_seconds=100.0, run_timeout_seconds=100.0, parallel_unloads=parallel_unloads,
             load_retry_seconds=retry, models_per_runner=models_per_runner,
         )  # fmt: skip
-        played.append(Played(limits, programs))
+        on_demand = OnDemand(memory_bytes, {}, models_per_runner=models_per_runner) if memory_bytes else None
+        played.append(Played(limits, programs, on_demand))
         return played[-1]
 
     yield begin

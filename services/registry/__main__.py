@@ -69,14 +69,18 @@ def main() -> int:
     stop.listen_for_signals()
     try:
         with _only_one(settings.data_dir):
-            _serve(settings, stop, started_at)
+            is_superseded = _serve(settings, stop, started_at)
     except HeadraceError as error:
         logger.error("cannot run: %s", error.message)
         return 1
+    if is_superseded:  # as the same process: a supervisor that counts starts waits longer before each
+        logger.warning("another registry leads; this one begins anew and stands by")
+        os.execv(sys.executable, [sys.executable, "-m", "services.registry"])  # noqa: S606
     return 0
 
 
-def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
+def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
+    """Until it is stopped, or no longer leads; whether it no longer leads."""
     service_health = Health("catalog")
     access = settings.open_access(settings.host)
     tls = settings.open_tls(service_health)
@@ -142,8 +146,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     close_all(
         lambda: _stop_grpc(server), web.stop, catalog.close, *([leadership.close] if leadership else []), tracing.close
     )
-    if leadership and leadership.lost.is_set():
-        raise Unavailable("another registry leads; a new start stands by")
+    return bool(leadership and leadership.lost.is_set())
 
 
 def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: Guard, tls: Tls | None) -> Leadership:

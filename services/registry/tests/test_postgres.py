@@ -83,16 +83,21 @@ def test_a_registry_that_stands_by_takes_over_with_all_that_was_acknowledged(
     wait_until(lambda: "standby" in json.dumps(_readiness(first)[1]), "the first stands by now")
 
 
-def test_a_leader_whose_connection_ends_steps_down_and_ends(
+def test_a_leader_whose_connection_ends_steps_down_and_stands_by_as_the_same_process(
     two: tuple[RegistryServer, RegistryServer], postgres: PostgresServer
 ) -> None:
-    leader, _ = two
+    leader, second = two
+    second.begin()
+    wait_until(lambda: "standby" in json.dumps(_readiness(second)[1]), "the second stands by")
     database = leader.settings["REGISTRY_DATABASE"].rpartition("/")[2]
     with postgres.connect() as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
+    wait_until(lambda: _readiness(second)[0] == 200, "the second leads")
+    wait_until(lambda: "standby" in json.dumps(_readiness(leader)[1]), "the first stands by")
     assert leader.process is not None
-    assert leader.process.wait(timeout=60) == 1
-    leader.start()
+    assert leader.process.poll() is None
+    second.kill()
+    wait_until(lambda: _readiness(leader)[0] == 200, "the first leads again")
 
 
 def test_a_superseded_registry_writes_nothing(postgres: PostgresServer, tmp_path: Path, clock: Clock) -> None:

@@ -58,8 +58,10 @@ def manifests(example: str) -> list[Manifest]:
 def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
     """Each workload's name with its pod template."""
     for item in objects:
-        if "template" in item.get("spec", {}):
-            yield item["metadata"]["name"], item["spec"]["template"]
+        spec = item.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec)
+        if "template" in spec:
+            yield item["metadata"]["name"], spec["template"]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ _CLAIMS = ("registry", "registry-2", "registry-3", "trainer", "kafka", "redis")
 _STORAGE_CLASS = "node"
 _BASES = {"kafka": "KAFKA_IMAGE", "redis": "REDIS_IMAGE"}
 _LONGEST_SECONDS = 540
+_HELPER_IDLE_SECONDS = 30
 
 
 class Cluster:
@@ -144,7 +145,8 @@ class Cluster:
         claim = {"persistence": {"storageClass": _STORAGE_CLASS, "size": "1Gi"}}
         run = {
             "image": {"tag": self._tag, "pullPolicy": "Never"},
-            **dict.fromkeys(("registry", "trainer"), claim),
+            "registry": claim,
+            "trainer": {**claim, "helpers": {"enabled": True, "parallelism": 1, "idleSeconds": _HELPER_IDLE_SECONDS}},
             **{name: {**claim, "image": self._bases[name]} for name in _BASES},
         }
         return _merged(_merged(self._example, run), self.values)

@@ -5,13 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from e2e_tests.kubernetes.chart import EXAMPLES, manifests, render, rendered_path
-from e2e_tests.kubernetes.cluster import SERVICES, Cluster, names
+from e2e_tests.kubernetes.cluster import RELEASE, SERVICES, Cluster, names
 from e2e_tests.points import PROBES, ROUND_EVENTS, points
 from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
@@ -130,6 +130,9 @@ def run(cluster: Cluster, *, next_tag: str, folder: Path) -> Report:
             report.expect(above > 0.5 > below, f"the first version answers {above} and {below}")
         accepted = ROUND_EVENTS + _under_load(cluster, pupil, next_tag, report)
         _account(pupil, accepted, report)
+        with report.step("helpers, as a Job") as figures:
+            figures["trainers of a round"] = company = _helped_round(cluster, pupil, folder)
+            report.expect(len(company) == 2, f"a round that a Job's trainer should help with had {company}")
     with report.step("uninstall") as figures:
         cluster.uninstall()
         left = names(cluster.get("all,secrets,configmaps,networkpolicies,poddisruptionbudgets"))
@@ -174,6 +177,21 @@ def _under_load(cluster: Cluster, pupil: Pupil, next_tag: str, report: Report) -
                 _strike(cluster, service, cluster.delete)
     report.expect(not load.lost, f"{len(load.lost)} requests of events failed: {load.lost[:3]}")
     return load.accepted
+
+
+def _helped_round(cluster: Cluster, pupil: Pupil, folder: Path) -> list[str]:
+    """Who computed a round that began while a Job's trainer was ready. Returns when the Job has ended by itself."""
+    cluster.kubectl("create", "job", "helpers", f"--from=cronjob/{RELEASE}-trainer-helpers")
+    until(
+        lambda: any(map(_is_ready, cluster.pods("trainer-helpers"))), "a helper is ready", timeout_seconds=_STEP_SECONDS
+    )
+    with cluster.client() as client:  # of the replicas as they are now
+        wide = replace(pupil, client=client, stream="wide", model="wide")
+        wide.apply(folder / "wide", passes=100, shards=2)
+        wide.learn_version(1)
+        cluster.kubectl("wait", "--for=condition=complete", "job/helpers", "--timeout=5m")
+        (version,) = client.versions(wide.model)
+    return list(version.environment["trainers"])
 
 
 @contextmanager

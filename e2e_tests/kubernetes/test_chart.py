@@ -112,6 +112,8 @@ def test_the_schema_refuses_unknown_keys_and_other_types(path: tuple[str, ...]) 
         (("access",), {**_ANONYMOUS, "existingSecret": "a"}),
         (("serving", "settings"), {"TLS_CERTIFICATE_FILE": "/tls/certificate.pem"}),
         (("keda", "enabled"), True),
+        (("trainer", "helpers", "schedule"), "daily"),
+        (("trainer", "helpers", "idleSeconds"), 0),
         (("replicaCount",), 3),
     ],
 )
@@ -161,7 +163,8 @@ def test_every_container_is_probed_at_its_own_port(example: str) -> None:
                 assert asked is None or asked["port"] in ports, name
     probes = {name: pod["spec"]["containers"][0]["readinessProbe"] for name, pod in _kinds_of_pods(manifests(example))}
     paths = {name: probe["httpGet"]["path"] for name, probe in probes.items() if "httpGet" in probe}
-    assert paths == {
+    helpers = {"demo-headrace-trainer-helpers": "/readyz"} if example == "production" else {}
+    assert paths == helpers | {
         "demo-headrace-registry": "/readyz",
         "demo-headrace-ingest": "/readyz?exclude=registry",
         "demo-headrace-trainer": "/readyz",
@@ -286,6 +289,26 @@ def test_registries_over_one_database_differ_in_their_claims_alone_and_the_one_t
     (secret,) = (volume["secret"] for volume in volumes if volume["name"] == "database")
     assert (secret["secretName"], secret["items"]) == ("postgres", [{"key": "password", "path": "password"}])
     assert variables["REGISTRY_DATABASE_PASSWORD_FILE"]["value"] == f"{mount}/password"
+
+
+def test_a_job_of_helpers_is_trainers_that_end_by_themselves_when_kueue_has_let_them_begin() -> None:
+    objects = manifests("production")
+    (cron,) = (item["spec"] for item in objects if item["kind"] == "CronJob")
+    assert (cron["schedule"], cron["suspend"], cron["concurrencyPolicy"]) == ("0 22 * * *", False, "Forbid")
+    job = cron["jobTemplate"]
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    assert (job["spec"]["suspend"], job["spec"]["parallelism"]) == (True, 4)
+    templates = dict(pods(objects))
+    helper, trainer = templates["demo-headrace-trainer-helpers"], templates["demo-headrace-trainer"]
+    assert helper["spec"].pop("restartPolicy") == "OnFailure"
+    assert {**_variables(trainer), **_variables(helper)} == _variables(helper)
+    (own,) = _variables(helper).keys() - _variables(trainer).keys()
+    assert (own, _variables(helper)[own]["value"]) == ("TRAINER_HELPER_IDLE_SECONDS", "300")
+    assert {"name": "data", "emptyDir": {}} in helper["spec"]["volumes"]
+    (door,) = (
+        item["spec"] for item in objects if item["kind"] == "Service" and _selects(item["spec"]["selector"], trainer)
+    )
+    assert not _selects(door["selector"], helper)
 
 
 @each_row(

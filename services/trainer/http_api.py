@@ -234,6 +234,7 @@ def _add_status(
         each: moves; starved: it wants a core and gets next to none (`cpu_seconds` of `wall_seconds`,
         `starved_seconds` of them without one); stalled: it neither reports anything nor wants a core.
         `sandbox`: what of a round's process is not confined on this machine, a sentence each.
+        `helps_only`: it takes no rounds (TRAINER_HELPER_IDLE_SECONDS).
         `signing_key_id`: of the key that signs this trainer's versions; empty: they are not signed.
         """
         return {
@@ -241,6 +242,7 @@ def _add_status(
             "signing_key_id": rounds.signing_key_id,
             "sandbox": {"mode": settings.sandbox, "not_confined": rounds.not_confined},
             **_rounds_as_json(rounds.running),
+            "helps_only": settings.helper_idle_seconds > 0,
             "helping": None if rounds.helping is None else rounds.helping.shown(),
             "rebuild": _running_job(rebuilds.job),
             "models": planner.status(),

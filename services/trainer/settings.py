@@ -137,6 +137,9 @@ class TrainerSettings(ServiceSettings):
     cluster_regroup_seconds: float = Field(default=20.0, ge=1, le=86_400)
     """After this time a round takes in trainers that have become free: it stops at a block's end and goes on
     with them from there."""
+    helper_idle_seconds: float = Field(default=0.0, ge=0, le=86_400)
+    """A trainer that only helps: it takes no rounds, and ends with status 0 when no round has needed it for this
+    time, as a Job should. 0: it takes rounds, and runs until it is stopped. Needs CLUSTER_HOST."""
     straggler_seconds: float = Field(default=120.0, ge=1, le=3600)
     """A process that keeps the others of its round waiting in a step for this time is lost to them: the round goes on
     from its resume point with one fewer."""
@@ -168,6 +171,8 @@ class TrainerSettings(ServiceSettings):
         given = sorted(name for name in self.model_fields_set if name.startswith("sandbox_"))
         if given and self.sandbox == "off":
             raise ValueError(f"{', '.join(given)} would be ignored: sandbox is off")
+        if self.helper_idle_seconds and not self.cluster_host:
+            raise ValueError("helper_idle_seconds needs cluster_host: without it no trainer reaches this one")
         if not all(word.strip().isdigit() for word in self.sandbox_ports.split(",") if word.strip()):
             raise ValueError(f"sandbox_ports must be numbers, separated by commas, got {self.sandbox_ports!r}")
         own = self.round_event_log

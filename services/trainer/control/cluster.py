@@ -64,6 +64,8 @@ def place_of(settings: TrainerSettings) -> Place | None:
     if spec and len(spec.addresses) > 1:
         if settings.workers > 1:
             raise InvalidInput("TF_CONFIG gives each task one process; TRAINER_WORKERS must be 1 with it")
+        if settings.helper_idle_seconds:
+            raise InvalidInput("TF_CONFIG says who leads; TRAINER_HELPER_IDLE_SECONDS must be 0 with it")
         return Place(spec.addresses[spec.rank].rpartition(":")[0], spec)
     if not settings.cluster_host:
         return None
@@ -80,7 +82,7 @@ class Cluster:
     def __init__(
         self, settings: TrainerSettings, registry: RegistryClient, place: Place, *, holder: str, code_digest: str
     ) -> None:
-        self.leads = place.leads
+        self.leads = place.leads and not settings.helper_idle_seconds
         self._settings, self._registry, self._place = settings, registry, place
         self._holder, self._code_digest = holder, code_digest
         self._fruitless = Counter[str]()  # by round: teams that were lost before they had saved anything

@@ -121,6 +121,7 @@ class RoundLoop:
         self._asked_at = self._offered_at = -QUIET_SECONDS
         self._offer_seconds = AGAIN_SECONDS
         """How often this trainer, where it is free, says so to those of its cluster."""
+        self._needed_at = 0.0
 
     def look_at_round(self, round_id: str) -> None:
         """It has changed in the registry. From any thread."""
@@ -201,6 +202,7 @@ class RoundLoop:
             self._tend(stop)
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
             return
+        self._end_if_needless(stop)
         if not self._is_due():
             if not self.running and not self._has_helped(stop, pause_seconds=self._offer_seconds):
                 self._wake.wait(until_next(_LOOK_SECONDS) if self._is_quiet() else IDLE_SECONDS)
@@ -220,6 +222,14 @@ class RoundLoop:
         else:
             self._wake.wait(IDLE_SECONDS)
         self._has_rebuilt = rebuild is not None
+
+    def _end_if_needless(self, stop: Stop) -> None:
+        """A trainer that only helps. It is counted from the moment at which it can."""
+        self._needed_at = self._needed_at or time.monotonic()
+        most = self._settings.helper_idle_seconds
+        if most and time.monotonic() > self._needed_at + most:
+            logger.info("no round has needed this trainer", extra={"seconds": most})
+            stop.request()
 
     def _is_due(self) -> bool:
         """Whether to ask the registry for work."""
@@ -264,7 +274,7 @@ class RoundLoop:
         try:
             self.helping.see_through(cluster, self._registry, self._zygote, self._settings, stop)
         finally:
-            self.helping = None
+            self.helping, self._needed_at = None, 0.0
             shutil.rmtree(assignment.work_dir, ignore_errors=True)
         return True
 

@@ -65,7 +65,8 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* (list $ "ingest"): where its pods may run, and that replicas prefer machines apart. */}}
+{{/* (list $ "ingest"): where its pods may run, and that replicas prefer machines apart. A third item: what their
+     component is called, where the values are of another. */}}
 {{- define "headrace.placement" -}}
 {{- $values := index (index . 0).Values (index . 1) -}}
 terminationGracePeriodSeconds: {{ add $values.terminationGracePeriodSeconds (index . 0).Values.drainSeconds }}
@@ -74,7 +75,7 @@ topologySpreadConstraints:
     topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
-      matchLabels: {{- include "headrace.selector" . | nindent 8 }}
+      matchLabels: {{- include "headrace.selector" (list (index . 0) (last .)) | nindent 8 }}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
 {{- with index $values $key }}
 {{ $key }}: {{- toYaml . | nindent 2 }}

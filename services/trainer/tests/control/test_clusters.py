@@ -65,10 +65,14 @@ def test_a_round_takes_in_who_comes_lets_go_who_leaves_and_outlives_who_dies(
     _register(registry)
     events.add(200)
     a, b, c = trainers
+    c.environment["TRAINER_HELPER_IDLE_SECONDS"] = "3600"
+    c.start()
+    assert c.status()["helps_only"]
+    wait_until(lambda: c.status()["zygote"]["ready"] and registry.list_rounds(MODEL), "a round is planned", seconds=60)
     a.start()
     wait_until(a.is_training, "a trains alone")
+    assert last_round(registry).attempts == 1, "the helper has not taken it"
     b.start()
-    c.start()
     wait_until(lambda: sorted(_all_trainers(trainers)) == ["a", "b", "c"], "all three compute the round", seconds=60)
     chief = next(one for one in trainers if one.status()["attempt"])
     leaver = next(one for one in trainers if one is not chief)
@@ -120,6 +124,17 @@ def _member(trainers: list[TrainerProcess]) -> TrainerProcess:
 def _alone(trainers: list[TrainerProcess]) -> bool:
     (left,) = _alive(trainers)
     return left.is_training() and not _trainers_of(left)
+
+
+@pytest.mark.covers("dist-cluster")
+def test_a_helper_that_no_round_needs_ends_well_and_one_that_nobody_reaches_is_refused(
+    trainers: list[TrainerProcess],
+) -> None:
+    helper, hidden = trainers[:2]
+    helper.environment["TRAINER_HELPER_IDLE_SECONDS"] = "0.1"
+    assert helper.run() == 0
+    hidden.environment |= {"TRAINER_HELPER_IDLE_SECONDS": "60", "TRAINER_CLUSTER_HOST": ""}
+    assert hidden.run() == 2
 
 
 @pytest.mark.covers("dist-cluster", "dist-chief-evaluator")

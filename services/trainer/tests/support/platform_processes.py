@@ -100,6 +100,10 @@ class TrainerProcess:
         wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")
         assert process.poll() is None, "the trainer ended at once"
 
+    def run(self) -> int:
+        """The exit status, where it ends by itself."""
+        return self._started().wait(timeout=DEADLINE_SECONDS)
+
     def _started(self) -> "ForkedProcess | subprocess.Popen[bytes]":
         if self.host:
             command, environment = [self.executable, "-m", "services.trainer"], {**os.environ, **self.environment}

@@ -114,6 +114,7 @@ def test_a_model_larger_than_the_budget_is_loaded_alone() -> None:
     assert memory.ask("b") == {"b"}
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_model_that_joins_a_process_takes_its_part_and_a_process_that_is_in_the_way_ends_whole() -> None:
     memory = SharedMemory(160)
     for model in "adbecf":

@@ -39,6 +39,7 @@ from services.serving.queue.async_scripts import (
     TOO_MANY,
     WAITS,
 )
+from services.serving.queue.async_totals import AsyncTotals
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
@@ -64,7 +65,7 @@ class AsyncLimits:
     Attributes:
         deadline_seconds: of a request whose client names none, and the longest that one may name.
         result_seconds: how long an answer is kept, at least, from the deadline of its request on.
-        count: predictions that may be open or kept at a time, over all replicas of one Redis.
+        count: predictions that may be open or kept at a time, over all replicas of one Redis or cluster.
         total_bytes: bytes of requests and answers that they may hold. Answers that come in at the same time may go
             beyond it; then nothing is taken until they are gone.
     """
@@ -114,6 +115,7 @@ class AsyncPredictions(Collector):
         self._redis = AsyncRedis(redis_url)
         self._places = set[Places]() if self._redis.is_cluster else {Places()}
         """Where this front has put or found predictions."""
+        self._totals = AsyncTotals(self._redis, kept_seconds=limits.deadline_seconds + limits.result_seconds)
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self.waiting_count = 0
         """Requests that wait for an answer at this front."""
@@ -164,6 +166,8 @@ class AsyncPredictions(Collector):
         asks, batch = current(), route.queue.load.at_once
         principal = asks.name if asks.is_identified else ""
         ahead = min(max(_BATCHES_AHEAD * batch * max(route.queue.runners, 1), _FEWEST_AHEAD), _MOST_AHEAD)
+        others_count, others_bytes = await self._totals.beside(places)
+        told, header_bytes = request.SerializeToString() + serialized, orjson.dumps(header)
         taken = await self._redis.run(
             SUBMIT,
             [
@@ -171,9 +175,9 @@ class AsyncPredictions(Collector):
                 places.of_all("open"), places.of_all(f"request:{prediction_id}"), places.of_all("lines"),
             ],
             [
-                self._limit_of(route), request.SerializeToString() + serialized, prediction_id, orjson.dumps(header),
-                int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, places.prefix,
-                principal, max(1, min(row_count, _TURNS_OF_ONE * batch)), f"{ahead} {batch}",
+                self._limit_of(route), told, prediction_id, header_bytes, int((seconds + limits.result_seconds) * 1000),
+                limits.count - others_count, limits.total_bytes - others_bytes, places.prefix, principal,
+                max(1, min(row_count, _TURNS_OF_ONE * batch)), f"{ahead} {batch}",
             ],
         )  # fmt: skip
         if taken not in (1, WAITS):
@@ -182,6 +186,8 @@ class AsyncPredictions(Collector):
         if taken == WAITS:
             self._is_waited_for.set()
         self._counts["submitted"] += 1
+        if places.model:
+            self._totals.submitted(places, len(told) + len(header_bytes))
         return prediction_id
 
     def _help_with_turns(self) -> None:
@@ -332,7 +338,7 @@ class AsyncPredictions(Collector):
         answer, and queues at which requests wait for their turn; empty while Redis is away."""
         count = held = lines = 0
         try:
-            for places in tuple(self._places):
+            for places in self._places | await self._totals.read():
                 count += int(str(await self._redis.ask("ZCARD", places.index)))
                 counted = await self._redis.ask("HGET", places.of_all("bytes"), b"")
                 held += int(counted) if isinstance(counted, bytes) else 0
@@ -358,6 +364,7 @@ class AsyncPredictions(Collector):
         for task in (self._poll, self._turns):
             if task is not None:
                 task.cancel()
+        self._totals.close()
         await self._redis.close()
 
     def collect(self) -> Iterator[Metric]:

@@ -18,9 +18,10 @@ Where identity is on, requests wait here for their turn, as at a front (turns.py
     headrace:predictions:sent:<queue>      set of ids that are in the queue, and were not answered at the last look
 
 In a Redis Cluster `{<model>}:` follows `headrace:prediction:` and `headrace:predictions:`, and the sorted set is
-`headrace:predictions:{<model>}` (async_redis.py): all that a script touches is where the model's queues are, and the
-bounds count by model. A script declares the keys that its caller knows. The names of the others are made of what it
-reads, ids and principals, behind the same prefixes, and so in the same slot.
+`headrace:predictions:{<model>}` (async_redis.py): all that a script touches is where the model's queues are. So the
+bounds that a script gets are what all other models leave of the replica's (async_totals.py). A script declares the keys
+that its caller knows. The names of the others are made of what it reads, ids and principals, behind the same prefixes,
+and so in the same slot.
 
 A runner needs to know nothing of this: the list is the reply address of the request. Its lifetime is the one the front
 gave it, because COMPLETE (scripts.py) leaves lists under this prefix theirs.
@@ -102,9 +103,22 @@ local function count(all_bytes, id, bytes, predictions)
 end
 """
 
+_FORGET_OVER = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function forget_over(index, all_bytes, most)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, most)) do
+    count(all_bytes, id, -(redis.call('HGET', all_bytes, id) or 0), -1)
+    redis.call('HDEL', all_bytes, id)
+    redis.call('ZREM', index, id)
+  end
+end
+"""
+
 SUBMIT = Script(
     _ADVANCE
     + _COUNT
+    + _FORGET_OVER
     + """
 -- Enqueues one request and makes the place for its answer, or does nothing. Beforehand it forgets what is over and
 -- counts the answers that came since: each call looks at more open ids than it adds, so the count stays close behind.
@@ -116,8 +130,6 @@ SUBMIT = Script(
 if redis.call('EXISTS', KEYS[3]) == 1 then
   return 1
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
   return -1
 end
@@ -129,11 +141,7 @@ end
 if ARGV[9] ~= '' and redis.call('LLEN', line) >= 8 * room then
   return -5
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 64)) do
-  count(KEYS[5], id, -(redis.call('HGET', KEYS[5], id) or 0), -1)
-  redis.call('HDEL', KEYS[5], id)
-  redis.call('ZREM', KEYS[4], id)
-end
+forget_over(KEYS[4], KEYS[5], 64)
 for i = 1, math.min(16, redis.call('LLEN', KEYS[6])) do
   local id = redis.call('LPOP', KEYS[6])
   local counted = redis.call('HGET', KEYS[5], id)
@@ -187,6 +195,17 @@ end
 redis.call('HINCRBY', credits, 'waiting ', 1)
 redis.call('HSET', lines, KEYS[1], ARGV[11])
 return advance(KEYS[1], ARGV[8]) > 0 and 2 or 1
+"""
+)
+
+HELD = Script(
+    _COUNT
+    + _FORGET_OVER
+    + """
+-- What the predictions hold that are not over.    KEYS: index, bytes
+-- Answer: {their number, bytes that are counted for them}.
+forget_over(KEYS[1], KEYS[2], 1000)
+return {redis.call('ZCARD', KEYS[1]), tonumber(redis.call('HGET', KEYS[2], '') or 0)}
 """
 )
 
@@ -256,4 +275,4 @@ return is_open and 1 or 0
 """
 )
 
-ALL = (SUBMIT, ADVANCE, READ, LENGTHS, FORGET)
+ALL = (SUBMIT, HELD, ADVANCE, READ, LENGTHS, FORGET)

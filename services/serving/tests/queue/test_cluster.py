@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from common.errors import InvalidInput, Unavailable
 from common.redis_url import RedisUrl
 from protos import queue_pb2
 from services.serving.batching.merge import Answer
+from services.serving.front.async_predictions import AsyncLimits
 from services.serving.queue.async_redis import Places
 from services.serving.queue.recovery import Recovery
 from services.serving.queue.runner_queue import RunnerQueue, completions
@@ -101,6 +103,46 @@ def test_a_model_that_comes_is_asked_before_it_has_connections_and_loses_them_wh
         assert len(client.client_list()) == before + 2
         front.call(lambda: front.front.update(replica_state(version())))
         wait_until(lambda: len(client.client_list()) == before)
+
+
+@each_row("limits", [AsyncLimits(count=5), AsyncLimits(total_bytes=1500)])
+def test_asynchronous_predictions_of_models_at_several_masters_have_one_bound(
+    cluster: RedisCluster, limits: AsyncLimits
+) -> None:
+    cluster.flush()
+    with (
+        FrontThread(cluster.url, _STATE, async_limits=limits) as front,
+        FakeRunner(cluster.url, row_sums) as runner,
+        FakeRunner(cluster.url, row_sums, name="n") as runner_of_n,
+        FrontThread(cluster.url, _STATE, async_limits=limits) as other,
+    ):
+        for one in (runner, runner_of_n):
+            one.answers.clear()
+
+        def submitted(at: FrontThread, model: str) -> Any:
+            url = f"{at.url}/v1/models/{model}:predictAsync"
+            return plain_http.post(url, json={"instances": [[1, 2]]}, timeout=60)
+
+        def held(at: FrontThread) -> Any:
+            found = plain_http.get(f"{at.url}/headrace/status", timeout=60).json()["async_predictions"]
+            return found["count"], found["bytes"]
+
+        kept: list[str] = []
+        for model in "mmn" * 20:
+            answer = submitted(front, model)
+            if answer.status_code != 202:
+                break
+            kept.append(answer.json()["id"])
+        assert answer.status_code == 429
+        assert 3 <= len(kept) <= limits.count
+        assert held(front)[1] <= limits.total_bytes
+        wait_until(lambda: held(other)[0] == len(kept), "another front has heard of both models")
+        assert [submitted(other, model).status_code for model in "nm"] == [429, 429]
+        for prediction in kept[:2]:  # of model m
+            assert plain_http.delete(f"{front.url}/v1/predictions/{prediction}", timeout=60).status_code == 200
+        wait_until(lambda: submitted(other, "n").status_code == 202, "there is room for the other model")
+        for one in (runner, runner_of_n):
+            one.answers.set()
 
 
 def test_clients_follow_a_slot_that_moves_to_another_master(cluster: RedisCluster) -> None:

@@ -16,9 +16,9 @@ from services.serving.options.model_options import BatchingOptions, DeviceName, 
 from services.serving.options.model_priorities import priorities_of
 from services.serving.wire.limits import DEFAULT_LIMITS
 
-_SLOWEST_DOWNLOAD = 20_000_000
-"""Sixteen files at a time share it, and the registry's client gives a file up that comes at less than a megabyte per
-second."""
+SLOWEST_DOWNLOAD = 20_000_000
+"""Bytes per second. Sixteen files at a time share it, and the registry's client gives a file up that comes at less than
+a megabyte per second."""
 
 
 class ServingSettings(ServiceSettings):
@@ -141,7 +141,8 @@ class ServingSettings(ServiceSettings):
     kept_versions: int = Field(3, ge=1)
     """Versions of each model that stay on disk, those in use not counted, so that going back to one is quick."""
     download_bytes_per_second: int = Field(100_000_000, ge=0)
-    """How fast new versions are fetched while others are being served, all together; 0: as fast as it goes."""
+    """How fast new versions are fetched while others are being served, all together; down to 20,000,000 while threads
+    wait for a core. 0: as fast as it goes."""
     parallel_loads: int = Field(2, ge=1)
     """Versions that may be loaded at the same time; a load that takes long does not count."""
     load_timeout_seconds: float = Field(120.0, gt=0)
@@ -189,8 +190,8 @@ class ServingSettings(ServiceSettings):
     def _check(self) -> Self:
         if self.enable_rest and self.http_port and self.http_port == self.grpc_port:
             raise ValueError(f"http_port and grpc_port are both {self.http_port}; they must differ")
-        if 0 < self.download_bytes_per_second < _SLOWEST_DOWNLOAD:
-            raise ValueError(f"download_bytes_per_second must be 0 or at least {_SLOWEST_DOWNLOAD:_}")
+        if 0 < self.download_bytes_per_second < SLOWEST_DOWNLOAD:
+            raise ValueError(f"download_bytes_per_second must be 0 or at least {SLOWEST_DOWNLOAD:_}")
         if self.enable_batching is not True:
             needing = {
                 "batching_parameters_file": self.batching_parameters_file,

@@ -36,6 +36,7 @@ from services.serving.options.platform_names import TENSORFLOW, platform_names
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.recovery_worker import RecoveryWorker
+from services.serving.replica.download_rate import DownloadRate
 from services.serving.replica.loads import ReplicaActions, ReplicaLimits
 from services.serving.replica.on_demand import OnDemand
 from services.serving.replica.replica import Replica
@@ -237,7 +238,7 @@ class Manager:
             settings.data_dir / Path(settings.replica or "replica"),
             kept_versions=settings.kept_versions,
             served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
-            pace=Pace(self._download_rate),
+            pace=Pace(DownloadRate(settings.download_bytes_per_second, is_serving=self._is_serving)),
             verify_signature=verify_signature,
             authorization=settings.authorization(),
             tls=Tls.of(files) if (files := settings.tls_files()) else None,
@@ -245,10 +246,8 @@ class Manager:
             on_wanted=self._replica.on_wanted,
         )
 
-    def _download_rate(self) -> float:
-        """Bytes per second; called by the threads that download."""
-        is_serving = any(slot.can_serve() for slot in self._replica.slots())
-        return float(self._settings.download_bytes_per_second) if is_serving else 0.0
+    def _is_serving(self) -> bool:
+        return any(slot.can_serve() for slot in self._replica.slots())
 
     def _fetch(self, model: str, version: int) -> None:
         platform = self._source.platform(model)

@@ -7,7 +7,7 @@ _SAVED_MODEL = "/saved_model.pb"
 
 def named_files(paths: Collection[str], texts: Iterable[bytes]) -> set[str]:
     """Files by their path, and all files of a SavedModel by its folder's."""
-    said = b"\n".join(texts)
+    text = b"\n".join(texts)
     folders = [path.removesuffix(_SAVED_MODEL) for path in paths if path.endswith(_SAVED_MODEL)]
-    within = tuple(f"{folder}/" for folder in folders if folder.encode() in said)
-    return {path for path in paths if path.encode() in said or path.startswith(within)}
+    within = tuple(f"{folder}/" for folder in folders if folder.encode() in text)
+    return {path for path in paths if path.encode() in text or path.startswith(within)}

@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.1
 
 
 class CorePressure:
-    """Of late: since the look before the last one, a tenth of a second or more. Thread-safe."""
+    """Between the last two looks, which are a tenth of a second apart or more. Thread-safe."""
 
     def __init__(self, *, read: Callable[[], str] | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._read, self._now = read or _read, now

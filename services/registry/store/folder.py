@@ -58,8 +58,9 @@ class InFolder:
                 with suppress(DataLoss):  # a reader of the file hears of it
                     self._note(path.stem, _head_of(path))
         for digest in self._heads:
-            if self._is_whole(self._below(digest)[-1]):
-                path_of(directory, digest).unlink(missing_ok=True)
+            path = path_of(directory, digest)
+            if path.with_suffix(_PATCH).exists() and self._is_whole(self._below(digest)[-1]):
+                path.unlink(missing_ok=True)
         for path in self._bases.glob("*"):  # left by a crash
             if not self._made_of.get(path.stem):
                 path.unlink(missing_ok=True)
@@ -197,6 +198,7 @@ class InFolder:
                 patch = path_of(self._directory, digest).with_suffix(_PATCH)
             if patch.exists() and len(removed) == len(below) >= _COMPACTED_FROM and are_alone:
                 with self.open(digest), self._changing:
+                    sync(patch.with_suffix(""))
                     patch.unlink(missing_ok=True)
                     self._forget(digest)
                 return

@@ -191,13 +191,23 @@ def test_a_file_that_comes_again_as_it_was_makes_no_ring(world: World) -> None:
     world.check()
 
 
+def test_a_file_that_comes_again_whole_after_it_was_removed_outlives_a_start(world: World) -> None:
+    _, second, _ = world.chain(3)
+    content = world.content[second]
+    world.remove(second)
+    world.receive(content)
+    world.open_again()
+    world.check()
+
+
 class Files(RuleBasedStateMachine):
-    """Files come, are packed, read and removed in any order, with restarts between them."""
+    """Files come, also again, are packed, read and removed in any order, with restarts between them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory(prefix="packed-files-")
         self.world = World(Path(self._folder.name))
+        self.removed: list[bytes] = []
 
     @initialize()
     def begin(self) -> None:
@@ -215,7 +225,14 @@ class Files(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.order) > 1)
     @rule(at=st.integers(0, 100))
     def remove(self, at: int) -> None:
-        self.world.remove(self.world.order[at % len(self.world.order)])
+        digest = self.world.order[at % len(self.world.order)]
+        self.removed.append(self.world.content[digest])
+        self.world.remove(digest)
+
+    @precondition(lambda self: self.removed)
+    @rule()
+    def come_again(self) -> None:
+        self.world.receive(self.removed.pop())
 
     @rule()
     def start_again(self) -> None:

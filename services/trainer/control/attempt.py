@@ -192,10 +192,9 @@ class Attempt:
         }
 
     def _look(self, child: RoundChild, stop: Stop, timeout_seconds: float) -> None:
-        is_scored = self._scorer is not None and self.progress.stage == "register"
-        for message in self._zygote.wait(
-            child, min(timeout_seconds, _SCORE_LOOK_SECONDS) if is_scored else timeout_seconds
-        ):
+        if self._scorer is not None and self.progress.stage == "register":
+            timeout_seconds = min(timeout_seconds, _SCORE_LOOK_SECONDS)
+        for message in self._zygote.wait(child, timeout_seconds):
             if isinstance(message, Waits):
                 self._let_wait(child)
             else:

@@ -118,9 +118,10 @@ def _captured(tensor: tf.Tensor) -> NDArray[np.generic]:
     return held
 
 
-def _held(array: NDArray[np.generic]) -> tf.Tensor | None:
-    """A part of one, or what was computed from it, has none."""
-    return array.tensor if isinstance(array, _Captured) else None
+def _tensor_of(array: NDArray[np.generic]) -> tf.Tensor:
+    """Its own where a variable's was captured; else a copy, also of what is a part of one or was computed from it."""
+    held = array.tensor if isinstance(array, _Captured) else None
+    return tf.constant(array) if held is None else held
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
@@ -151,7 +152,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     }
     _check_restart_names(variables, carrying)
     for path, value in values.items():
-        variables[path].assign(tf.constant(value) if (held := _held(value)) is None else held)
+        variables[path].assign(_tensor_of(value))
     new = sorted((variables.keys() - stored.keys()) | misfits.keys())
     dropped = sorted(stored.keys() - variables.keys())
     in_place = [str(part) for part in report.parts if f"model/{part.part}" in values]

@@ -41,7 +41,8 @@ def _group(pid: int) -> Path | None:
 def _leave(pid: int) -> None:
     if (group := _group(pid)) and pid == os.getpid():
         with contextlib.suppress(OSError):
-            (_GROUPS / "cgroup.procs").write_text(str(pid))
+            for member in (group / "cgroup.procs").read_text().split():  # what it has started may end later
+                (_GROUPS / "cgroup.procs").write_text(member)
             group.rmdir()
 
 

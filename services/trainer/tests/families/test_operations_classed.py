@@ -1,12 +1,14 @@
 """Every operation that TensorFlow registers is in one class of common/saved_model/operations.txt."""
 
 import re
+from pathlib import Path
 
 import pytest
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from common.saved_model.operations import classes, reason_of
+from testing.warm_python import called
 
 FILE_LIKE = re.compile(r"file|path|(^|_)dir|prefix|url|uri|host|address|directory|memory_region|stream|source$")
 TAKES_NAMES_THAT_ARE_NO_FILES = {
@@ -36,24 +38,29 @@ HARMLESS_TEXTS = set(
 """Attributes of operations that are served: words of the operation, names within the process, formats. No file."""
 
 
-def registered() -> list[op_def_pb2.OpDef]:
-    """Without those that this process's own libraries of operations brought."""
-    listed = pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
-    found = op_def_pb2.OpList.FromString(listed).op
-    return [operation for operation in found if not operation.name.startswith("Headrace")]
+def listed() -> bytes:
+    """An `OpList`, of the process that asks."""
+    return bytes(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+
+
+@pytest.fixture(scope="module")
+def registered(warm_python: None, tmp_path_factory: pytest.TempPathFactory) -> list[op_def_pb2.OpDef]:
+    """By TensorFlow alone: in pytest's own process other tests load libraries of operations, as TensorFlow Lite's."""
+    into: Path = tmp_path_factory.mktemp("operations") / "listed"
+    return list(op_def_pb2.OpList.FromString(called(listed, into)).op)
 
 
 @pytest.mark.covers("fmt-op-list")
-def test_every_registered_operation_has_a_class_and_no_other_has() -> None:
-    assert {operation.name for operation in registered()} == set(classes())
+def test_every_registered_operation_has_a_class_and_no_other_has(registered: list[op_def_pb2.OpDef]) -> None:
+    assert {operation.name for operation in registered} == set(classes())
     for name, known in (("MatMul", "served"), ("StatefulPartitionedCall", "served"), ("RestoreV2", "saver")):
         assert (classes()[name], reason_of(name)) == (known, "")
     assert "calls Python" in reason_of("PyFunc")
 
 
-def test_no_operation_that_is_served_takes_the_name_of_a_file() -> None:
+def test_no_operation_that_is_served_takes_the_name_of_a_file(registered: list[op_def_pb2.OpDef]) -> None:
     """A new TensorFlow brings operations and attributes: each is looked at before it is served."""
-    served = [operation for operation in registered() if classes()[operation.name] == "served"]
+    served = [operation for operation in registered if classes()[operation.name] == "served"]
     texts = {
         f"{operation.name} {attribute.name}": attribute.name
         for operation in served

@@ -13,18 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from common.errors import (
-    Conflict,
-    DataLoss,
-    HeadraceError,
-    InvalidInput,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-    kind_of,
-)
+from common.errors import HeadraceError, InvalidInput, kind_of
 from headrace.commands import (
     access,
     audit,
@@ -59,16 +48,6 @@ from headrace.commands import (
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
 
-EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
-    InvalidInput: 3,
-    NotFound: 4,
-    Conflict: 5,
-    Overloaded: 6,
-    Unavailable: 7,
-    DataLoss: 8,
-    Unauthenticated: 9,
-    PermissionDenied: 10,
-}
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
@@ -108,7 +87,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except HeadraceError as error:
             _show(error, as_json=bool(ctx.params.get("as_json")))
-            raise typer.Exit(EXIT_STATUS_OF[kind_of(error)]) from error
+            raise typer.Exit(error.exit) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:

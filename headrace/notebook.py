@@ -24,8 +24,7 @@ from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.files.definition_folder import DefinitionFolder
 from headrace.files.event_files import events_of_frame
-from headrace.local.check import check_events, check_round
-from headrace.local.doubts import doubts
+from headrace.local.check import check_events, check_round, doubts
 from headrace.places import Addresses
 
 if TYPE_CHECKING:

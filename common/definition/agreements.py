@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from common.definition.batches import MIXING
+from common.definition.features import Embedding
 from common.definition.hooks import check_hooks
 from common.definition.losses import COMPARING
-from common.definition.parts import check_parts
 from common.definition.towers import TWO_TOWER, check_towers
 from common.definition.training import Training
 from common.definition.trees import check_trees
@@ -14,6 +14,8 @@ from common.errors import InvalidInput
 
 if TYPE_CHECKING:
     from common.definition.model import Definition
+
+_OF_WHOLE_VARIABLES = ("adafactor", "lamb", "muon", "schedule_free_adamw")
 
 
 def check_agreements(definition: "Definition", files: Mapping[str, bytes]) -> None:
@@ -25,7 +27,7 @@ def check_agreements(definition: "Definition", files: Mapping[str, bytes]) -> No
     _check_module_keys(definition)
     check_hooks(definition.training.hooks, definition.module, files)
     _check_one_number(definition)
-    check_parts(definition.features, (definition.training.optimizer, *definition.training.optimizers.values()))
+    _check_tables_in_parts(definition)
     if definition.estimator_parameters and (towers := definition.estimator_parameters.towers):
         check_towers(towers, definition.features, definition.heads)
     _check_trees(definition)
@@ -60,6 +62,20 @@ def _check_trees(definition: "Definition") -> None:
     check_trees(definition.trees, definition.features, definition.heads, estimator)
     if definition.training != Training():
         raise InvalidInput(f"{estimator} has no training section: parameters say how many trees, and how fast")
+
+
+def _check_tables_in_parts(definition: "Definition") -> None:
+    """An optimizer whose rule is of whole variables would compute otherwise for each part of an embedding table."""
+    parted = [one.name for one in definition.features.values() if isinstance(one, Embedding) and one.parts > 1]
+    whole = list[str]()
+    for optimizer in (definition.training.optimizer, *definition.training.optimizers.values()):
+        whole += [key for key in ("use_ema", "clipnorm") if optimizer.options.get(key)]
+        whole += ["clip_average_norm"] if optimizer.clip_average_norm else []
+        whole += [optimizer.name] if optimizer.name in _OF_WHOLE_VARIABLES else []
+    if parted and whole:
+        raise InvalidInput(
+            f"feature {parted[0]}: a table in parts does not go with {', '.join(whole)}: its rule is of whole variables"
+        )
 
 
 def _check_balance(definition: "Definition") -> None:

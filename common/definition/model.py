@@ -47,13 +47,13 @@ from common.definition.losses import Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.module_features import check_module_features, check_module_shapes
-from common.definition.named_files import named_files
 from common.definition.parameters import (
     FACTORIZATION_MACHINES,
     RNN_ESTIMATORS,
     EstimatorParameters,
     read_parameters,
 )
+from common.definition.python_files import named_files
 from common.definition.retention import Retention, parse_retention
 from common.definition.rollout import Judge, Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving

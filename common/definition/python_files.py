@@ -1,12 +1,22 @@
-"""What can be known of a definition's Python files without running them."""
+"""What can be known of a definition's files without running them: what is Python, and which files it names."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from common.errors import InvalidInput
 
 _ENTRIES = ("build_model", "model_fn")
+_SAVED_MODEL = "/saved_model.pb"
+
+
+def named_files(paths: Collection[str], texts: Iterable[bytes]) -> set[str]:
+    """Those of the paths that the texts name, model.yaml's and the Python files', and all files of a SavedModel whose
+    folder they name."""
+    text = b"\n".join(texts)
+    folders = [path.removesuffix(_SAVED_MODEL) for path in paths if path.endswith(_SAVED_MODEL)]
+    within = tuple(f"{folder}/" for folder in folders if folder.encode() in text)
+    return {path for path in paths if path.encode() in text or path.startswith(within)}
 
 
 def check_python(files: Mapping[str, bytes], module: str | None) -> None:

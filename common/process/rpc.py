@@ -18,18 +18,7 @@ from common.access.client_names import names_of_call
 from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, bearer_of, fields_of
 from common.access.principal import Principal
 from common.access.shares import Shares
-from common.errors import (
-    Conflict,
-    DataLoss,
-    HeadraceError,
-    InvalidInput,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-    kind_of,
-)
+from common.errors import KINDS, HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.health import Health
 from common.process.rpc_connections import keep_room
 from common.process.rpc_signals import look_seldom
@@ -39,19 +28,9 @@ from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
 logger = logging.getLogger(__name__)
 
-STATUS_OF: dict[type[HeadraceError], grpc.StatusCode] = {
-    InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
-    NotFound: grpc.StatusCode.NOT_FOUND,
-    Conflict: grpc.StatusCode.FAILED_PRECONDITION,
-    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Unavailable: grpc.StatusCode.UNAVAILABLE,
-    DataLoss: grpc.StatusCode.DATA_LOSS,
-    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
-    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
-}
-_ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {code: error for error, code in STATUS_OF.items()} | {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
-    grpc.StatusCode.CANCELLED: Unavailable,
+_ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {
+    **{grpc.StatusCode[kind.grpc]: kind for kind in KINDS},
+    **dict.fromkeys((grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED), Unavailable),
 }
 Authorization = Callable[[], str]
 """The value of the header of this name, as it is now."""
@@ -122,7 +101,7 @@ def details_of(message: str) -> str:
 
 
 def status_of(error: HeadraceError) -> grpc.StatusCode:
-    return STATUS_OF.get(kind_of(error), grpc.StatusCode.UNKNOWN)
+    return grpc.StatusCode[error.grpc]
 
 
 @contextmanager

@@ -20,13 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, rule
 from common.errors import (
-    Conflict,
-    DataLoss,
+    KINDS,
     HeadraceError,
     InvalidInput,
     NotFound,
     Overloaded,
-    PermissionDenied,
     Unauthenticated,
     Unavailable,
     kind_of,
@@ -44,16 +42,6 @@ from common.process.tracing import OFF, Tracing
 from common.process.uvicorn_server import Server
 from common.suggestions import did_you_mean
 
-HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
-    InvalidInput: 400,
-    NotFound: 404,
-    Conflict: 409,
-    Overloaded: 429,
-    Unavailable: 503,
-    DataLoss: 500,
-    Unauthenticated: 401,
-    PermissionDenied: 403,
-}
 COMMON_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("GET /healthz", "GET /readyz"), OPEN),
     **dict.fromkeys(("GET /docs", "GET /openapi.json", *(f"GET /docs/{name}" for name in API_PAGE_FILES)), ANYBODY),
@@ -86,7 +74,7 @@ def error_response(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = "1"
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[kind_of(error)], headers=headers)
+    return JSONResponse(error_body(error), status_code=error.http, headers=headers)
 
 
 def _validation_response(request: Request, error: Exception) -> Response:
@@ -155,7 +143,7 @@ def create_app(
         lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
         dependencies=[Depends(refuse_what_is_ignored)],
     )
-    for kind in HTTP_STATUS_OF:
+    for kind in KINDS:
         app.add_exception_handler(kind, error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
     app.add_exception_handler(HTTPException, _http_response)
@@ -243,7 +231,7 @@ class BoundedBodies:
             (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]  # fmt: skip
-        await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
+        await send({"type": "http.response.start", "status": InvalidInput.http, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
         thrown_away = 0
         with contextlib.suppress(TimeoutError):

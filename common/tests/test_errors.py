@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from common.errors import (
+    KINDS,
     Conflict,
     DataLoss,
     HeadraceError,
@@ -20,14 +21,17 @@ from common.errors import (
     Unavailable,
 )
 from common.process.health import Health
-from common.process.rpc import STATUS_OF, errors_from_status, open_channel, start_server
-from common.process.web import HTTP_STATUS_OF, create_app
+from common.process.rpc import errors_from_status, open_channel, start_server
+from common.process.web import create_app
 from protos import ingest_pb2, ingest_pb2_grpc
 from testing.rows import each_row
 
-_KINDS: list[type[HeadraceError]] = [
-    InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss, Unauthenticated, PermissionDenied,
-]  # fmt: skip
+_CODES: dict[type[HeadraceError], tuple[int, str, int]] = {
+    InvalidInput: (400, "INVALID_ARGUMENT", 3), NotFound: (404, "NOT_FOUND", 4), Conflict: (409, "FAILED_PRECONDITION", 5),
+    Overloaded: (429, "RESOURCE_EXHAUSTED", 6), Unavailable: (503, "UNAVAILABLE", 7), DataLoss: (500, "DATA_LOSS", 8),
+    Unauthenticated: (401, "UNAUTHENTICATED", 9), PermissionDenied: (403, "PERMISSION_DENIED", 10),
+}  # fmt: skip
+"""By error: over HTTP, over gRPC, of the command line."""
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -75,17 +79,18 @@ def _call(error: Exception) -> None:
         server.stop(None).wait(_TIMEOUT_SECONDS)
 
 
-def test_every_error_has_a_code_of_its_own_at_both_doors() -> None:
-    assert set(HTTP_STATUS_OF) == set(STATUS_OF) == set(_KINDS)
-    assert len(set(HTTP_STATUS_OF.values())) == len(set(STATUS_OF.values())) == len(_KINDS)
+def test_every_error_has_its_codes() -> None:
+    assert {kind: (kind.http, kind.grpc, kind.exit) for kind in KINDS} == _CODES
 
 
-@each_row("kind", _KINDS)
+@each_row("kind", [*_CODES])
 def test_an_error_comes_out_of_grpc_as_it_went_in(kind: type[HeadraceError]) -> None:
     with pytest.raises(HeadraceError) as caught:
         _call(kind("a sentence"))
     assert type(caught.value) is kind
     assert caught.value.message.endswith("a sentence")
+    assert isinstance(caught.value.__cause__, grpc.Call)
+    assert caught.value.__cause__.code().name == _CODES[kind][1]
 
 
 def test_a_fault_of_ours_is_no_answer_to_rely_on() -> None:
@@ -101,15 +106,10 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     channel.close()
 
 
-def test_grpc_statuses_are_those_of_the_table() -> None:
-    assert STATUS_OF[Conflict] is grpc.StatusCode.FAILED_PRECONDITION
-    assert STATUS_OF[Overloaded] is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-@each_row("kind", _KINDS)
+@each_row("kind", [*_CODES])
 def test_an_error_raised_in_a_route_is_a_body_with_its_kind_and_sentence(kind: type[HeadraceError]) -> None:
     answer = _get(_app_that_raises(kind("a sentence")), "/fail")
-    assert answer.status_code == HTTP_STATUS_OF[kind]
+    assert answer.status_code == _CODES[kind][0]
     assert answer.json() == {"error": {"kind": kind.__name__, "message": "a sentence"}}
     assert ("retry-after" in answer.headers) is (kind in (Overloaded, Unavailable))
 

@@ -2,10 +2,8 @@
 
 import inspect
 
-from common.process.rpc import STATUS_OF
-from common.process.web import HTTP_STATUS_OF
+from common.errors import KINDS
 from docs.generate.markdown import cell, page, table
-from headrace.cli import EXIT_STATUS_OF
 
 _WHAT_TO_DO = {
     "InvalidInput": "fix the request",
@@ -40,10 +38,10 @@ Over HTTP every error has one form. `refused` is there where items of a list are
 def document() -> str:
     rows = [
         (
-            f"**{kind.__name__}**", str(HTTP_STATUS_OF[kind]), STATUS_OF[kind].name, str(EXIT_STATUS_OF[kind]),
+            f"**{kind.__name__}**", str(kind.http), kind.grpc, str(kind.exit),
             cell((inspect.getdoc(kind) or "").split("\n")[0]), _WHAT_TO_DO[kind.__name__],
         )
-        for kind in HTTP_STATUS_OF
+        for kind in KINDS
     ]  # fmt: skip
     head = ("error", "HTTP", "gRPC", "exit status", "meaning", "what to do")
     return page("Errors", __name__, _INTRODUCTION, table(head, rows), _FORM)

@@ -23,8 +23,7 @@ from examples.demo.foresight import FIRST, Foresight, Question
 from examples.demo.report import Expectation, broken_promises, make_report, reload_latencies
 from examples.demo.screen import versions_table
 from examples.demo.watcher import Load, Seen
-from headrace.cli import EXIT_STATUS_OF
-from headrace.client.answers import build
+from headrace.client.bodies import build
 from headrace.tests.answering_server import ROUND, VERSION, Server, answering_server
 from testing.rows import each_row
 
@@ -252,6 +251,6 @@ def _run(module: str, argument: str) -> "subprocess.CompletedProcess[str]":
 
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     runner = CliRunner()
-    assert runner.invoke(demo_app, ["--full", "--events", "5"]).exit_code == EXIT_STATUS_OF[InvalidInput]
-    assert runner.invoke(demo_app, ["--example", "moon"]).exit_code == EXIT_STATUS_OF[InvalidInput]
-    assert runner.invoke(demo_app, ["--platform", "moon"]).exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert runner.invoke(demo_app, ["--full", "--events", "5"]).exit_code == InvalidInput.exit
+    assert runner.invoke(demo_app, ["--example", "moon"]).exit_code == InvalidInput.exit
+    assert runner.invoke(demo_app, ["--platform", "moon"]).exit_code == InvalidInput.exit

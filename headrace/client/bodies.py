@@ -1,14 +1,17 @@
-"""What a request is made of: a name in a path, and a JSON body."""
+"""What requests and answers are made of: a name in a path, JSON bodies, the dataclasses of common/registry/catalog.py."""
 
 import base64
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, Unavailable
+from common.json_values import value_of
 
 JSON = {"Content-Type": "application/json"}
+T = TypeVar("T")
 
 
 def segment(name: str) -> str:
@@ -29,3 +32,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def list_of(document: Any, name: str, path: str) -> list[Any]:
+    """A list, bare or under its name, of what the registry answered to `path`. Raises Unavailable."""
+    items = document.get(name) if isinstance(document, dict) else document
+    if not isinstance(items, list):
+        raise Unavailable(f"the registry's answer to {path} has no list of {name}")
+    return items
+
+
+def build(kind: type[T], mapping: Any) -> T:
+    """As common.json_values reads it. Raises Unavailable: another release or another program answers there."""
+    if not isinstance(mapping, Mapping):
+        raise Unavailable(f"the answer is not a {kind.__name__}: {str(mapping)[:80]}")
+    try:
+        return value_of(kind, mapping)
+    except TypeError as error:
+        raise Unavailable(f"the answer is not a whole {kind.__name__}: {error}") from error

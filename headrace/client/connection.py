@@ -15,39 +15,16 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from common.errors import (
-    Conflict,
-    DataLoss,
-    HeadraceError,
-    InvalidInput,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-)
+from common.errors import KINDS, DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.process.retry import Backoff, Pauses
 from headrace.client.bodies import JSON, encode
 from headrace.client.credentials import token_for
 from headrace.client.trust import context_of
 
-_ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
-    kind.__name__: kind
-    for kind in (
-        InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss, Unauthenticated, PermissionDenied,
-    )
-}  # fmt: skip
+_ERROR_OF_KIND = {kind.__name__: kind for kind in KINDS}
 _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
-    400: InvalidInput,
-    401: Unauthenticated,
-    403: PermissionDenied,
-    404: NotFound,
-    405: InvalidInput,
-    409: Conflict,
-    413: InvalidInput,
-    415: InvalidInput,
-    422: InvalidInput,
-    429: Overloaded,
+    **{kind.http: kind for kind in KINDS if kind is not DataLoss},  # 500 is a fault of the service
+    **dict.fromkeys((405, 413, 415, 422), InvalidInput),
 }
 _BAD_REQUEST, _REFUSED = 400, 429
 _FAILED = (500, 504)
@@ -168,17 +145,20 @@ class Door:
                 raise error
             time.sleep(asked + pause_seconds)
 
-    def get(self, path: str, *, repeatable: bool = True) -> Any:
-        """What the service answers, as JSON."""
-        return self.call("GET", path, repeatable=repeatable).json()
+    def get(self, path: str, *, repeatable: bool = True) -> dict[str, Any]:
+        """The JSON object that the service answers."""
+        document: dict[str, Any] = self.call("GET", path, repeatable=repeatable).json()
+        return document
 
     def post(
         self, path: str, body: Mapping[str, Any], *, repeatable: bool = False, timeout_seconds: float | None = None
-    ) -> Any:
+    ) -> dict[str, Any]:
         """The same of a JSON document that is sent."""
-        return self.call(
+        answer = self.call(
             "POST", path, encode(body), headers=JSON, repeatable=repeatable, timeout_seconds=timeout_seconds
-        ).json()
+        )
+        document: dict[str, Any] = answer.json()
+        return document
 
     def ask(self, path: str) -> Answer:
         """GET, once, whatever the status. Raises Unavailable when there is no answer."""

@@ -27,8 +27,7 @@ from common.registry.catalog import (
     ThinnedVersions,
     Version,
 )
-from headrace.client.answers import build, list_of
-from headrace.client.bodies import JSON, segment
+from headrace.client.bodies import JSON, build, list_of, segment
 from headrace.client.connection import Door
 from headrace.client.rebuilds import measured
 from headrace.client.tables import Versions
@@ -196,8 +195,7 @@ class Lifecycle:
     def diff(self, model: str, from_version: int, to_version: int) -> Mapping[str, Any]:
         """Two versions side by side, as the registry tells it: configuration, definition, metrics, events, files."""
         query = urlencode({"from": from_version, "to": to_version})
-        answer: Mapping[str, Any] = self._registry.get(f"/v1/models/{segment(model)}/diff?{query}")
-        return answer
+        return self._registry.get(f"/v1/models/{segment(model)}/diff?{query}")
 
     def pause(self, model: str, *, reason: str = "") -> Model:
         """No round is planned until `resume`; one that runs goes on to its end."""
@@ -257,8 +255,7 @@ class Lifecycle:
         chosen = {"ranges": [asdict(one) for one in ranges]} if ranges else {"feature": feature, "value": value}
         body = {"by": self._by, "reason": reason, "dry_run": dry_run, **chosen}
         path = f"/v1/models/{segment(model)}:forget"
-        answer: Mapping[str, Any] = self._trainer.post(path, body, timeout_seconds=wait_seconds)
-        return answer
+        return self._trainer.post(path, body, timeout_seconds=wait_seconds)
 
     def replay_triggers(
         self, model: str, *, triggers: Mapping[str, Any] | None = None, since: float = 0.0, wait_seconds: float = 600.0
@@ -338,8 +335,7 @@ class Lifecycle:
         return self._of_model(model, "why")
 
     def _of_model(self, model: str, part: str) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self._registry.get(f"/v1/models/{segment(model)}/{part}")
-        return answer
+        return self._registry.get(f"/v1/models/{segment(model)}/{part}")
 
     def serving(self) -> dict[str, Mapping[str, Any]]:
         """{model: {"version", "replicas": [instance], "available": [instance], "failed": {instance: reason},

@@ -39,8 +39,7 @@ class Looking:
     def stream_statistics(self, stream: str, last: int = 10_000) -> Mapping[str, Any]:
         """Of the newest events, by field, as common/statistics/sketches.py says; at most 20,000."""
         path = f"/v1/streams/{segment(stream)}/statistics?last={last:d}"
-        found: Mapping[str, Any] = self._ingest.get(path)
-        return found
+        return self._ingest.get(path)
 
     def version_statistics(self, model: str, version: int) -> Mapping[str, Any]:
         """Of the events of the version's round, by field.
@@ -61,5 +60,4 @@ class Looking:
             Conflict: the next round is to be traced already.
         """
         body = {"by": self._by, "first_step": first_step, "steps": steps}
-        found: Mapping[str, Any] = self._trainer.post(f"/v1/models/{segment(model)}:profile", body)
-        return found
+        return self._trainer.post(f"/v1/models/{segment(model)}:profile", body)

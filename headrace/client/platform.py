@@ -23,8 +23,7 @@ from urllib.parse import urlencode
 from common.errors import DataLoss, HeadraceError, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
 from common.registry.paths import path_below
-from headrace.client.answers import build, list_of
-from headrace.client.bodies import JSON, encode, segment
+from headrace.client.bodies import JSON, build, encode, list_of, segment
 from headrace.client.connection import Answer, Door, NoAnswer
 from headrace.client.credentials import read_token, token_for
 from headrace.client.ingesting import Ingesting
@@ -157,8 +156,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def stream_state(self, name: str) -> Mapping[str, Any]:
         """What ingest says of the stream: start and end position, counts, schema version."""
-        state: Mapping[str, Any] = self._ingest.get(f"/v1/streams/{segment(name)}")
-        return state
+        return self._ingest.get(f"/v1/streams/{segment(name)}")
 
     # models, rounds and versions
 
@@ -314,8 +312,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
-        status: Mapping[str, Any] = self._trainer.get("/v1/status", repeatable=False)
-        return status
+        return self._trainer.get("/v1/status", repeatable=False)
 
     # aliases
 
@@ -349,8 +346,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def whoami(self) -> Mapping[str, Any]:
         """{"name", "roles"} of the token's principal; of `anonymous` where requests need no token."""
-        found: Mapping[str, Any] = self._registry.get("/v1/whoami")
-        return found
+        return self._registry.get("/v1/whoami")
 
     def status(self) -> list[ServiceStatus]:
         """Every service, serving replica by replica; never raises for one that is away."""

@@ -7,16 +7,7 @@ from typing import Any
 
 import grpc
 
-from common.errors import (
-    DataLoss,
-    HeadraceError,
-    InvalidInput,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-)
+from common.errors import KINDS, HeadraceError, InvalidInput, Unavailable
 from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
 from common.suggestions import there_is_no
@@ -27,16 +18,10 @@ from headrace.client.tensor_values import SignatureTypes, as_input
 from protos import tfserving_pb2
 
 _SERVICE = "/tensorflow.serving.PredictionService/"
+_REFUSALS = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
 _ERROR_OF_CODE: dict[grpc.StatusCode, type[HeadraceError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidInput,
-    grpc.StatusCode.UNIMPLEMENTED: InvalidInput,
-    grpc.StatusCode.FAILED_PRECONDITION: InvalidInput,
-    grpc.StatusCode.NOT_FOUND: NotFound,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
-    grpc.StatusCode.DATA_LOSS: DataLoss,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    **{grpc.StatusCode[kind.grpc]: kind for kind in KINDS},
+    **dict.fromkeys(_REFUSALS, InvalidInput),
 }
 _REPEATED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)

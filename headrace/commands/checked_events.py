@@ -1,14 +1,15 @@
-"""The events of files that a round without a platform takes: read and checked as `headrace ingest` would."""
+"""A round without a platform: the events of files, read and checked as `headrace ingest` would, and what came of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from common.definition.model import Definition
     from common.schema import Schema
     from headrace.files.batches import SourceFile
     from headrace.local.check import EventsChecked
@@ -64,3 +65,13 @@ def show_skipped(checked: "EventsChecked") -> None:
         typer.echo(f"{checked.refused_count:,} of {checked.events:,} events are left out{first}")
         if checked.refused_count > _SHOWN:
             typer.echo(f"  and {checked.refused_count - _SHOWN:,} more")
+
+
+def show_round(begins: str, definition: "Definition", done: "Mapping[str, Any]") -> None:
+    """A sentence that begins so, and warnings; `done` is what check_round returns."""
+    from headrace.local.check import doubts
+
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
+    typer.echo(f"{begins}, {done['held_out']:,} held out: {metrics or 'nothing measured'}")
+    for sentence in doubts(definition, done):
+        typer.echo(f"warning: {sentence}")

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from common.counted import counted
-from common.errors import Conflict, HeadraceError, InvalidInput
+from common.errors import Conflict, InvalidInput
 from common.storage import LOCAL, Place, place_of
-from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
-from headrace.commands.session import Session
-from headrace.commands.steps import Steps
+from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
+from headrace.commands.session import Session, Steps
 from headrace.files.upload_state import UploadState
 
 _SUMMARY = "fit.json"
@@ -41,7 +40,6 @@ def fit(
     from headrace.files.definition_folder import read_folder
     from headrace.files.sources import formats
     from headrace.local.check import check_round, work_folder
-    from headrace.local.doubts import doubts
 
     session: Session = context.obj
     if file_format is not None and file_format not in formats():
@@ -49,8 +47,7 @@ def fit(
     source, target = place_of(data), place_of(to)
     if target.exists():
         raise Conflict(f"{target} is there already; --to names a new folder")
-    steps = Steps(quiet=session.as_json)
-    try:
+    with Steps(quiet=session.as_json) as steps:
         steps.begin("read stream.yaml and model.yaml")
         folder = read_folder(directory)
         schema, definition = folder.checked()
@@ -65,21 +62,11 @@ def fit(
             document = {"files": [str(file.place) for file in files], **counts, **done}
             (written / _SUMMARY).write(json.dumps(document, indent=1).encode())
             written.copy_tree(target)
-        steps.end()
-    except HeadraceError:
-        steps.fail()
-        raise
 
     def show() -> None:
         show_skipped(checked)
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
-        typer.echo(
-            f"{definition.name}: {counted(done['trained'], 'event')}, {counted(done['steps'], 'step')}, "
-            f"{done['held_out']:,} held out: "
-            f"{metrics or 'nothing measured'}"
-        )
-        for sentence in doubts(definition, done):
-            typer.echo(f"warning: {sentence}")
+        steps_taken = counted(done["steps"], "step")
+        show_round(f"{definition.name}: {counted(done['trained'], 'event')}, {steps_taken}", definition, done)
         typer.echo(f"{target / 'saved_model'} is the export, {target / _SUMMARY} what was measured")
 
     session.show(document | {"to": str(target), "steps_of_run": steps.finished}, show)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.counted import counted
-from common.errors import Conflict, HeadraceError, InvalidInput
+from common.errors import Conflict, InvalidInput
 from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
-from headrace.commands.session import Session
-from headrace.commands.steps import Steps
+from headrace.commands.session import Session, Steps
 from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def search(
         raise Conflict(f"{to} is there already; --to names a new folder")
     asked = searching.parse_space(read_yaml(space.read_bytes(), space.name))
     schema, definition = (folder := read_folder(directory)).checked()
-    steps = Steps(quiet=session.as_json)
-    try:
+    with Steps(quiet=session.as_json) as steps:
         with work_folder() as work_dir:
             steps.begin("read and check the events")
             sources = UploadState("", "").files(place_of(data), None)
@@ -81,10 +79,6 @@ def search(
                 folder.files or {}, asked, measure, trials=trials, direction=direction,
                 sampler="tpe" if sampler == "tpe" else "random", seed=seed, on_trial=on_trial,
             )  # fmt: skip
-        steps.end()
-    except HeadraceError:
-        steps.fail()
-        raise
     document = _written(to, folder.files or {}, found, metric, is_higher=direction == "higher")
     best = document["best"]
 

@@ -6,10 +6,13 @@ import shutil
 import socket
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from headrace.client.platform import Client
 
@@ -90,6 +93,36 @@ class StatusLine:
             sys.stderr.flush()
 
 
+@dataclass
+class Steps:
+    """The steps of a command that works for a while, each said when it is over, with its time."""
+
+    quiet: bool
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    _name: str = ""
+    _began: float = 0.0
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._end(word="FAILED" if kind else "ok")
+
+    def begin(self, name: str) -> None:
+        self._end()
+        self._name, self._began = name, time.monotonic()
+
+    def _end(self, *, word: str = "ok") -> None:
+        if not self._name:
+            return
+        seconds = time.monotonic() - self._began
+        self.finished.append({"step": self._name, "ok": word == "ok", "seconds": round(seconds, 2)})
+        if not self.quiet:
+            typer.secho(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
+            typer.echo(f"  {self._name}  ({seconds:.1f} s)")
+        self._name = ""
+
+
 def who() -> str:
     """user@host, recorded with what is done."""
     try:
@@ -128,8 +161,6 @@ def print_table(
 
 def print_line(text: str, *, hanging: str = "    ") -> None:
     """A line that goes on below itself, behind `hanging`, where a terminal is too narrow; a whole line in a pipe."""
-    import typer
-
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, subsequent_indent=hanging, break_on_hyphens=False)

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from common.counted import counted
-from common.errors import HeadraceError, InvalidInput
+from common.errors import InvalidInput
 from common.schema import check_name
 from common.storage import place_of
-from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
-from headrace.commands.session import Session, print_table
-from headrace.commands.steps import Steps
+from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
+from headrace.commands.session import Session, Steps, print_table
 
 
 def init(
@@ -111,11 +110,9 @@ def check(
     from headrace.files.definition_folder import read_folder
     from headrace.files.sources import source_of
     from headrace.local.check import check_round, work_folder
-    from headrace.local.doubts import doubts
 
     session: Session = context.obj
-    steps = Steps(quiet=session.as_json)
-    try:
+    with Steps(quiet=session.as_json) as steps:
         steps.begin("read stream.yaml and model.yaml")
         folder = read_folder(directory)
         schema, definition = folder.checked()
@@ -125,22 +122,13 @@ def check(
             files = [SourceFile(source, source_of(source))]
             checked = checked_events(files, schema, work_dir, on_invalid=on_invalid, most=rows)
             done = check_round(work_dir, folder.files or {}, on_step=steps.begin, limit_seconds=limit)
-        steps.end()
-    except HeadraceError:
-        steps.fail()
-        raise
     counts = {"events": checked.events, "events_left_out": checked.refused_count}
     document = {"ok": True, **counts, **done, "steps": steps.finished}
 
     def show() -> None:
         show_skipped(checked)
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
-        typer.echo(
-            f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}, "
-            f"{done['held_out']:,} held out: {metrics or 'nothing measured'}"
-        )
-        for sentence in doubts(definition, done):
-            typer.echo(f"warning: {sentence}")
+        passed = f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}"
+        show_round(passed, definition, done)
         typer.echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
 
     session.show(document, show)

@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
-from common.definition.named_files import named_files
-from common.definition.python_files import check_python
+from common.definition.python_files import check_python, named_files
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema

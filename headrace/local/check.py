@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.counted import counted
+from common.definition.model import Definition
 from common.errors import InvalidInput, Unavailable
 from common.process.lean_imports import lean_command
 
@@ -197,3 +199,28 @@ def _ended(service: str, status: int, printed: str, *, step: str = "") -> Invali
     said = [line for line in printed.splitlines() if not line.startswith(_NOISE)]
     lines = "\n".join(f"  {line}" for line in said[-_LOG_LINES:]) or "  nothing"
     return InvalidInput(f"the {service}'s process {how}{where} without a word. It printed last:\n{lines}")
+
+
+def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
+    """What a person should know of a round that passed: events that it could not use, and what its data lacks.
+
+    `done` is what `check_round` returns.
+    """
+    unusable, evaluation = done["unusable"], definition.evaluation
+    share = unusable / max(1, done["trained"] + done["held_out"] + unusable)
+    if unusable:
+        reasons = "; ".join(f"{count:,}: {reason}" for reason, count in done["reasons"].items())
+        yield f"{counted(unusable, 'event')} cannot be used by the model: {reasons}"
+    if share > evaluation.max_unusable:
+        yield (
+            f"{share:.1%} of the events cannot be used, and a version with more than {evaluation.max_unusable:.1%} is "
+            f"rejected (evaluation.max_unusable in model.yaml)"
+        )
+    yield from done["warnings"]
+    for metric in dict.fromkeys(rule.metric for rule in definition.gate.asked if not rule.slice):
+        if done["held_out"] and done["metrics"].get(metric) is None:
+            why = done["undefined"].get(metric)
+            yield (
+                f"the gate asks for {metric}, which "
+                f"{f'is not defined: {why}' if why else 'is not measured on the held-out events'}"
+            )

@@ -20,8 +20,7 @@ _FAKE_SERVICE = textwrap.dedent(
 
     name = __package__.rpartition(".")[2].upper()
     # A child of its own, as serving and the trainer have, which does not care for SIGTERM.
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", stubborn])
+    child = subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"])
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -49,25 +48,25 @@ _FAKE_SERVICE = textwrap.dedent(
 )
 
 
-@pytest.fixture
-def fake_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Has `python -m services.X` start a stand-in; returns the folder that holds them."""
-    folder = tmp_path / "fakes"
+@pytest.fixture(scope="module")
+def fake_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Has `python -m services.X` start a stand-in; the folder that holds them. Who changes one puts it back."""
+    folder = tmp_path_factory.mktemp("fakes")
     for name in ("registry", "ingest", "trainer", "serving"):
         (folder / "services" / name).mkdir(parents=True)
         (folder / "services" / name / "__init__.py").touch()
         (folder / "services" / name / "__main__.py").write_text(_FAKE_SERVICE)
     (folder / "services" / "__init__.py").touch()
-    monkeypatch.chdir(folder)
-    this_tree = Path(__file__).parents[2]
-    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{this_tree}")
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{Path(__file__).parents[2]}")
+        yield folder
 
 
-@pytest.fixture
-def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
-    """A running platform of stand-ins with one serving replica, on free ports."""
-    launcher = Launcher(tmp_path / "data")
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory, fake_services: Path) -> Iterator[Launcher]:
+    """A running platform of stand-ins with one serving replica, on free ports; each test leaves it whole."""
+    launcher = Launcher(tmp_path_factory.mktemp("platform") / "data")
     launcher.up(port_offset=None)
     launcher.wait_until_ready(timeout_seconds=60)
     yield launcher

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import app
 from headrace.files.definition_folder import read_folder
-from headrace.local.doubts import doubts
+from headrace.local.check import doubts
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _STREAM = """

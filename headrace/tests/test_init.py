@@ -19,7 +19,7 @@ from common.errors import InvalidInput
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.storage import place_of
-from headrace.cli import EXIT_STATUS_OF, app
+from headrace.cli import app
 from headrace.files.batches import SourceFile, batches
 from headrace.files.row_files import Wanted, read_rows
 from headrace.files.sources import source_of
@@ -313,7 +313,7 @@ def test_what_cannot_be_guessed_is_a_sentence(
     path = tmp_path / "d.csv"
     path.write_text(text)
     result = init(path, "--into", tmp_path / "d", *options)
-    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert result.exit_code == InvalidInput.exit
     assert sentence in result.stderr
     assert not (tmp_path / "d").exists()
 
@@ -344,7 +344,7 @@ def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: 
 def test_a_file_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     result = init(tmp_path / name, "--into", tmp_path / "d")
-    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert result.exit_code == InvalidInput.exit
     assert f"{name} is not read as it is: " in result.stderr
 
 
@@ -413,7 +413,7 @@ def test_what_a_mark_between_three_digits_is_taken_for_is_said(tmp_path: Path) -
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b"x,y\n" + b"a,1\n" * 500 + b"Zo\xeb,2\n")
     result = init(tmp_path / "d.csv", "--into", tmp_path / "d")
-    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert result.exit_code == InvalidInput.exit
     assert "is not UTF-8 in line 502 ('Zo�,2')" in result.stderr
 
 

@@ -21,7 +21,7 @@ from common.examples.codec import ExampleCodec
 from common.quality import metrics_of
 from common.schema import Schema
 from common.storage import place_of
-from headrace.cli import EXIT_STATUS_OF, app
+from headrace.cli import app
 from headrace.client.prediction_types import Prediction, Target
 from headrace.client.tensor_protos import write_tensor
 from headrace.commands.predict import Asking
@@ -69,7 +69,7 @@ def test_rows_that_share_a_context_are_asked_by_each_way(run: Run, how: list[str
     found = [row["n"] if isinstance(row, dict) else row for row in answer["predictions"]]
     assert found == [2, 3]
     refused = run("predict", "m", body.replace('{"n": 2}', "2"), "--signature", "mixed", "--url", *how)
-    assert refused.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert refused.exit_code == InvalidInput.exit
 
 
 @pytest.mark.covers("est-predict")
@@ -135,7 +135,7 @@ def test_each_row_of_a_file_has_a_line_in_another(run: Run, tmp_path: Path) -> N
     answers = [json.loads(line) for line in place_of(to).read().splitlines()]
     assert answers[2047] == {"id": "2047", "prediction": {"double": 4094.0, "n": 8}, "version": 3}
     assert len(answers) == 2500
-    assert run(*command, "--to", to).exit_code == EXIT_STATUS_OF[Conflict]
+    assert run(*command, "--to", to).exit_code == Conflict.exit
     assert "--to takes the answers to the rows of --file" in run("predict", "m", "[1]", "--to", "x").stderr
 
 
@@ -278,7 +278,7 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
 )
 def test_what_is_wrong_is_said(run: Run, arguments: list[str], kind: type[HeadraceError], message: str) -> None:
     result = run(*arguments)
-    assert result.exit_code == EXIT_STATUS_OF[kind], result.output
+    assert result.exit_code == kind.exit, result.output
     assert message in result.output
 
 

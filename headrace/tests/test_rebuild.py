@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from common.errors import Unavailable
-from headrace.cli import EXIT_STATUS_OF
 from headrace.commands.session import who
 from headrace.tests.answering_server import Run, Server
 from testing.rows import each_row
@@ -81,5 +80,5 @@ def test_a_rebuild_that_could_not_be_tried_is_unavailable_with_the_reason(server
     server.will_answer(202, WAITING)
     server.will_answer(200, DONE | {"state": "failed", "reason": "the trainer was stopped"})
     result = run("rebuild", "m@2")
-    assert result.exit_code == EXIT_STATUS_OF[Unavailable]
+    assert result.exit_code == Unavailable.exit
     assert "the trainer was stopped" in result.output

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from common.errors import Conflict, InvalidInput
 from headrace import Addresses, Client
-from headrace.cli import EXIT_STATUS_OF, app
+from headrace.cli import app
 from headrace.tests.test_load_model import registry  # noqa: F401  # a fixture
 from testing.registry_process import RegistryProcess
 from testing.rows import each_row
@@ -59,7 +59,7 @@ def test_an_upgraded_script_runs_and_its_export_is_registered(
     with Client(Addresses(url, url, url, (url,), registry_grpc=registry.address), timeout_seconds=60.0) as client:
         assert client.push("m", exported, origin="here", reason="trial").status == "accepted"
     again = CliRunner().invoke(app, command)
-    assert (again.exit_code, "is there already" in again.stderr) == (EXIT_STATUS_OF[Conflict], True)
+    assert (again.exit_code, "is there already" in again.stderr) == (Conflict.exit, True)
 
 
 @pytest.mark.covers("api-tf1-compat")
@@ -68,7 +68,7 @@ def test_what_the_converter_cannot_rewrite_refuses_all_scripts_and_writes_none(t
         (tmp_path / name).write_text(text)
     scripts = [str(tmp_path / name) for name in ("good.py", "contrib.py", "broken.py")]
     result = CliRunner().invoke(app, ["model", "upgrade", *scripts, "--to", str(tmp_path / "new")])
-    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert result.exit_code == InvalidInput.exit
     assert "contrib.py:2:8: " in result.stderr
     assert "tf.contrib" in result.stderr
     assert "broken.py:it is no Python" in result.stderr
@@ -89,4 +89,4 @@ def test_what_is_no_script_is_refused_before_anything_is_converted(
         (tmp_path / name).write_bytes(content)
     scripts = [str(tmp_path / name) for name in names]
     result = CliRunner().invoke(app, ["model", "upgrade", *scripts, "--to", str(tmp_path / "new")])
-    assert (result.exit_code, sentence in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True), result.output
+    assert (result.exit_code, sentence in result.stderr) == (InvalidInput.exit, True), result.output

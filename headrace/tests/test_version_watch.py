@@ -9,8 +9,7 @@ import pytest
 
 from common.errors import NotFound, Unavailable
 from common.registry.catalog import AliasChange, Version, VersionStatus
-from headrace.cli import EXIT_STATUS_OF
-from headrace.client.answers import build
+from headrace.client.bodies import build
 from headrace.commands.version_watch import Look, changes, follow
 from headrace.tests.answering_server import ROUND, VERSION, Run, Server
 
@@ -49,7 +48,7 @@ def test_each_change_is_a_line_as_it_happens(run: Run, server: Server, as_json: 
     will_show(server, [VERSION, third], [MOVE])
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "the test is over"}})
     result = run(*(["--json"] if as_json else []), "versions", "m", "--watch", "--interval", "0.1")
-    assert result.exit_code == EXIT_STATUS_OF[NotFound]
+    assert result.exit_code == NotFound.exit
     assert "watching m, newest version 2; asking every 0.1 s until Ctrl-C" in result.stderr
     lines = result.stdout.splitlines()
     if as_json:

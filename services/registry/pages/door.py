@@ -20,7 +20,7 @@ from common.access.access import Access
 from common.access.principal import Principal, current
 from common.errors import HeadraceError, NotFound, Unauthenticated
 from common.process.strict_requests import refuse_unknown_query
-from common.process.web import HTTP_STATUS_OF, error_response
+from common.process.web import error_response
 from services.registry.catalog import Catalog
 from services.registry.pages import (
     actions,
@@ -70,7 +70,6 @@ _YEAR_SECONDS = 365 * 24 * 3600
 _SEE_OTHER = 303
 _CALLBACK = "/login/callback"
 """Where an issuer sends the browser back to."""
-_SERVER_ERROR = 500
 Make = Callable[[Reading, Place], dict[str, Any]]
 
 
@@ -182,7 +181,7 @@ class Pages:
 
     def _error_page(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
-        status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
+        status = error.http
         context = {"title": type(error).__name__, "message": error.message, "status": status}
         return self._rendered("error.html", context, self._place(request), status=status)
 
@@ -202,7 +201,7 @@ class Pages:
         asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         is_page = request.method == "GET" and request.url.path != _CALLBACK
         context = self._login_context(fault, asked if is_page else "/")
-        answer = self._rendered("login.html", context, place, status=HTTP_STATUS_OF[Unauthenticated])
+        answer = self._rendered("login.html", context, place, status=Unauthenticated.http)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -333,8 +332,7 @@ class Pages:
                 raise
             except HeadraceError as error:
                 context = await run_in_threadpool(actions.asked, form, self._reading(), place, fields)
-                status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
-                return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=status)
+                return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=error.http)
             response = RedirectResponse(target, status_code=_SEE_OTHER, headers=dict(HEADERS))
             if not place.who:
                 by = "".join(letter for letter in fields.get("by", "") if letter.isascii() and letter.isprintable())

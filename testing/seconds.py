@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-_FOLDER = Path("build/test_seconds")
+_FOLDER = Path("build/test_seconds").absolute()
 _SHOWN = 40
 _GROUPS = Path("/sys/fs/cgroup/cpuacct")
 _began = time.monotonic()

@@ -27,9 +27,10 @@ from protos import ingest_pb2, ingest_pb2_grpc
 from testing.rows import each_row
 
 _CODES: dict[type[HeadraceError], tuple[int, str, int]] = {
-    InvalidInput: (400, "INVALID_ARGUMENT", 3), NotFound: (404, "NOT_FOUND", 4), Conflict: (409, "FAILED_PRECONDITION", 5),
-    Overloaded: (429, "RESOURCE_EXHAUSTED", 6), Unavailable: (503, "UNAVAILABLE", 7), DataLoss: (500, "DATA_LOSS", 8),
-    Unauthenticated: (401, "UNAUTHENTICATED", 9), PermissionDenied: (403, "PERMISSION_DENIED", 10),
+    InvalidInput: (400, "INVALID_ARGUMENT", 3), NotFound: (404, "NOT_FOUND", 4), Unavailable: (503, "UNAVAILABLE", 7),
+    Conflict: (409, "FAILED_PRECONDITION", 5), Overloaded: (429, "RESOURCE_EXHAUSTED", 6),
+    DataLoss: (500, "DATA_LOSS", 8), Unauthenticated: (401, "UNAUTHENTICATED", 9),
+    PermissionDenied: (403, "PERMISSION_DENIED", 10),
 }  # fmt: skip
 """By error: over HTTP, over gRPC, of the command line."""
 _TIMEOUT_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""What requests and answers are made of: a name in a path, JSON bodies, the dataclasses of common/registry/catalog.py."""
+"""What requests and answers are made of: a name in a path, JSON, the dataclasses of common/registry/catalog.py."""
 
 import base64
 from collections.abc import Mapping

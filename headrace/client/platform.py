@@ -358,7 +358,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def replica_states(self) -> list[Mapping[str, Any]]:
         """/headrace/status of each serving replica: versions, states, runners, memory, queue. Sent once."""
-        states = []
+        states: list[Mapping[str, Any]] = []
         for index, url in enumerate(self.addresses.serving):
             door = self.door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
             try:

@@ -54,31 +54,30 @@ def search(
         raise Conflict(f"{to} is there already; --to names a new folder")
     asked = searching.parse_space(read_yaml(space.read_bytes(), space.name))
     schema, definition = (folder := read_folder(directory)).checked()
-    with Steps(quiet=session.as_json) as steps:
-        with work_folder() as work_dir:
-            steps.begin("read and check the events")
-            sources = UploadState("", "").files(place_of(data), None)
-            checked = checked_events(sources, schema, work_dir, on_invalid=on_invalid)
+    with Steps(quiet=session.as_json) as steps, work_folder() as work_dir:
+        steps.begin("read and check the events")
+        sources = UploadState("", "").files(place_of(data), None)
+        checked = checked_events(sources, schema, work_dir, on_invalid=on_invalid)
 
-            def measure(files: Mapping[str, bytes]) -> float:
-                with work_folder() as trial_dir:
-                    for name in ("schema.json", "examples.tfrecord"):
-                        (trial_dir / name).symlink_to(work_dir / name)
-                    done = check_round(trial_dir, files, on_step=lambda step: None, limit_seconds=limit, whole=True)
-                value = done["metrics"].get(metric)
-                if value is None or not math.isfinite(value):
-                    known = ", ".join(name for name, one in done["metrics"].items() if one is not None)
-                    raise InvalidInput(f"a round has not measured {metric}; it has {known or 'no metric'}")
-                return float(value)
+        def measure(files: Mapping[str, bytes]) -> float:
+            with work_folder() as trial_dir:
+                for name in ("schema.json", "examples.tfrecord"):
+                    (trial_dir / name).symlink_to(work_dir / name)
+                done = check_round(trial_dir, files, on_step=lambda step: None, limit_seconds=limit, whole=True)
+            value = done["metrics"].get(metric)
+            if value is None or not math.isfinite(value):
+                known = ", ".join(name for name, one in done["metrics"].items() if one is not None)
+                raise InvalidInput(f"a round has not measured {metric}; it has {known or 'no metric'}")
+            return float(value)
 
-            def on_trial(trial: "Trial") -> None:
-                value = trial.problem or f"{metric} {trial.value:.4g}"
-                steps.begin(f"trial {trial.number + 1} of {trials}: {json.dumps(trial.values)}: {value}")
+        def on_trial(trial: "Trial") -> None:
+            value = trial.problem or f"{metric} {trial.value:.4g}"
+            steps.begin(f"trial {trial.number + 1} of {trials}: {json.dumps(trial.values)}: {value}")
 
-            found = searching.search(
-                folder.files or {}, asked, measure, trials=trials, direction=direction,
-                sampler="tpe" if sampler == "tpe" else "random", seed=seed, on_trial=on_trial,
-            )  # fmt: skip
+        found = searching.search(
+            folder.files or {}, asked, measure, trials=trials, direction=direction,
+            sampler="tpe" if sampler == "tpe" else "random", seed=seed, on_trial=on_trial,
+        )  # fmt: skip
     document = _written(to, folder.files or {}, found, metric, is_higher=direction == "higher")
     best = document["best"]
 

@@ -64,7 +64,7 @@ def on_round_end(run):
 )
 
 
-@pytest.mark.covers("hook-api")
+@pytest.mark.covers("hook-api", "ckpt-save")
 def test_hooks_are_called_in_order_and_what_they_remember_survives_resume_and_rebuild(tmp_path: Path) -> None:
     written = tmp_path / "calls.txt"
     trained_twice(tmp_path, module(f"CALLS = {str(written)!r}\n" + COUNTING), stops=(1, 2), exports=False)

@@ -142,6 +142,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
     from services.trainer.rounds.one_round import Surroundings
     from services.trainer.rounds.outside import Outside
     from services.trainer.rounds.process import conduct
+    from services.trainer.settings import TrainerSettings
 
     def answer(channel: socket.socket, half: TrustedHalf) -> None:
         while (found := socket.recv_fds(channel, 1, 1))[0]:
@@ -162,7 +163,12 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
         )  # fmt: skip
         ours, theirs = socket.socketpair()
         half = TrustedHalf(
-            assignment, registry, Means(lambda digest: parse_definition(registry.get_definition(digest)))
+            assignment,
+            registry,
+            Means(
+                TrainerSettings(data_dir=directory, event_log=event_log),
+                lambda digest: parse_definition(registry.get_definition(digest)),
+            ),
         )
         threading.Thread(target=answer, args=(ours, half), daemon=True).start()
         progress: list[int] = []

@@ -40,10 +40,9 @@ from services.trainer.families.user_module import load_user_module
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.cut import owned_shards
+from services.trainer.shards.cut import owned_shards, parts_of, whole
 from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team
-from services.trainer.shards.tree import parts_of, whole
 from services.trainer.shards.workers import LocalWorkers, join_cluster
 
 _SHARDS, _BATCHES, _REPEATS = 4, 4, 5

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
@@ -31,6 +31,12 @@ from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 256 * 1024
 _ASKING = {"by", "reason"}
+_REBUILT: Mapping[str, Any] = {
+    "reason": "", "stage": "", "examples_done": 0, "pass_number": 0, "passes": 0, "expected_digest": "",
+    "rebuilt_digest": "", "equal": None, "events_trained": 0, "metrics": {}, "reproducible": True, "missing": [],
+    "differences": [], "warnings": [], "seconds": 0.0,
+}  # fmt: skip
+_MEASURED: Mapping[str, Any] = {"version": 0, "reason": "", "figures": None, "seconds": 0.0}
 Partition = Annotated[int, Field(ge=0, lt=2**31)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -266,44 +272,17 @@ def round_as_json(found: Round) -> dict[str, Any]:
 
 
 def rebuild_as_json(job: Job) -> dict[str, Any]:
-    told = job.told
-    return {
-        "rebuild_id": job.job_id,
-        "model": job.model,
-        "version": job.version,
-        "state": str(job.state),
-        "trainer": job.holder,
-        "attempts": job.attempts,
-        "reason": told.get("reason", ""),
-        "stage": told.get("stage", ""),
-        "examples_done": told.get("examples_done", 0),
-        "pass_number": told.get("pass_number", 0),
-        "passes": told.get("passes", 0),
-        "expected_digest": told.get("expected_digest", ""),
-        "rebuilt_digest": told.get("rebuilt_digest", ""),
-        "equal": told.get("equal"),
-        "events_trained": told.get("events_trained", 0),
-        "metrics": told.get("metrics", {}),
-        "reproducible": told.get("reproducible", True),
-        "missing": told.get("missing", []),
-        "differences": told.get("differences", []),
-        "warnings": told.get("warnings", []),
-        "seconds": told.get("seconds", 0.0),
-    }
+    return {"rebuild_id": job.job_id, "version": job.version, "attempts": job.attempts, **_told(job, _REBUILT)}
 
 
 def measurement_as_json(job: Job) -> dict[str, Any]:
-    told = job.told
-    return {
-        "measurement_id": job.job_id,
-        "model": job.model,
-        "version": told.get("version", 0),
-        "state": str(job.state),
-        "trainer": job.holder,
-        "reason": told.get("reason", ""),
-        "figures": told.get("figures"),
-        "seconds": told.get("seconds", 0.0),
-    }
+    return {"measurement_id": job.job_id, **_told(job, _MEASURED)}
+
+
+def _told(job: Job, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts`: of its kind, and what stands for those that are not known yet."""
+    told = {name: job.told.get(name, unknown) for name, unknown in facts.items()}
+    return {"model": job.model, "state": str(job.state), "trainer": job.holder, **told}
 
 
 def _running_job(job: Job | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.facts import present
@@ -15,6 +15,7 @@ from common.process.lifecycle import Stop
 from common.process.own_time import OwnClock, Usage, clock_of
 from common.registry.client import RegistryClient
 from services.trainer import metrics
+from services.trainer.control.cluster import TeamWatch
 from services.trainer.control.endings import ADVICE, Ending, Outcome, words_of
 from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.score_process import ScoreProcess
@@ -61,13 +62,6 @@ _STARVED_SHARE, _STALLED_SHARE = 0.1, 0.01
 """Of one core over the stall limit: with less, a round that wants more is starved, a silent one is stalled."""
 
 
-class Company(Protocol):
-    """The other trainers, as an attempt sees them."""
-
-    def look(self, assignment: RoundAssignment, progress: Progress, seconds: float) -> tuple[str, str]:
-        """Why the team cannot go on, and why it should be another one; "" where neither is so. Often asked."""
-
-
 class Attempt:
     """Lives as long as one lease. `run` is called by the thread that owns the zygote; `progress` may be read by any.
 
@@ -82,7 +76,7 @@ class Attempt:
         registry: RegistryClient,
         zygote: RunsRounds,
         settings: TrainerSettings,
-        company: "Company | None" = None,
+        company: TeamWatch | None = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
         trace: RoundTrace | None = None,
         clock_of: Callable[[int], OwnClock] = clock_of,
@@ -240,7 +234,7 @@ class Attempt:
             return
         self._kill_at = now
 
-    def _look_at_company(self, child: RoundChild, company: "Company", now: float) -> None:
+    def _look_at_company(self, child: RoundChild, company: TeamWatch, now: float) -> None:
         """A lost trainer ends the attempt; one that wants to leave or to join, at the next block's end."""
         if self._regroup_because:
             return

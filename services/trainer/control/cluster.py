@@ -194,13 +194,14 @@ def _own_address(registry_address: str) -> str:
 
 
 class TeamWatch:
-    """A round's team while it computes (attempt.Company)."""
+    """The other trainers of a round, while its attempt runs."""
 
     def __init__(self, cluster: Cluster, team: TeamState, *, regroup_seconds: float) -> None:
         self._cluster, self._team, self._regroup_seconds = cluster, team, regroup_seconds
         self._look_at = 0.0
 
     def look(self, assignment: RoundAssignment, progress: Progress, seconds: float) -> tuple[str, str]:
+        """Why the team cannot go on, and why it should be another one; "" where neither is so. Often asked."""
         if time.monotonic() < self._look_at:
             return "", ""
         self._look_at = time.monotonic() + ASK_SECONDS

@@ -1,4 +1,4 @@
-"""How an attempt at a round ends, in values and in words."""
+"""How an attempt at a round ends, in values and in words, and how long its model then waits."""
 
 import signal
 from collections.abc import Mapping
@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from common.process.retry import Backoff
 from services.trainer.protocol.messages import FailureKind
 
+_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=60.0)
 _MORE_MEMORY = "give the trainer more memory, or make the model or training.batch_size smaller"
 ADVICE: Mapping[object, str] = {FailureKind.MEMORY: _MORE_MEMORY, -signal.SIGKILL: _MORE_MEMORY}
 """By kind of failure or status of the process, where it is not the definition that has to be corrected."""
@@ -52,3 +54,21 @@ def words_of(status: int) -> str:
     if status < 0:
         return f"killed by signal {-status} ({signal.Signals(-status).name})"
     return f"its process ended with status {status} and without a result; its log says why"
+
+
+class ModelPauses:
+    """Which models' rounds a trainer leaves alone for now, after trouble that is not the definition's. Monotonic
+    seconds."""
+
+    def __init__(self) -> None:
+        self._pauses = dict[str, tuple[int, float]]()  # by model: how often there was trouble, until when it waits
+
+    def after_trouble(self, model: str, now: float) -> None:
+        count = self._pauses.get(model, (0, 0.0))[0] + 1
+        self._pauses[model] = count, now + _BACKOFF.jittered_after(count)
+
+    def waiting(self, now: float) -> frozenset[str]:
+        return frozenset(model for model, (_, until) in self._pauses.items() if until > now)
+
+    def forget(self, model: str) -> None:
+        self._pauses.pop(model, None)

@@ -1,15 +1,18 @@
 """A trainer without a round of its own computes shards of another's: its control's side of it."""
 
 import logging
+import math
+import shutil
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.errors import HeadraceError
 from common.process.lifecycle import Stop
 from common.registry.client import RegistryClient
-from common.registry.teams import ASK_SECONDS, Membership
+from common.registry.teams import AGAIN_SECONDS, ASK_SECONDS, Membership
+from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS
 from services.trainer.control.cluster import Cluster
 from services.trainer.control.endings import words_of
@@ -117,3 +120,61 @@ class Helping:
             registry.offer_help(cluster.offer(team_id=self.membership.team_id), left=left)
         except HeadraceError as error:
             logger.warning("a team is not told that this trainer has left", extra={"error": error.message})
+
+
+class Helper:
+    """Offers this trainer, where it is free, to the others of its cluster.
+
+    Attributes:
+        running: what it helps with; may be looked at from any thread.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        registry: RegistryClient,
+        zygote: ZygoteClient,
+        settings: TrainerSettings,
+        assignments: Assignments,
+    ) -> None:
+        self._cluster, self._registry, self._zygote = cluster, registry, zygote
+        self._settings, self._assignments = settings, assignments
+        self._offered_at, self._offer_seconds = -math.inf, AGAIN_SECONDS
+        self._needed_at = 0.0
+        self.running: Helping | None = None
+
+    def has_helped(self, stop: Stop, *, at_once: bool) -> bool:
+        """Whether it has helped with a round; unless `at_once`, it is offered now and then only."""
+        if not at_once and time.monotonic() < self._offered_at + self._offer_seconds:
+            return False
+        self._offered_at = time.monotonic()
+        try:
+            orders = self._registry.offer_help(self._cluster.offer())
+        except HeadraceError as error:
+            logger.debug("no round can be helped with", extra={"error": error.message})
+            return False
+        self._offer_seconds = orders.next_seconds
+        if orders.membership is not None:
+            self._help(orders.membership, stop)
+        return orders.membership is not None
+
+    def _help(self, membership: Membership, stop: Stop) -> None:
+        processes = max(1, len({*self._cluster.offer().addresses} & {*membership.addresses}))
+        assignment = replace(
+            self._assignments.of(membership.lease, suffix="-help"), workers=len(membership.addresses),
+            addresses=membership.addresses, rank=membership.rank, processes=processes, team_id=membership.team_id,
+        )  # fmt: skip
+        self.running = Helping(membership, assignment)
+        try:
+            self.running.see_through(self._cluster, self._registry, self._zygote, self._settings, stop)
+        finally:
+            self.running, self._needed_at = None, 0.0
+            shutil.rmtree(assignment.work_dir, ignore_errors=True)
+
+    def end_if_needless(self, stop: Stop) -> None:
+        """A trainer that only helps. It is counted from the moment at which it can."""
+        self._needed_at = self._needed_at or time.monotonic()
+        most = self._settings.helper_idle_seconds
+        if most and time.monotonic() > self._needed_at + most:
+            logger.info("no round has needed this trainer", extra={"seconds": most})
+            stop.request()

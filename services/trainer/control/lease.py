@@ -7,7 +7,6 @@ out.
 """
 
 import logging
-import shutil
 import threading
 import time
 from collections import Counter
@@ -23,14 +22,12 @@ from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from common.registry.signing import Signer
-from common.registry.teams import AGAIN_SECONDS
 from services.trainer import metrics
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS, Activity, Attempt
 from services.trainer.control.cluster import Cluster, TeamWatch
-from services.trainer.control.endings import Ending, Outcome
-from services.trainer.control.helping import Helping
-from services.trainer.control.pauses import ModelPauses
+from services.trainer.control.endings import Ending, ModelPauses, Outcome
+from services.trainer.control.helping import Helper, Helping
 from services.trainer.control.processes import Processes
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.control.rebuilds import Rebuilds
@@ -93,8 +90,6 @@ class RoundLoop:
         )
         self.running: tuple[RunningRound, ...] = ()
         """Oldest first; for /v1/status too."""
-        self.helping: Helping | None = None
-        """With a round of another trainer; for /v1/status."""
         self._secret, self._cluster = secret, cluster
         self._settings, self._registry, self._health = settings, registry, health
         self._rebuilds, self._on_ended = rebuilds, on_ended
@@ -118,10 +113,8 @@ class RoundLoop:
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
-        self._asked_at = self._offered_at = -QUIET_SECONDS
-        self._offer_seconds = AGAIN_SECONDS
-        """How often this trainer, where it is free, says so to those of its cluster."""
-        self._needed_at = 0.0
+        self._asked_at = -QUIET_SECONDS
+        self._helper = Helper(cluster, registry, self._zygote, settings, self._assignments) if cluster else None
 
     def look_at_round(self, round_id: str) -> None:
         """It has changed in the registry. From any thread."""
@@ -147,6 +140,11 @@ class RoundLoop:
         self._zygote.stop()
         self._processes.close()
         self._halves.close()
+
+    @property
+    def helping(self) -> Helping | None:
+        """With a round of another trainer; for /v1/status."""
+        return None if self._helper is None else self._helper.running
 
     @property
     def attempt(self) -> Attempt | None:
@@ -202,9 +200,10 @@ class RoundLoop:
             self._tend(stop)
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
             return
-        self._end_if_needless(stop)
+        if self._helper is not None:
+            self._helper.end_if_needless(stop)
         if not self._is_due():
-            if not self.running and not self._has_helped(stop, pause_seconds=self._offer_seconds):
+            if not self.running and not self._has_helped(stop, at_once=False):
                 self._wake.wait(until_next(_LOOK_SECONDS) if self._is_quiet() else IDLE_SECONDS)
             return
         self._wake.clear()
@@ -216,20 +215,15 @@ class RoundLoop:
         if rebuild is not None:
             self._rebuilds.run(rebuild, self._zygote, stop)
         has_worked = rebuild is not None or self._take_round(stop)
-        has_worked = has_worked or self._has_helped(stop)
+        has_worked = has_worked or self._has_helped(stop, at_once=True)
         if has_worked or self._has_rebuilt:
             self._wake.set()
         else:
             self._wake.wait(IDLE_SECONDS)
         self._has_rebuilt = rebuild is not None
 
-    def _end_if_needless(self, stop: Stop) -> None:
-        """A trainer that only helps. It is counted from the moment at which it can."""
-        self._needed_at = self._needed_at or time.monotonic()
-        most = self._settings.helper_idle_seconds
-        if most and time.monotonic() > self._needed_at + most:
-            logger.info("no round has needed this trainer", extra={"seconds": most})
-            stop.request()
+    def _has_helped(self, stop: Stop, *, at_once: bool) -> bool:
+        return self._helper is not None and self._helper.has_helped(stop, at_once=at_once)
 
     def _is_due(self) -> bool:
         """Whether to ask the registry for work."""
@@ -248,35 +242,6 @@ class RoundLoop:
         if lease is not None:
             self._begin(lease, stop)
         return lease is not None
-
-    def _has_helped(self, stop: Stop, *, pause_seconds: float = 0.0) -> bool:
-        """Offers this trainer to the others, unless it has done so lately; whether it has helped one."""
-        if self._cluster is None or time.monotonic() < self._offered_at + pause_seconds:
-            return False
-        self._offered_at = time.monotonic()
-        return self._help(self._cluster, stop)
-
-    def _help(self, cluster: Cluster, stop: Stop) -> bool:
-        try:
-            orders = self._registry.offer_help(cluster.offer())
-        except HeadraceError as error:
-            logger.debug("no round can be helped with", extra={"error": error.message})
-            return False
-        self._offer_seconds, membership = orders.next_seconds, orders.membership
-        if membership is None:
-            return False
-        processes = max(1, len({*cluster.offer().addresses} & {*membership.addresses}))
-        assignment = replace(
-            self._assignments.of(membership.lease, suffix="-help"), workers=len(membership.addresses),
-            addresses=membership.addresses, rank=membership.rank, processes=processes, team_id=membership.team_id,
-        )  # fmt: skip
-        self.helping = Helping(membership, assignment)
-        try:
-            self.helping.see_through(cluster, self._registry, self._zygote, self._settings, stop)
-        finally:
-            self.helping, self._needed_at = None, 0.0
-            shutil.rmtree(assignment.work_dir, ignore_errors=True)
-        return True
 
     def _zygote_is_ready(self) -> bool:
         starts = self._zygote.start_count
@@ -297,7 +262,7 @@ class RoundLoop:
             if not models:
                 return None
         try:
-            lease = self._registry.lease_round(
+            return self._registry.lease_round(
                 self.holder,
                 ttl_seconds=self._settings.lease_ttl_seconds,
                 models=tuple(models),
@@ -306,7 +271,6 @@ class RoundLoop:
         except HeadraceError as error:
             logger.debug("no round can be leased", extra={"error": error.message})
             return None
-        return lease
 
     def _begin(self, lease: Lease, stop: Stop) -> None:
         """An attempt under the lease."""

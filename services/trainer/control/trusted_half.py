@@ -58,22 +58,11 @@ class Means:
     Attributes:
         definition_of: by its digest.
         signer: of every version; None where none is signed.
-        event_log: to which dead letters are written.
-        most_bytes: that a round may hand in; 0: any number.
-        nice: how much less the threads weigh that read and send files, as a round's process does.
-        score_outside: TRAINER_SCORE_OUTSIDE.
-        score_dir: where the processes work that score versions; no round may write there.
-        score_seconds: that a call waits for one of them, at most.
     """
 
+    settings: TrainerSettings
     definition_of: Callable[[str], Definition]
     signer: VersionSigner | None = None
-    event_log: str = ""
-    most_bytes: int = 0
-    nice: int = 0
-    score_outside: str = "none"
-    score_dir: Path = Path()
-    score_seconds: float = 0.0
 
 
 class TrustedHalves:
@@ -86,12 +75,7 @@ class TrustedHalves:
     def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
         self._open_registry = open_registry
         self._registry = open_registry("")
-        definition_of = lru_cache(_KNOWN_DEFINITIONS)(self._read_definition)
-        self._means = Means(
-            definition_of, signer, settings.event_log, most_bytes=settings.max_version_mib << 20, nice=settings.nice,
-            score_outside=settings.score_outside, score_dir=settings.data_dir.absolute() / "scored",
-            score_seconds=settings.round_timeout_seconds,
-        )  # fmt: skip
+        self._means = Means(settings, lru_cache(_KNOWN_DEFINITIONS)(self._read_definition), signer)
 
     def of(self, assignment: RoundAssignment) -> "TrustedHalf":
         if not assignment.traceparent:
@@ -146,7 +130,8 @@ class TrustedHalf:
         *,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._assignment, self._registry, self._means, self._on_close = assignment, registry, means, on_close
+        self._assignment, self._registry, self._on_close = assignment, registry, on_close
+        self._means, self._settings = means, means.settings
         self._readable = _Readable.of(assignment)
         self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
         self._free = threading.Semaphore(MOST_CALLS)
@@ -171,7 +156,7 @@ class TrustedHalf:
         self._on_close()
 
     def _serve(self, descriptor: int) -> None:
-        os.nice(self._means.nice)  # of this thread, and of those that it starts
+        os.nice(self._settings.nice)  # of this thread, and of those that it starts: as a round's process weighs
         try:
             connection = socket.socket(fileno=descriptor)
         except OSError:  # The author's code may hand over anything.
@@ -251,7 +236,7 @@ class TrustedHalf:
         with self._one_at_a_time:
             self._check_open()
             directory = Path(self._assignment.work_dir) / folder
-            files = manifest_of(directory, most_bytes=self._means.most_bytes)
+            files = manifest_of(directory, most_bytes=self._settings.max_version_mib << 20)
             bases = self._bases_of(files) if folder == OUTPUT else {}
             sent = self._registry.upload(directory, files, bases=bases)
             self._handed_in[folder] = files
@@ -290,18 +275,19 @@ class TrustedHalf:
             InvalidInput: the draft's are others, or the export gives none.
             Unavailable: nothing is known of it now.
         """
-        plan, setting = self._assignment.plan, self._means.score_outside
+        plan, setting = self._assignment.plan, self._settings.score_outside
         if reason := stated_metrics.reason_against(definition, setting):
             unscored = stated_metrics.unscored(definition, plan, None, reason=reason)
             is_asked = definition.module is not None or setting in ("all", "required")
             return {"reason": reason} | present(
                 unscored=unscored if is_asked else {}, required=setting == "required" or None
             )
-        work_dir = self._means.score_dir / plan.model / self._assignment.round.round_id
+        # No round may write there.
+        work_dir = self._settings.data_dir.absolute() / "scored" / plan.model / self._assignment.round.round_id
         work_dir.mkdir(parents=True, exist_ok=True)
         asked = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
         try:
-            found = self.scoring.ask(asked, timeout_seconds=self._means.score_seconds)
+            found = self.scoring.ask(asked, timeout_seconds=self._settings.round_timeout_seconds)
             if fault := stated_metrics.fault_of(draft, found, definition):
                 raise InvalidInput(f"the version is not registered: {fault}")
         except InvalidInput as error:
@@ -331,7 +317,7 @@ class TrustedHalf:
         return {file.digest: folder / file.path for file in parent if file.size_bytes in sizes}
 
     def _open_log(self) -> closing[SourcedLog]:
-        return closing(open_round_log(self._assignment.plan, self._means.event_log, self._registry))
+        return closing(open_round_log(self._assignment.plan, self._settings.event_log, self._registry))
 
     def _permit(self, kind: str, asked: object, permitted: Container[object]) -> None:
         if asked not in permitted:

@@ -168,9 +168,7 @@ class Comparison:
         }
 
     def to_mapping(self) -> dict[str, Any]:
-        return {"version": self.version, "against": self.against, "rule": self.rule, "total": self.total,
-                "capital": self.capital.to_mapping(), "curve": self.curve, "verdict": self.verdict,
-                "at": self.at}  # fmt: skip
+        return {**vars(self), "capital": self.capital.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Comparison":
@@ -248,8 +246,7 @@ class Decline:
         }  # fmt: skip
 
     def to_mapping(self) -> dict[str, Any]:
-        return {"version": self.version, "figure": self.figure, "highest": self.highest,
-                "test": self.test.to_mapping(), "alarms": self.alarms, "alarm": self.alarm}  # fmt: skip
+        return {**vars(self), "test": self.test.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Decline":

@@ -21,7 +21,8 @@ from common.quality import OUTPUTS
 from common.registry.catalog import PRODUCTION, Model
 from common.registry.client import RegistryClient
 from common.schema import Schema
-from services.trainer.live.watching import Watched, Watching
+from services.trainer.live.watched import Watched
+from services.trainer.live.watching import Watching
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS, _IDLE_SECONDS, _AGAIN_SECONDS = 0.5, 30.0, 5.0

@@ -6,28 +6,21 @@ After a crash the records since the last hand-in are read again; the registry ta
 import heapq
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from common.definition.metrics import stored_name
-from common.definition.model import Definition
-from common.definition.rollout import Judge, Live
-from common.definition.triggers import Drift
 from common.errors import InvalidInput, NotFound
 from common.eventlog.base import EventLog, Record
 from common.eventlog.tfrecord import cut_sound
-from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
+from common.eventlog.topics import predictions_topic
 from common.examples.codec import ExampleCodec
-from common.late_labels import LateLabels
-from common.quality import MEASURED_AS, OUTPUTS
 from common.registry.catalog import PREDECESSOR, PRODUCTION, JsonMap, Model
 from common.registry.client import RegistryClient
 from common.registry.live import Evidence
-from common.schema import PADDING, Schema
 from common.statistics.requests import array_of
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer import metrics
@@ -36,70 +29,38 @@ from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, Decl
 from services.trainer.live.guards import answered_of, parts_of
 from services.trainer.live.join import Answer, Entry, Join
 from services.trainer.live.scores import Scores, scores_of
+from services.trainer.live.watched import Watched
 
 MOST_RECORDS = 500
 """Of each topic's partition, at a time."""
-_KEPT_TRACKS, _KEPT_COMPARISONS = 8, 16
-"""Those that were used last: production may be an old version."""
+_KEPT_TRACKS, _KEPT_VERSIONS = 8, 16
 Place = tuple[str, int]
 """(topic, partition)."""
+_Key = TypeVar("_Key")
+_One = TypeVar("_One")
+_Of = TypeVar("_Of", Comparison, Decline, Scores)
 
 
-@dataclass(frozen=True)
-class Watched:
-    """What is to be measured of a model."""
+class _Used(dict[_Key, _One]):
+    """In the order in which they were used last: production may be an old version."""
 
-    definition: Definition
-    schema: Schema
-    labels_by: LateLabels
+    def __init__(self, most: int, known: Mapping[_Key, _One]) -> None:
+        super().__init__(known)
+        self._most = most
 
-    @property
-    def topic(self) -> str:
-        """Of the labels."""
-        stream = self.definition.stream
-        return labels_topic(stream) if self.schema.late_labels else examples_topic(stream)
+    @classmethod
+    def of(cls, known: "Iterable[_Of]") -> "_Used[int, _Of]":
+        return _Used(_KEPT_VERSIONS, {one.version: one for one in known})
 
-    @property
-    def messages(self) -> Schema:
-        """Of what brings the labels."""
-        return self.schema.of_late_labels(self.definition.stream) if self.schema.late_labels else self.schema
+    def used(self, key: _Key, begin: Callable[[], _One], *, goes_on: Callable[[_One], bool] = lambda one: True) -> _One:
+        """The one that is known, where it goes on, or another."""
+        known = self.pop(key, None)
+        self[key] = begin() if known is None or not goes_on(known) else known
+        return self[key]
 
-    @property
-    def evaluated_as(self) -> str:
-        """The metric of an evaluation that triggers: quality compares with."""
-        assert self.quality is not None
-        heads = [head.name for head in self.definition.heads]
-        return stored_name(heads, heads[0], MEASURED_AS[self.quality.metric])
-
-    @property
-    def quality(self) -> Judge | None:
-        return self.definition.triggers.quality
-
-    @property
-    def scores(self) -> Drift | None:
-        drift = self.definition.triggers.drift
-        return drift if drift and drift.scores else None
-
-    @property
-    def task(self) -> str:
-        return self.definition.task
-
-    @property
-    def output(self) -> str:
-        heads = self.definition.heads
-        return (f"{heads[0].name}/" if len(heads) > 1 else "") + OUTPUTS[self.task]
-
-    @property
-    def window(self) -> int:
-        return (self.definition.live or Live()).window_examples
-
-    @property
-    def slices(self) -> str | None:
-        return self.definition.live.slices if self.definition.live else None
-
-    @property
-    def judge(self) -> Judge | None:
-        return self.definition.rollout.judge if self.definition.rollout else None
+    def forget_oldest(self) -> None:
+        while len(self) > self._most:
+            self.pop(next(iter(self)))
 
 
 class Watching:
@@ -110,7 +71,6 @@ class Watching:
         self.watched = watched
         self._topics = (predictions_topic(model), watched.topic)
         self._codec = ExampleCodec(watched.messages)
-        self._label = watched.schema.feature(watched.definition.label)
         self._join = Join(watched.task, watched.labels_by.wait_seconds)
         self._read: deque[tuple[float, Place, int]] = deque()
         """Of records that the window may still need: time, place and offset."""
@@ -120,16 +80,15 @@ class Watching:
         of_task = state.get("tracks", ()) if state.get("task") == watched.task else ()
         has_slices = watched.slices is not None and state.get("slices") == watched.slices
         tracks = [Track.from_mapping(one, has_slices=has_slices) for one in of_task]
-        self._tracks = {(one.version, one.alias): one for one in tracks}
-        self._comparisons = {one.version: one for one in map(Comparison.from_mapping, state.get("comparisons", ()))}
-        self._declines = {one.version: one for one in map(Decline.from_mapping, state.get("declines", ()))}
-        self._scores = {one.version: one for one in (Scores(**told) for told in state.get("scored", ()))}
+        self._tracks = _Used(_KEPT_TRACKS, {(one.version, one.alias): one for one in tracks})
+        self._comparisons = _Used.of(map(Comparison.from_mapping, state.get("comparisons", ())))
+        self._declines = _Used.of(map(Decline.from_mapping, state.get("declines", ())))
+        self._scores = _Used.of(Scores(**told) for told in state.get("scored", ()))
         self._scored_now: Scores | None = None
         """Of production, while records are read for the first time."""
         canary = state.get("canary", {})
-        staged = watched.definition.rollout.canary if watched.definition.rollout else None
-        self._trial = Trial.from_mapping(canary, staged) if canary and staged else None
-        self._slices = staged.slices if staged else None
+        self._trial = Trial.from_mapping(canary, watched.canary) if canary and watched.canary else None
+        self._slices = watched.canary.slices if watched.canary else None
         self._guarded: Trial | None = None
         """The trial whose guards look at the records that are being read."""
         self._changed: set[int] = set()
@@ -177,10 +136,10 @@ class Watching:
         live, against = model.aliases.get(PRODUCTION, 0), model.aliases.get(PREDECESSOR, 0)
         if judge is None or not live or not against:
             return None
-        known = self._comparisons.pop(live, None)
-        if known is None or known.against != against or known.rule != rule_of(judge):
-            known = Comparison.begin(live, against, judge)
-        self._comparisons[live] = known
+        known = self._comparisons.used(
+            live, lambda: Comparison.begin(live, against, judge),
+            goes_on=lambda known: known.against == against and known.rule == rule_of(judge),
+        )  # fmt: skip
         return None if known.verdict else known
 
     def _trial_of(self, model: Model) -> Trial | None:
@@ -209,24 +168,21 @@ class Watching:
         judge, live = self.watched.quality, model.aliases.get(PRODUCTION, 0)
         if judge is None or not live:
             return None
-        known = self._declines.pop(live, None)
-        if known is None or known.test.rule != rule_of(judge):
-            version = registry.get_version(model.name, live)
-            known = Decline.begin(version, self.watched.evaluated_as, judge)
-        self._declines[live] = known
-        return known
+        return self._declines.used(
+            live, lambda: Decline.begin(registry.get_version(model.name, live), self.watched.evaluated_as, judge),
+            goes_on=lambda known: known.test.rule == rule_of(judge),
+        )  # fmt: skip
 
     def _scores_of(self, model: Model, registry: RegistryClient) -> Scores | None:
         """Of production, where triggers: drift: scores asks for it."""
         drift, live = self.watched.scores, model.aliases.get(PRODUCTION, 0)
         if drift is None or not live:
             return None
-        known = self._scores.pop(live, None)
-        if known is None or known.rule != Scores.rule_of(drift):
-            version = registry.get_version(model.name, live)
-            known = Scores.begin(version, self.watched.definition.heads[0].name, drift)
-        self._scores[live] = known
-        return known
+        head = self.watched.definition.heads[0].name
+        return self._scores.used(
+            live, lambda: Scores.begin(registry.get_version(model.name, live), head, drift),
+            goes_on=lambda known: known.rule == Scores.rule_of(drift),
+        )  # fmt: skip
 
     def _start_of(self, place: Place, end: int) -> int:
         """Labels are read from the topic's start on, and events from the first that may belong to a prediction."""
@@ -276,8 +232,7 @@ class Watching:
         at, task = record.headers.ingest_time, self.watched.task
         for key, found_of in scored.items():
             rows, values = zip(*found_of, strict=True)
-            track = self._tracks.pop(key) if key in self._tracks else Track(*key, since=at)
-            self._tracks[key] = track
+            track = self._tracks.used(key, partial(Track, *key, since=at))
             track.add(task, np.asarray(rows, np.float64), self.watched.window, values)
             self._changed.add(key[0])
             if decline is not None and self.watched.quality and key[0] == decline.version:
@@ -331,21 +286,9 @@ class Watching:
             yield from self._join.predict(key, at, answer)
 
     def _labels(self, value: bytes, at: float) -> Iterator[tuple[Entry, Answer]]:
-        decoded = self._codec.decode(value)
-        key, label = (decoded.get(name) for name in (self.watched.labels_by.key, self._label.name))
-        if key is None or label is None or not len(key) or not len(label):
-            return
-        number = self._number(label[0])
-        if number is not None:
-            yield from self._join.label(_text(key[0]), at, number)
-
-    def _number(self, label: Any) -> float | None:
-        """A word by its place in the vocabulary; None where the label is missing."""
-        if self._label.dtype == "string":
-            words = self._label.vocabulary
-            return float(words.index(_text(label))) if _text(label) in words else None
-        is_missing = label != label or (self._label.may_be_missing and label == PADDING[self._label.dtype])
-        return None if is_missing else float(label)
+        if found := self.watched.labelled(self._codec.decode(value)):
+            key, label = found
+            yield from self._join.label(key, at, label)
 
     def _hand_in(self, registry: RegistryClient, pair: Comparison | None, trial: Trial | None, canary: JsonMap) -> None:
         goes_back = pair is not None and pair.verdict and self._goes_back(pair)
@@ -381,10 +324,8 @@ class Watching:
         return {"tracks": tracks, **judge}
 
     def _state(self) -> dict[str, Any]:
-        _keep_newest(self._tracks, _KEPT_TRACKS)
-        _keep_newest(self._comparisons, _KEPT_COMPARISONS)
-        _keep_newest(self._declines, _KEPT_COMPARISONS)
-        _keep_newest(self._scores, _KEPT_COMPARISONS)
+        for kept in (self._tracks, self._comparisons, self._declines, self._scores):
+            kept.forget_oldest()
         window = dict(self._positions)
         for _, place, offset in self._read:
             window[place] = min(window.get(place, offset), offset)
@@ -414,15 +355,6 @@ def _both(
     if live is None or other is None or live.row is None or other.row is None:
         return None
     return live.row, other.row, live.part or other.part
-
-
-def _keep_newest(kept: dict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.pop(next(iter(kept)))
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _or_none(ask: Any, topic: str) -> dict[int, int]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from common.definition.asynchronous import Asynchronous
 from services.trainer.parameters import wire
 from services.trainer.parameters.peers import DYING_SECONDS, Peer, end, ended, is_gone
-from services.trainer.parameters.placement import placed
+from services.trainer.parameters.server import placed
 from services.trainer.parameters.worker import COUNTED, take_over
 
 logger = logging.getLogger(__name__)

@@ -1,12 +1,17 @@
-"""The processes of an asynchronous round as its chief sees them, and how they ended."""
+"""The processes that a round's chief has forked: how they begin, and how they have ended."""
 
+import logging
 import os
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from common.process.lifecycle import die_with_parent
+
+logger = logging.getLogger(__name__)
 DYING_SECONDS = 5.0
 """A connection is closed before its process has ended; how that was is asked for so long."""
 
@@ -60,6 +65,35 @@ def ended(pid: int, *, until: float) -> str:
             time.sleep(0.01)
     except ChildProcessError:
         return "is gone"
-    status = found[1]
+    how = how_ended(found[1])
+    return f"ended {'by' if how.startswith('signal') else 'with'} {how}"
+
+
+def how_ended(status: int) -> str:
+    """ "signal 9 (SIGKILL)", or "status 1". `status`: as waitpid has it."""
     code = os.waitstatus_to_exitcode(status)
-    return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
+    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"status {code}"
+
+
+def forked(live: Callable[[], None], *, closing: Iterable[socket.socket] = ()) -> int:
+    """The pid of a process that does this and ends. It dies with this one, which is asked to stop in its place. Call it
+    where there is one thread.
+
+    Args:
+        closing: what only this process keeps.
+    """
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        for one in closing:
+            one.close()
+        die_with_parent(parent)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        live()
+        status = 0
+    except BaseException:
+        logger.exception("a process of a round failed")
+    finally:
+        os._exit(status)

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition.asynchronous import ROUND_ROBIN
 from services.trainer.keras_internals import name_variable
 from services.trainer.parameters import wire
 
@@ -188,3 +189,21 @@ class ParameterServer:
 
 def _named(arrays: Mapping[str, Any], prefix: str) -> list[str]:
     return [name[len(prefix) :] for name in arrays if name.startswith(prefix)]
+
+
+def placed(sizes: Mapping[str, int], servers: int, rule: str) -> dict[str, int]:
+    """Which server holds which variable: path to number of the server.
+
+    round_robin   in turns, in the order of the variables
+    greedy        the largest first, each to the server that has the fewest bytes so far
+
+    Args:
+        sizes: of each variable, in bytes.
+    """
+    if rule == ROUND_ROBIN:
+        return {path: index % servers for index, path in enumerate(sizes)}
+    loads, found = [0] * servers, dict[str, int]()
+    for path in sorted(sizes, key=lambda path: -sizes[path]):
+        found[path] = loads.index(min(loads))
+        loads[found[path]] += sizes[path]
+    return {path: found[path] for path in sizes}

@@ -32,10 +32,9 @@ from common.registry.catalog import (
 from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
-from services.trainer.plan.declines import Declines
 from services.trainer.plan.drafts import Drafts
 from services.trainer.plan.drift import Drifts
-from services.trainer.plan.reading import Reading
+from services.trainer.plan.reading import Declines, Reading
 from services.trainer.plan.shifts import Shifts
 from services.trainer.plan.tracked import LogBounds, Tracked, shown, status_of, stopped
 from services.trainer.plan.triggers import DRIFT, Alarm, Fire, Situation, Wait, decide

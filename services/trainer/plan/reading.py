@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from common.definition.model import Definition, parse_definition
 from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 _LISTED_ROUNDS = 50
 _REFRESH_SECONDS = 30.0
 """How often everything is read again although no change was heard of."""
+_LIVE_SECONDS = 2.0
 
 
 class Reading:
@@ -184,3 +186,23 @@ class Reading:
         """Shown by /readyz until the stream can be read again: nothing that is damaged mends by itself."""
         self._damaged[stream] = error.message
         self._health.fail("event_log", "; ".join(self._damaged.values()))
+
+
+class Declines:
+    """What production's live answers say (triggers: quality, and drift: scores), as a trainer has stored it.
+
+    Not thread-safe. Asks the registry at most every 2 s for the same model."""
+
+    def __init__(self, registry: RegistryClient, clock: Callable[[], float]) -> None:
+        self._registry, self._clock = registry, clock
+        self._found: dict[str, tuple[float, Mapping[str, Any]]] = {}
+
+    def of(self, model: str, version: int, part: str) -> dict[str, Any]:
+        """`part` quality: as Decline.shown of services/trainer/live/evidence.py, scores: as Scores.shown of scores.py
+        there; {} where there is nothing. Raises Unavailable."""
+        at, state = self._found.get(model, (0.0, {}))
+        if self._clock() >= at + _LIVE_SECONDS:
+            state = self._registry.get_evidence(model).state
+            self._found[model] = (self._clock(), {name: state.get(name, {}) for name in ("quality", "scores")})
+        found: dict[str, Any] = state.get(part, {}).get(str(version), {})
+        return found

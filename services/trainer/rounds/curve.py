@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.trainer.families.port import Losses, Trainable
+from services.trainer.summaries.events import Curves
 
 _COLUMNS = 3
 
@@ -43,11 +44,11 @@ class LossCurve:
             return {"loss": loss}
         return {"loss": loss, "data_loss": loss - added, "regularization_loss": added}
 
-    def by_step(self, training: Trainable) -> tuple[NDArray[np.int64], Losses, Losses]:
-        """The steps of the round, a loss for each, and what was added in it."""
+    def by_step(self, training: Trainable) -> Curves:
         rows = self.rows
         steps, losses = training.curve(rows[:, 0])
-        return steps, losses, training.curve(rows[:, 1])[1]
+        _, added = training.curve(rows[:, 1])
+        return Curves(steps.tolist(), losses.tolist(), training.rates(steps), added.tolist())
 
     def norms(self, names: Sequence[str]) -> list[tuple[int, Mapping[str, float]]]:
         """(step, {name: norm}) of each step that was measured; `names` as the training has them, the step first."""

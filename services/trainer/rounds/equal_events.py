@@ -3,7 +3,7 @@
 import numpy as np
 
 from services.trainer.data.holdout import Keys, splitmix64
-from services.trainer.rounds.blocks import PreparedBlock
+from services.trainer.rounds.prepared import PreparedBlock
 
 _MOST_DISTINCT = 4_000_000
 

@@ -14,16 +14,18 @@ import signal
 import socket
 from collections import deque
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from common.errors import HeadraceError
 from common.eventlog.base import EventLog
-from common.process.lifecycle import die_with_parent
 from services.trainer import determinism
-from services.trainer.families.port import Arrays, Trainable
+from services.trainer.families.port import Trainable
+from services.trainer.features.statistics import Statistics, to_arrays
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.parameters.peers import forked
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of
@@ -71,18 +73,7 @@ class Evaluator:
         if assignment.evaluator != "process" or not is_wanted or assignment.rebuild_of:
             return BY_CHIEF
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ours.close()
-                die_with_parent(parent)
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                _live(theirs, assignment)
-            except BaseException:
-                logger.exception("the evaluator failed")
-            finally:
-                os._exit(0)
+        pid = forked(partial(_live, theirs, assignment), closing=[ours])
         theirs.close()
         return cls(ours, Path(assignment.work_dir) / "to-evaluate", pid=pid)
 
@@ -134,14 +125,10 @@ BY_CHIEF = Evaluator(None)
 
 
 class Scores:
-    """What a round's checkpoints are worth, by an evaluator or by the chief; the numbers are the same.
+    """What a round's checkpoints are worth, by an evaluator or by the chief; the numbers are the same."""
 
-    Args:
-        statistics: the features', as a checkpoint has them.
-    """
-
-    def __init__(self, training: Trainable, data: RoundData, statistics: Arrays, evaluator: Evaluator) -> None:
-        self._training, self._data, self._statistics = training, data, statistics
+    def __init__(self, training: Trainable, data: RoundData, statistics: Statistics, evaluator: Evaluator) -> None:
+        self._training, self._data, self._statistics = training, data, to_arrays(statistics)
         self._evaluator = evaluator
         self._validation: Validation | None = None
         self._waiting = deque[tuple[Path, dict[str, float]]]()

@@ -2,27 +2,21 @@
 statistics take, scales that do not go together; said with the version."""
 
 from collections import Counter
-from collections.abc import Mapping
 
+from common.definition.model import Definition
 from services.trainer.features.scales import Scales
-from services.trainer.rounds.blocks import PreparedBlock
+from services.trainer.features.statistics import Statistics, warnings_of
+from services.trainer.features.words import row_counts
+from services.trainer.rounds.prepared import PreparedBlock
 
 
 class FeatureCounts:
     """Adds up the blocks of one pass."""
 
-    def __init__(
-        self,
-        *,
-        warn_share: float,
-        statistics_warnings: Mapping[str, str],
-        rows: Mapping[str, Mapping[str, float]],
-        scales: Scales,
-    ) -> None:
-        """`statistics_warnings`: as statistics.warnings_of says them; `rows`: as words.row_counts counts them."""
-        self._warn_share, self._warnings = warn_share, dict(statistics_warnings)
-        self._scales = scales
-        self._rows = {name: dict(counts) for name, counts in rows.items()}
+    def __init__(self, definition: Definition, before: Statistics, after: Statistics) -> None:
+        """`before`, `after`: the statistics without and with this round."""
+        self._warn_share, self._warnings = definition.evaluation.warn_unknown_share, warnings_of(before, after)
+        self._scales, self._rows = Scales(definition.features, before, after), row_counts(after)
         self._outside, self._present = Counter[str](), Counter[str]()
         self._absent, self._examples = Counter[str](), 0
 

@@ -86,6 +86,17 @@ class RoundInputs:
     """What the definition's warm_start names, where this round is the first one under it; a version also as a parent,
     whose statistics are taken over."""
 
+    @property
+    def known(self) -> Parent | None:
+        """Whose statistics are taken over, and its weights where they fit."""
+        return self.parent or self.source_version
+
+    def weights_from(self, plan: RoundPlan) -> str:
+        """As Progress has it."""
+        if self.parent:
+            return f"version {plan.parent_version}"
+        return "another version or file" if self.definition.warm_start else "initializers"
+
 
 def log_of(assignment: RoundAssignment, registry: RoundRegistry) -> SourcedLog:
     return open_round_log(assignment.plan, assignment.event_log, registry)

@@ -12,7 +12,6 @@ from common.eventlog.base import EventLog
 from common.registry.catalog import PUSHED, FileEntry, RoundPlan
 from services.trainer.families.external_model import ExternalModel
 from services.trainer.families.port import Answering
-from services.trainer.features.scales import Scales
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
 from services.trainer.rounds import window
@@ -51,7 +50,7 @@ def compared(
         candidate,
         parent,
         data,
-        FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}, scales=Scales({}, {}, {})),
+        FeatureCounts(data.definition, {}, {}),
         set_aside={},
         left_out=None,
         check_stop=lambda: None,

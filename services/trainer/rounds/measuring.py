@@ -18,11 +18,12 @@ from services.trainer.learn.metrics import binary
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
-from services.trainer.rounds.blocks import EARLIER, PreparedBlock, RoundData
+from services.trainer.rounds.blocks import EARLIER, RoundData
 from services.trainer.rounds.equal_events import EqualEvents
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
+from services.trainer.rounds.prepared import PreparedBlock, chosen
 from services.trainer.rounds.window import Window
 from services.trainer.summaries import pr_curves
 from services.trainer.summaries.shown_examples import ShownExamples
@@ -255,12 +256,7 @@ def _made(definition: Definition, columns: Columns) -> Columns:
 def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:
     if not without:
         return examples
-    kept = [row for row in range(examples.count) if row not in without]
-    columns, labels, weights = (
-        {name: tf.gather(values, kept) for name, values in part.items()}
-        for part in (examples.columns, examples.labels, examples.weights)
-    )
-    return TrainingSet(columns, labels, weights, len(kept))
+    return chosen(examples, np.array([row for row in range(examples.count) if row not in without], np.int64))
 
 
 def _comparison(model: Answering, parent: Answering | None, answered: Mapping[str, str]) -> Comparison:

@@ -19,25 +19,20 @@ from common.facts import present
 from common.process.tracing import traceparent_of
 from common.registry.catalog import SKEW, WINDOW, ranges_from_json
 from services.trainer.data.dataset import Reading
-from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved
 from services.trainer.families.port import Trainable
-from services.trainer.features import statistics as feature_statistics
-from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import Statistics
-from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
-from services.trainer.protocol.messages import Done, Progress, Report
+from services.trainer.protocol.messages import Done, Report
 from services.trainer.rounds import program, publishing, teamwork, window
-from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
-from services.trainer.rounds.environment import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.feature_counts import FeatureCounts
@@ -46,12 +41,13 @@ from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
+from services.trainer.rounds.prepared import PreparedBlock
 from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
-from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.rounds.skew import skew_of
 from services.trainer.rounds.stages import Stages
+from services.trainer.rounds.telling import Telling
 from services.trainer.rounds.unusable import Unusable
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
@@ -96,7 +92,7 @@ class RoundWork:
         around: Surroundings,
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
-        self._report, self._stop_requested = report, stop_requested
+        self._stop_requested = stop_requested
         self._around, self._registry, self._log, self._team = around, around.registry, around.log, around.team
         self._work_dir = Path(assignment.work_dir)
         self._points = ResumePoints(
@@ -104,14 +100,12 @@ class RoundWork:
         )
         self._stages = Stages(self._begin_stage, waited_seconds=max(0.0, time.time() - assignment.round.planned_at))
         self._seconds = self._stages.seconds
-        self._input: DividedLog | None = None
+        self._telling = Telling(report, self._points, self._team)
         self._seen_log: Reading = self._log
         self._held_out = around.kept.held_out if around.kept else window.Kept()
         self._scores: Scores | None = None
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
-        self._rates = Rates()
-        self._loss: float | None = None
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._program: Program | None = None
@@ -120,7 +114,6 @@ class RoundWork:
         self._tracer: StepTracer | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
-        self._weights_from = ""
         self.place = Place()
 
     def run(self) -> Done:
@@ -134,15 +127,14 @@ class RoundWork:
             output, told = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
-            assert self._program is not None, "it has trained"
             if SKEW in self._plan.configuration:
-                told |= {"skew": found} if (found := skew_of(self._plan, self._program.parent, self._log)) else {}
+                told |= {"skew": found} if (found := skew_of(self._plan, trained.parent, self._log)) else {}
             if trained.data.labelling:
                 told["labels"] = trained.data.labelling.told()
-            self._program.training.after_saving(_saved("result", trained.final))
+            trained.training.after_saving(_saved("result", trained.final))
             if self._tracer:
-                training, steps = self._program.training, self._tracer.traced_steps
-                publishing.write_profile(self._assignment, output, training, self._seconds, traced_steps=steps)
+                steps = self._tracer.traced_steps
+                publishing.write_profile(self._assignment, output, trained.training, self._seconds, traced_steps=steps)
         with self._stages.stage("upload"), ThreadPoolExecutor(1) as beside:
             digest = beside.submit(checkpoint.weights_digest, trained.final.arrays)
             files, told["uploaded_bytes"] = self._registry.upload(output)
@@ -176,14 +168,9 @@ class RoundWork:
                 trained.model,
                 trained.parent,
                 trained.data,
-                FeatureCounts(
-                    warn_share=trained.model.definition.evaluation.warn_unknown_share,
-                    statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
-                    rows=row_counts(self._statistics),
-                    scales=Scales(trained.definition.features, self._carried, self._statistics),
-                ),
+                FeatureCounts(trained.definition, self._carried, self._statistics),
                 set_aside=trained.set_aside,
-                left_out=trained.left_out,
+                left_out=trained.pace.left_out,
                 check_stop=lambda: self._check_stop("evaluate"),
                 window=Window.of(self._plan, trained.data, self._log, self._held_out),
             )
@@ -218,17 +205,16 @@ class RoundWork:
 
     def _read(self) -> tuple[RoundInputs, RoundData, Resumed | None, bool]:
         """What the round needs before it builds, and whether it can begin with the kept program."""
-        self._input = teamwork.divided(self._log, self._team, self._assignment)
+        divided = self._telling.input = teamwork.divided(self._log, self._team, self._assignment)
         with self._stages.stage("download"):
             resumed = self._points.load()
             kept = self._around.kept
             warm = kept.inputs_of(self._assignment, self._registry, resumes=resumed is not None) if kept else None
             inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
-        data = data_of(self._assignment, inputs, self._input or self._log)
+        data = data_of(self._assignment, inputs, divided or self._log)
         self._seen_log = as_seen(self._log, self._plan, inputs)
-        known = inputs.parent or inputs.source_version
-        self._weights_from = self._start_of(inputs, is_resumed=resumed is not None)
-        self._carried = known.statistics_for(inputs.definition) if known else {}
+        self._telling.weights_from = "resume point" if resumed else inputs.weights_from(self._plan)
+        self._carried = inputs.known.statistics_for(inputs.definition) if inputs.known else {}
         with self._stages.stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
             self._stages.tell_apart("read", data, (0.0, 0.0))
@@ -238,45 +224,29 @@ class RoundWork:
         assert self._program is not None, "it has trained"
         assert self._pace is not None, "it has trained"
         training, observer, coordinator = self._program.training, self._observer, self._team.coordinator
-        steps, losses, added = self._curve.by_step(training)
         return Trained(
-            definition=data.definition,
             data=data,
             parent=self._program.parent,
-            model=training.model,
+            training=training,
             final=final,
-            steps=steps.tolist(),
-            losses=losses,
-            added=added,
-            last_pass=self._curve.means_of_last_pass(),
-            learning_rates=training.rates(steps),
+            curve=self._curve,
+            pace=self._pace,
             set_aside=dict(training.set_aside),
             warm_start=self._begun.changes,
             seen=observer.seen if observer else [],
             texts={**training.texts, **(observer.taps.files() if observer else {})},
-            evaluations=self._pace.evaluations,
-            norms=self._curve.norms(training.norm_names),
             course={
                 **self._pace.course(),
-                **self._rates.whole(),
+                **self._telling.rates.whole(),
                 **(self._scores.told() if self._scores else {}),
                 **present(
                     debugger=observer.debugger.told if observer and observer.debugger else None,
                     asynchronous=coordinator.told() if coordinator else None,
                 ),
             },
-            left_out=self._pace.left_out,
-            members=self._members(),
+            members=self._telling.members(),
             calibration=calibrated,
-            process={},
         )
-
-    def _start_of(self, inputs: RoundInputs, *, is_resumed: bool) -> str:
-        if is_resumed:
-            return "resume point"
-        if inputs.parent:
-            return f"version {self._plan.parent_version}"
-        return "another version or file" if inputs.definition.warm_start else "initializers"
 
     def _begin(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None, *, is_warm: bool) -> RoundPace:
         """The program with the weights that training starts from."""
@@ -285,7 +255,16 @@ class RoundWork:
             self._program = kept.program_for(inputs, self._assignment, self._registry, self._statistics)
         if self._program is None:
             inputs = fetch_inputs(self._assignment, self._registry, self._assignment.code_dir) if is_warm else inputs
-            self._program = self._built(inputs, data, resumed)
+            known = resumed or inputs.known
+            self._program = program.build(
+                inputs,
+                self._statistics,
+                known.checkpoint.arrays if known else {},
+                lambda model: (block.trained.columns for block in data.prepared(model)),
+                assignment=self._assignment,
+                registry=self._registry,
+                team=self._team,
+            )
             if kept:
                 kept.keep(self._program, inputs, self._plan)
         if kept:
@@ -300,36 +279,13 @@ class RoundWork:
         teamwork.check_begins_alike(self._team, training.captured)
         return pace
 
-    def _built(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None) -> Program:
-        known = inputs.parent or inputs.source_version
-        return program.build(
-            inputs,
-            self._statistics,
-            resumed.checkpoint.arrays if resumed else known.checkpoint.arrays if known else {},
-            lambda model: (block.trained.columns for block in data.prepared(model)),
-            assignment=self._assignment,
-            registry=self._registry,
-            team=self._team,
-        )
-
-    def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
-        return self._input.counts_of_all(age_seconds=age_seconds) if self._input and self._team.is_chief else []
-
-    @property
-    def examples_trained(self) -> int:
-        """Each counted once, however many passes went over it; without those that were set aside."""
-        if self._program is None or self._pace is None:
-            return 0
-        return self._pace.examples - len(self._program.training.set_aside)
-
     def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
         asked = training.model.definition.training
         evaluate: Evaluate | None = None
         if asked.evaluate_every_steps:
             evaluate = dict  # the chief's scores are the round's
         if evaluate and (self._team.is_chief or asked.early_stopping):
-            statistics = feature_statistics.to_arrays(self._statistics)
-            self._scores = Scores(training, data, statistics, self._around.evaluator)
+            self._scores = Scores(training, data, self._statistics, self._around.evaluator)
             evaluate = self._scores.of_this_step
         return RoundPace(asked, training, self._curve, evaluate, self._tell_on_the_way)
 
@@ -351,7 +307,7 @@ class RoundWork:
                     self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
                 )
         self._points.begin(training.step, interval_steps=pace.asked.save_every_steps)
-        self._rates.begin(training.step)
+        self._telling.rates.begin(training.step)
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = data.prepared(training.model, self.place.position, self.place.block_index)
@@ -372,16 +328,17 @@ class RoundWork:
             self._observer.after_blocks()
         if is_left:  # a point after the last pass has what end_round changed
             pace.finish()
-            self._settle_scores()
+            if self._scores:
+                self._scores.settle()
             training.end_round()
-        if self.examples_trained <= 0:
+        if pace.examples_trained <= 0:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
             raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
 
     def _train_block(self, training: Trainable, pace: RoundPace, block: PreparedBlock, pass_index: int) -> None:
         began = time.monotonic()
         pace.begin_block(pass_index, block.index)
-        self._rates.begin_block()
+        self._telling.rates.begin_block()
         losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
         self._seconds["train"] += time.monotonic() - began
         self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
@@ -389,53 +346,30 @@ class RoundWork:
             self._observer.after_block(block.trained, losses, training.added)
         taken = block.trained.count - training.rows_left
         pace.end_block(taken)
-        self._rates.add(training.step, done=taken)
+        self._telling.rates.add(training.step, done=taken)
         done = self.place.examples_done + taken
         self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
         is_due = not pace.ended and self._points.is_due(training.step)
         if is_due and self._team.is_chief and not self._assignment.rebuild_of:
             self._save_point(training)
-        self._loss = float(losses.mean()) if len(losses) else None
-        self._tell_progress(training, done, pass_index)
+        self._telling.loss = float(losses.mean()) if len(losses) else None
+        self._telling.tell(training, pace, done, pass_index)
 
     def _tell_on_the_way(self, at: Reached) -> None:
         """Within a block; the loss is that of the block before."""
         assert self._program is not None, "it is training"
-        training = self._program.training
-        self._rates.add(training.step, done=at.rows)
-        self._tell_progress(training, self.place.examples_done + at.rows, at.pass_index)
-
-    def _tell_progress(self, training: Trainable, done: int, pass_index: int) -> None:
         assert self._pace is not None, "it is training"
-        pace = self._pace
-        self._report(
-            Progress(
-                "train",
-                max(0, done - pass_index * pace.examples),
-                self._loss,
-                self._points.saved_count,
-                step=training.step,
-                **self._rates.lately(),
-                evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
-                members=tuple(self._members(age_seconds=2.0)),
-                asynchronous=self._team.coordinator.figures() if self._team.coordinator else {},
-                devices=memory_of_devices(),
-                pass_number=pass_index + 1,
-                passes=training.passes,
-                weights_from=self._weights_from,
-            )
-        )
-
-    def _settle_scores(self) -> None:
-        if self._scores:
-            self._scores.settle()
+        training = self._program.training
+        self._telling.rates.add(training.step, done=at.rows)
+        self._telling.tell(training, self._pace, self.place.examples_done + at.rows, at.pass_index)
 
     def _captured(self, training: Trainable) -> Checkpoint:
         return program.captured(training, self._statistics, self._begun, self._assignment.round)
 
     def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
-        self._settle_scores()
+        if self._scores:
+            self._scores.settle()
         began = time.monotonic()
         try:
             point = self._final or self._captured(training)
@@ -459,8 +393,7 @@ class RoundWork:
 
     def _begin_stage(self, name: str) -> None:
         self._check_stop(name)
-        done = self._pace.examples if self._pace else 0
-        self._report(Progress(name, done, None, self._points.saved_count, weights_from=self._weights_from))
+        self._telling.tell_stage(name, self._pace.examples if self._pace else 0)
 
 
 def _saved(kind: str, point: Checkpoint) -> Saved:

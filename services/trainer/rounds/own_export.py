@@ -27,10 +27,11 @@ from services.trainer.features.transform import Transform, Transformed
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Figures
-from services.trainer.rounds.blocks import EARLIER, ParsedBlock, RoundData
+from services.trainer.rounds.blocks import EARLIER, RoundData
 from services.trainer.rounds.inputs import RoundInputs, data_of, key_of
 from services.trainer.rounds.judging import compared, fetched
 from services.trainer.rounds.outside import RoundRegistry
+from services.trainer.rounds.prepared import ParsedBlock
 
 _EXAMPLES = "examples"
 EXAMPLES_COLUMN = "\0examples"

@@ -104,6 +104,11 @@ class RoundPace:
         """Gone through, each counted once however many passes there are."""
         return self._before.examples
 
+    @property
+    def examples_trained(self) -> int:
+        """The same, without those that were set aside."""
+        return self.examples - len(self.training.set_aside)
+
     def begin_block(self, pass_index: int, block_index: int) -> None:
         self._before = Reached(pass_index, block_index, 0, len(self.curve), self._before.examples)
 

@@ -4,12 +4,10 @@ All of these die with the chief. Of a round that several trainers compute, some 
 they dial the chief (parameters/door.py). Without such, nothing listens, and who was not forked here cannot reach them.
 """
 
-import logging
 import os
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
@@ -17,7 +15,6 @@ from pathlib import Path
 
 from common.definition.asynchronous import Asynchronous
 from common.errors import HeadraceError, Unavailable
-from common.process.lifecycle import die_with_parent
 from common.whole_files import write_whole
 from services.trainer import determinism
 from services.trainer.families.reasons import DefinitionFailedError
@@ -26,15 +23,13 @@ from services.trainer.learn.asynchronous import server_optimizer
 from services.trainer.parameters import wire
 from services.trainer.parameters.coordinator import Coordinator
 from services.trainer.parameters.door import COMING_SECONDS, Door, dialled, serve_handed
-from services.trainer.parameters.peers import Peer
+from services.trainer.parameters.peers import Peer, forked
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Helped, Progress, Report
 from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of
 from services.trainer.rounds.outside import registry_of
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -57,12 +52,12 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
         handed = handing[number][1]
         own = [theirs, *(row[number][1] for row in between)]
         live = partial(_serve, assignment, own, handed)
-        servers.append(Peer(number, ours, _forked(live, everything, [*own, handed])))
+        servers.append(Peer(number, ours, forked(live, closing=_others(everything, [*own, handed]))))
     workers = []
     for rank, (ours, theirs) in enumerate(to_workers):
         own = [theirs, *(pair[0] for pair in between[rank])]
         live = partial(_work, assignment, rank, theirs, own[1:])
-        workers.append(Peer(rank, ours, _forked(live, everything, own)))
+        workers.append(Peer(rank, ours, forked(live, closing=_others(everything, own))))
     missing = list[str]()
     if elsewhere:
         with Door(assignment.addresses[0], assignment.team_id) as door:
@@ -70,10 +65,8 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
         workers += [Peer(here + place, come[rank], 0) for place, rank in enumerate(sorted(come))]
         late = f"has not come within {COMING_SECONDS:g} s"
         missing = [f"worker at {assignment.addresses[rank]}: {late}" for rank in elsewhere if rank not in come]
-    kept = {peer.connection for peer in (*servers, *workers)}
-    for one in everything:
-        if one not in kept:
-            one.close()
+    for one in _others(everything, [peer.connection for peer in (*servers, *workers)]):
+        one.close()
     coordinator = Coordinator(
         asked, workers, servers, checkpoint=Path(assignment.work_dir) / "to-workers",
         straggler_seconds=assignment.straggler_seconds,
@@ -94,7 +87,7 @@ def help_along(assignment: RoundAssignment, report: Report) -> None:
         Unavailable: the chief cannot be reached.
     """
     for rank in range(assignment.rank + 1, assignment.rank + assignment.processes):
-        _forked(partial(_come, assignment, rank), [], [])
+        forked(partial(_come, assignment, rank))
     report(Progress("train"))
     _come(assignment, assignment.rank)
     report(Helped())
@@ -120,23 +113,8 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-def _forked(live: Callable[[], None], everything: list[socket.socket], own: list[socket.socket]) -> int:
-    parent, pid = os.getpid(), os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        for one in everything:
-            if one not in own:
-                one.close()
-        die_with_parent(parent)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief is asked to stop, and ends its processes
-        live()
-        status = 0
-    except BaseException:
-        logger.exception("a process of an asynchronous round failed")
-    finally:
-        os._exit(status)
+def _others(everything: list[socket.socket], kept: list[socket.socket]) -> list[socket.socket]:
+    return [one for one in everything if one not in kept]
 
 
 def _serve(assignment: RoundAssignment, connections: list[socket.socket], handed: socket.socket) -> None:

@@ -196,7 +196,7 @@ def rebuild(
             made.append(work.trained())
         except (NotFiniteError, DefinitionFailedError) as error:
             raise InvalidInput(f"training it again failed: {error}") from error
-        return made[0].final, work.examples_trained
+        return made[0].final, made[0].pace.examples_trained
 
     def measured() -> Mapping[str, float]:
         found = work.measured(made[0])

@@ -4,13 +4,11 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from common.definition.model import Definition
@@ -32,12 +30,13 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT
 from services.trainer.rounds import teamwork
 from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
-from services.trainer.rounds.pace import LeftOut
+from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.unusable import Unusable
 from services.trainer.summaries import debugger, drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
@@ -52,41 +51,37 @@ class Trained:
 
     Attributes:
         parent: None for a model's first round.
-        steps: the round's, as many as there are `losses` (float32), `added` in each, and `learning_rates`.
-        last_pass: its mean losses (curve.py).
         seen: weights and gradients on the way, by step.
         texts: of files of the version, by name.
         warm_start: what was new or dropped, where the definition had changed.
-        evaluations: (step, metrics) on the way.
-        norms: (step, {name: norm}) of the steps that were measured.
-        course: how many steps, what ended them, how fast (pace.py, rates.py).
-        left_out: of the range.
+        course: how many steps, what ended them, how fast (pace.py, telling.py).
+        members: what each of several has read (data/divided_log.py).
         calibration: by head, as calibrating.py tells it.
         process: whether it was warm (kept.py).
-    members: what each of several has read (data/divided_log.py).
     """
 
-    definition: Definition
     data: RoundData
     parent: Model | None
-    model: Model
+    training: Trainable
     final: Checkpoint
-    steps: list[int]
-    losses: NDArray[np.float32]
-    added: NDArray[np.float32]
-    last_pass: dict[str, float]
-    learning_rates: list[float]
+    curve: LossCurve
+    pace: RoundPace
     set_aside: SetAside
     warm_start: dict[str, Any]
     seen: list[tuple[int, Summary]]
     texts: Mapping[str, str]
-    evaluations: Sequence[tuple[int, Mapping[str, float]]]
-    norms: Sequence[tuple[int, Mapping[str, float]]]
     course: Mapping[str, Any]
-    left_out: LeftOut | None
     members: Sequence[Mapping[str, Any]]
     calibration: Mapping[str, Any]
-    process: Mapping[str, Any]
+    process: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        return self.training.model
+
+    @property
+    def definition(self) -> Definition:
+        return self.data.definition
 
 
 def write_files(
@@ -120,15 +115,9 @@ def write_files(
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
     _write_subsets(output, trained)
     measured.statistics.write(output)
-    curves = tensorboard_events.Curves(
-        trained.steps,
-        trained.losses.tolist(),
-        trained.learning_rates,
-        trained.added.tolist(),
-    )
     tensorboard_events.write_events(
         output / "tensorboard",
-        curves,
+        trained.curve.by_step(trained.training),
         measured.metrics,
         wall_time=assignment.round.planned_at,
         seen=tensorboard_events.Seen(
@@ -229,7 +218,7 @@ def draft_of(
     """`told`: as write_files gave it; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=weights_digest,
-        metrics={**measured.metrics, **present(training=trained.last_pass)},
+        metrics={**measured.metrics, **present(training=trained.curve.means_of_last_pass())},
         evaluation={**measured.evaluation, **present(by_step=_by_step(trained))},
         gate=trained.definition.gate,
         events_trained=measured.trained_count,
@@ -268,18 +257,19 @@ def _timings(trained: Trained, seconds: Mapping[str, float]) -> dict[str, float]
 
 
 def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:
-    if trained.left_out is None:
+    if (left_out := trained.pace.left_out) is None:
         return dict(trained.course)
-    return {**trained.course, "left_out": {"examples": measured.left_out_count, "reason": trained.left_out.reason}}
+    return {**trained.course, "left_out": {"examples": measured.left_out_count, "reason": left_out.reason}}
 
 
 def _by_step(trained: Trained) -> list[dict[str, Any]]:
     """Of the version's evaluation: what was measured on the way."""
-    return [{"step": step, "metrics": dict(metrics)} for step, metrics in trained.evaluations]
+    return [{"step": step, "metrics": dict(metrics)} for step, metrics in trained.pace.evaluations]
 
 
 def _by_step_summaries(trained: Trained) -> list[tuple[int, Summary]]:
-    found = [*trained.norms, *((step, _named("evaluation", metrics)) for step, metrics in trained.evaluations)]
+    norms = trained.curve.norms(trained.training.norm_names)
+    found = [*norms, *((step, _named("evaluation", metrics)) for step, metrics in trained.pace.evaluations)]
     scalars = [(step, [tensorboard_events.scalar(name, value) for name, value in one.items()]) for step, one in found]
     return [(step, Summary(value=values)) for step, values in scalars]
 

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.prepared import PreparedBlock
 
 
 class Stages:

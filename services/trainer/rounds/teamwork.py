@@ -21,9 +21,8 @@ from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Helped, Report, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.introductions import introduce
 from services.trainer.shards.shared_memory import SharedMemory
-from services.trainer.shards.team import Team, WorkerLostError, use_devices
+from services.trainer.shards.team import Team, WorkerLostError, introduce, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from services.trainer.families.heads import ByHead
 from services.trainer.families.port import Model, Trainable, TrainingSet
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.scoring import scored
-from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.prepared import PreparedBlock, chosen
 
 MOST_EXAMPLES = 50_000
 """Of the range's beginning. So many say what there is to say, and memory holds them."""
@@ -63,15 +64,8 @@ def _first(blocks: Iterator[PreparedBlock], most: int, *, is_exact: bool) -> Ite
     """The held-out examples of blocks, until there are as many; a block is taken whole unless the number is exact."""
     for block in blocks:
         if block.held_out.count:
-            yield _beginning(block.held_out, most) if is_exact else block.held_out
+            is_whole = not is_exact or block.held_out.count <= most
+            yield block.held_out if is_whole else chosen(block.held_out, np.arange(most))
             most -= block.held_out.count
         if most <= 0:
             return
-
-
-def _beginning(examples: TrainingSet, most: int) -> TrainingSet:
-    columns, labels, weights = (
-        {name: values[:most] for name, values in part.items()}
-        for part in (examples.columns, examples.labels, examples.weights)
-    )
-    return TrainingSet(columns, labels, weights, min(most, examples.count))

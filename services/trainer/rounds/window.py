@@ -18,7 +18,8 @@ from common.registry.catalog import LABELS, WINDOW, JsonMap, OffsetRange, RoundP
 from services.trainer.data.dataset import Reading
 from services.trainer.data.event_windows import EventWindows
 from services.trainer.families.port import Answering
-from services.trainer.rounds.blocks import HeldOut, PreparedBlock, RoundData, prepare
+from services.trainer.rounds.blocks import HeldOut, RoundData
+from services.trainer.rounds.prepared import PreparedBlock, prepare
 
 _MOST_BYTES = 64 * 1024 * 1024
 """Of examples that are kept; more are read again in each round."""

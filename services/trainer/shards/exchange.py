@@ -17,9 +17,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from services.trainer.shards.cut import owned_shards
+from services.trainer.shards.cut import Node, children, owned_shards, parts_of, whole
 from services.trainer.shards.shared_memory import SharedMemory
-from services.trainer.shards.tree import Node, children, parts_of, whole
 
 _GROUP_KEY = 7_001
 _SIZE_CLASSES = 32

@@ -1,6 +1,6 @@
 """The loss and the gradients of a batch, shard by shard.
 
-    loss and dense gradients       each shard's part of the whole batch's mean, added along one tree (tree.py)
+    loss and dense gradients       each shard's part of the whole batch's mean, added along one tree (cut.py)
     compressed gradients           bfloat16: each shard's, and each sum of the tree
     gradients of looked-up rows    the shards' rows in their order; equal ids are added up afterwards (learn)
     regularisation                 each shard has its share of rows of it: once in all

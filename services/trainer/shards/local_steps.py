@@ -2,7 +2,7 @@
 supersteps of bulk-synchronous parallelism (Valiant, CACM 1990): compute, exchange, wait for all.
 
     weights, slots, moving averages    each shard goes on from the superstep's start with its rows of every batch; then
-                                       their mean, weighted by the shards' rows, added along one tree (tree.py)
+                                       their mean, weighted by the shards' rows, added along one tree (cut.py)
     the loss of a step                 the shards' own, weighted by their rows of its batch
     draws (dropout)                    shard k draws from the generator's key plus k times a constant
     counters, constant rates           those of the first shard

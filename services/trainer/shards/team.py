@@ -1,13 +1,19 @@
 """Who computes a round's shards: how many processes, which one this is, and on which devices of its own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from common.errors import Unavailable
 from services.trainer.parameters.coordinator import Coordinator
 from services.trainer.shards.exchange import Alone, Collectives, Connected, Exchange, Shared
 from services.trainer.shards.shared_memory import SharedMemory
+
+_GROUP_KEY, _INSTANCE_KEY = 7_002, 1
+_SIZE_BYTES = 512
+_TIMEOUT_SECONDS = 120.0
 
 
 class WorkerLostError(Exception):
@@ -72,3 +78,32 @@ def use_devices(count: int) -> tuple[str, ...]:
     whole = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(whole, [tf.config.LogicalDeviceConfiguration()] * count)
     return tuple(f"CPU:{index}" for index in range(count))
+
+
+def introduce(team: Team, text: str) -> Sequence[str]:
+    """What each member tells the others before the first step, in order of rank; all call it alike, with at most 512
+    bytes.
+
+    Raises:
+        WorkerLostError: not all have come.
+    """
+    own = np.frombuffer(text.encode().ljust(_SIZE_BYTES, b"\0"), np.int32)
+    try:
+        found = _gathered(tf.constant(own), tf.constant(team.workers))
+    except tf.errors.OpError as error:
+        reason = str(error.message).partition("\n")[0]
+        raise WorkerLostError(f"the {team.workers} workers of the round did not all begin: {reason}") from error
+    return [row.tobytes().rstrip(b"\0").decode() for row in found.numpy()]
+
+
+@tf.function(autograph=False)
+def _gathered(row: tf.Tensor, workers: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.CollectiveGatherV2(
+        input=row[tf.newaxis],
+        group_size=workers,
+        group_key=_GROUP_KEY,
+        instance_key=_INSTANCE_KEY,
+        ordering_token=[],
+        communication_hint="ring",
+        timeout_seconds=_TIMEOUT_SECONDS,
+    )

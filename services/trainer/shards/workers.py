@@ -8,25 +8,24 @@ A worker that is lost (it died, or never came up) ends the chief's attempt: a co
 after seconds, or never. The round then goes on from its last resume point with fewer workers, and to the same bits.
 """
 
-import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import tensorflow as tf
 
-from common.process.lifecycle import die_with_parent
+from services.trainer.parameters.peers import forked, how_ended
 from services.trainer.shards.cluster_spec import ClusterSpec
 from services.trainer.shards.team import WorkerLostError
 
-logger = logging.getLogger(__name__)
 START_SECONDS = 60.0
 """How long all workers may take to find each other."""
 _LOOK_SECONDS = 0.1
-_CRASHED = 70
+_LOST = 70
 LOST_SECONDS = 5.0
 """How long a worker that finds a step unfinished waits before it ends: the chief says first who was lost."""
 
@@ -47,12 +46,8 @@ class LocalWorkers:
         self._pids = dict[int, int]()
         self._are_released = threading.Event()
         self._are_connected = threading.Event()
-        parent = os.getpid()
         for rank in range(cluster.rank + 1, cluster.rank + count):
-            pid = os.fork()
-            if pid == 0:
-                _live(lambda rank=rank: work(rank, self.cluster.of_rank(rank)), parent)  # type: ignore[misc]
-            self._pids[pid] = rank
+            self._pids[forked(partial(_live, work, rank, cluster.of_rank(rank)))] = rank
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """From a thread of its own: calls `on_lost` with a sentence, once, when a worker ends before its time."""
@@ -98,21 +93,14 @@ def join_cluster(cluster: ClusterSpec) -> None:
     tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def _live(work: Callable[[], None], parent: int) -> None:
-    """A worker's life; does not return."""
-    status = _CRASHED
+def _live(work: Callable[[int, ClusterSpec], None], rank: int, cluster: ClusterSpec) -> None:
+    """Of a worker, until the chief ends it: one that leaves would look like one that died."""
     try:
-        die_with_parent(parent)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief is asked to stop, and ends its workers
-        work()
-        status = 0
-        threading.Event().wait()  # until the chief ends it: a worker that leaves would look like one that died
+        work(rank, cluster)
     except WorkerLostError:
         time.sleep(LOST_SECONDS)
-    except BaseException:
-        logger.exception("a worker of the round failed")
-    finally:
-        os._exit(status)
+        os._exit(_LOST)
+    threading.Event().wait()
 
 
 def _ended(pid: int) -> str:
@@ -121,7 +109,4 @@ def _ended(pid: int) -> str:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return "it is gone"
-    if not found:
-        return ""
-    code = os.waitstatus_to_exitcode(status)
-    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"status {code}"
+    return how_ended(status) if found else ""

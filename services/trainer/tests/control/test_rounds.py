@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +20,8 @@ from common.registry.jobs import Job, JobKind, JobState
 from common.registry.round_words import hindrance_of
 from services.trainer.__main__ import main
 from services.trainer.control.assignments import Assignments
-from services.trainer.control.endings import Ending, Outcome
+from services.trainer.control.endings import Ending, ModelPauses, Outcome
 from services.trainer.control.identity import holder_id, holder_secret
-from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import (
@@ -35,18 +32,34 @@ from services.trainer.tests.support.platform_processes import (
     definition,
     last_round,
 )
+from testing.forked import ForkedProcess
 from testing.processes import children_of, is_running
 from testing.registry_server import RegistryServer
-from testing.waiting import wait_until
+from testing.waiting import DEADLINE_SECONDS, wait_until
 
 
-@pytest.mark.covers("loop-monitored")
-def test_events_become_versions_round_after_round(
+@pytest.mark.covers("loop-monitored", "perf-tfprof", "perf-threads")
+def test_events_become_versions_round_after_round_and_the_next_can_be_asked_to_be_traced_once(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
+    trainer.environment |= {"TRAINER_INTRA_OP_THREADS": "3", "TRAINER_INTER_OP_THREADS": "2"}
     trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    threads = trainer.get("/v1/status")[1]["threads"]
+    assert threads == {"intra_op": 3, "inter_op": 2, "cores": len(os.sched_getaffinity(0))}
+    path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
+    assert trainer.post(path, asked | {"by": "ada@there", "reason": "slow"})[0] == 202
+    (job,) = registry.jobs(model=MODEL)
+    assert (job.kind, job.options, job.state) == ("profile", asked, "waiting")
+    assert (job.by, job.reason) == ("ada@there", "slow")
+    assert trainer.post(path, asked)[0] == 409
+    assert trainer.post("/v1/models/nobody:profile", asked)[0] == 404
+    assert trainer.post(path, {"steps": 0})[0] == 400
     events.add(12, per_record=4)
     wait_until(lambda: registry.get_model(MODEL).aliases.get(PRODUCTION) == 1, "the first version is live")
+    wait_until(lambda: not registry.jobs(model=MODEL)[0].is_open, "its round is done")
+    (done,) = registry.jobs(model=MODEL)
+    assert (done.state, done.told["version"]) == ("done", 1)
     events.add(7, partition=1)
     events.add(5)
     wait_until(lambda: registry.get_model(MODEL).aliases.get(PRODUCTION) == 2, "the second version is live")
@@ -55,24 +68,19 @@ def test_events_become_versions_round_after_round(
     assert second.parent_version == 1
     assert second.end_position == {0: 4, 1: 2}
 
-
-def test_a_round_is_registered_before_the_next_one_is_planned_from_it(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    """Everything is there from the start, so rounds follow each other at once; each starts where the last one ended."""
+    # A round is registered before the next one is planned from it: each starts where the last one ended.
     files = {"model.yaml": definition(triggers="{min_examples: 10, max_round_examples: 10, cooldown_seconds: 0}")}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     events.add(50)
-    trainer.start()
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 5, "five versions")
-    rounds = registry.list_rounds(MODEL)
-    assert [found.plan.parent_version for found in reversed(rounds)] == [0, 1, 2, 3, 4]
-    assert [found.plan.ranges[0].from_offset for found in reversed(rounds)] == [0, 2, 4, 6, 8]
-    assert sum(version.events_trained for version in registry.list_versions(MODEL)) == 50
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 7, "five versions")
+    rounds = registry.list_rounds(MODEL)[:5]
+    assert [found.plan.parent_version for found in reversed(rounds)] == [2, 3, 4, 5, 6]
+    assert [found.plan.ranges[0].from_offset for found in reversed(rounds)] == [4, 6, 8, 10, 12]
+    assert sum(version.events_trained for version in registry.list_versions(MODEL)) == 74
 
 
 @pytest.mark.covers("loop-recovery")
-def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
+def test_faults_fail_a_round_with_the_reason_and_missing_services_hold_it_up(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.behave("fail")
@@ -80,39 +88,30 @@ def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
     events.add(10)
     wait_until(lambda: registry.get_model(MODEL).consecutive_failures >= 1, "the round fails")
     assert registry.get_model(MODEL).last_failure == "numeric: the loss is not a number"
-    trainer.behave("register")
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "it is tried again after the backoff")
-
-
-def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
     trainer.behave("meet_damage")
-    trainer.start()
-    events.add(10)
-    wait_until(lambda: registry.get_model(MODEL).last_failure, "the round fails")
-    assert registry.get_model(MODEL).last_failure == "DataLoss: offset 7 is damaged"
+    damaged = "DataLoss: offset 7 is damaged"
+    wait_until(lambda: registry.get_model(MODEL).last_failure == damaged, "it is tried again after the backoff")
+    trainer.behave("miss_a_service")
+    wait_until(lambda: last_round(registry).attempts >= 3, "three attempts")
+    assert last_round(registry).state is not RoundState.FAILED
+    trainer.behave("register")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "reason"),
-    [
-        ("die", "killed by signal 9, out of memory?"),
-        ("crash", "RuntimeError: a fault of the trainer's own (fake_rounds.py"),
-    ],
-)
 @pytest.mark.covers("loop-recovery")
-def test_three_deaths_fail_a_round(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events, behaviour: str, reason: str
-) -> None:
+def test_three_deaths_fail_a_round(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
     trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "60"  # a lease that runs out is an attempt, too
-    trainer.behave(behaviour)
+    trainer.behave("crash")
     trainer.start()
     events.add(10)
+    crashed = "RuntimeError: a fault of the trainer's own (fake_rounds.py"
+    wait_until(lambda: registry.list_rounds(MODEL) and crashed in str(last_round(registry).progress), "it crashes")
+    trainer.behave("die")
     wait_until(lambda: registry.get_model(MODEL).consecutive_failures >= 1, "the round fails")
     failed = registry.list_rounds(MODEL)[-1]
-    assert failed.state is RoundState.FAILED
-    assert failed.attempts == 3
+    assert (failed.state, failed.attempts) == (RoundState.FAILED, 3)
     assert "died 3 times" in failed.reason
-    assert reason in failed.reason
+    assert "killed by signal 9, out of memory?" in failed.reason
 
 
 def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_its_round(
@@ -222,37 +221,46 @@ def test_the_limits_of_an_export_are_the_settings(tmp_path: Path) -> None:
     assert (given.trial_seconds, given.conversion_seconds, given.trial_every) == (7.0, 8.0, 9)
 
 
-@pytest.mark.covers("loop-recovery")
-def test_missing_services_hold_a_round_up_without_failing_it(
+@pytest.mark.covers("loop-supervisor", "loop-monitored")
+def test_a_stop_saves_hands_back_and_ends_with_status_zero(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.behave("miss_a_service")
+    trainer.environment["TRAINER_STOP_GRACE_SECONDS"] = "0.1"
+    trainer.train(events, "hang")
+    assert trainer.stop() == 0
+    assert last_round(registry).state is RoundState.PLANNED, "its child did not stop in time and was killed"
+    trainer.environment["TRAINER_STOP_GRACE_SECONDS"] = "5"
+    trainer.behave("obey")
     trainer.start()
-    events.add(10)
-    wait_until(lambda: any(one.attempts >= 3 for one in registry.list_rounds(MODEL)), "three attempts")
-    assert last_round(registry).state is not RoundState.FAILED
-    trainer.behave("register")
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
-
-
-def test_the_lease_is_kept_while_the_child_trains(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may keep a renewal waiting
-    trainer.train(events, "hang")
-    begun = last_round(registry)
-
-    wait_until(lambda: last_round(registry).lease_expires_at > begun.lease_expires_at, "the lease is renewed")
+    wait_until(trainer.is_training, "the child trains")
+    assert trainer.stop() == 0
     found = last_round(registry)
-    assert (found.attempts, found.progress["examples_done"]) == (1, 3)
-    assert registry.lease_round("another", ttl_seconds=5.0) is None
+    assert (found.state, found.reason) == (RoundState.PLANNED, "the trainer was stopped")
+    assert registry.lease_round("another", ttl_seconds=5.0) is not None
 
 
-def test_a_child_whose_lease_is_lost_is_killed(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
+@pytest.mark.covers("loop-recovery")
+def test_training_goes_on_with_its_lease_while_the_registry_is_away_and_ends_where_the_lease_is_lost(
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
-    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may take long to start a registry
     trainer.train(events, "hang")
+
+    def assert_renewed() -> None:
+        begun = last_round(registry)
+        wait_until(lambda: last_round(registry).lease_expires_at > begun.lease_expires_at, "the lease is renewed")
+        found = last_round(registry)
+        assert (found.attempts, found.progress["examples_done"]) == (1, 3)
+
+    assert_renewed()
+    assert registry.lease_round("another", ttl_seconds=5.0) is None
+    registry_process.kill()
+    wait_until(lambda: trainer.get("/readyz")[0] == 503, "the trainer misses the registry")
+    registry_process.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "the trainer has found it again")
+    assert_renewed()
+    assert trainer.is_training()
+
     (child_pid,) = children_of(trainer.zygote_pid())
     holder = trainer.status()["trainer"]
     assert registry.lease_round(holder, ttl_seconds=30.0) is None, "whoever read the name in the list of rounds"
@@ -267,43 +275,6 @@ def test_a_child_whose_lease_is_lost_is_killed(
         registry.renew_lease(stolen, ttl_seconds=5.0, progress={})
 
 
-@pytest.mark.covers("loop-supervisor", "loop-monitored")
-def test_a_stop_saves_hands_back_and_ends_with_status_zero(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.train(events, "obey")
-    assert trainer.stop() == 0
-    found = last_round(registry)
-    assert (found.state, found.reason) == (RoundState.PLANNED, "the trainer was stopped")
-    assert registry.lease_round("another", ttl_seconds=5.0) is not None
-
-
-def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.environment["TRAINER_STOP_GRACE_SECONDS"] = "0.1"
-    trainer.train(events, "hang")
-    assert trainer.stop() == 0
-    assert last_round(registry).state is RoundState.PLANNED
-
-
-@pytest.mark.covers("loop-recovery")
-def test_training_goes_on_while_the_registry_is_away(
-    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
-) -> None:
-    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may take long to start a registry
-    trainer.train(events, "hang")
-    registry_process.kill()
-    wait_until(lambda: trainer.get("/readyz")[0] == 503, "the trainer misses the registry")
-    registry_process.start()
-    wait_until(lambda: trainer.get("/readyz")[0] == 200, "the trainer has found it again")
-    begun = last_round(registry)
-
-    wait_until(lambda: last_round(registry).lease_expires_at > begun.lease_expires_at, "the lease is renewed again")
-    assert begun.attempts == 1
-    assert trainer.is_training()
-
-
 @pytest.mark.covers("loop-recovery")
 def test_a_round_is_stopped_when_the_registry_stays_away(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
@@ -314,25 +285,49 @@ def test_a_round_is_stopped_when_the_registry_stays_away(
     wait_until(lambda: trainer.status()["attempt"] is None, "the attempt is given up")
 
 
-def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
+def test_the_trainer_says_what_it_is_doing_and_a_round_can_be_asked_for(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
     trainer.start()
     assert trainer.get("/healthz") == (200, {"status": "ok"})
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    maps = Path(f"/proc/{trainer.pid}/maps").read_text()
+    assert "libpython" in maps or "python" in maps
+    assert "tensorflow" not in maps
+    path, asked = f"/v1/models/{MODEL}:train", {"by": "ada", "reason": "a look"}
+    code, body = trainer.post(path, asked)
+    assert (code, body["error"]["kind"]) == (409, "Conflict")
+    assert "no new example" in body["error"]["message"]
+    trainer.behave("hang")
     events.add(4, per_record=1)
     wait_until(lambda: trainer.status()["models"][0]["lag_examples"] == 4, "the lag is seen")
     status = trainer.status()
     assert status["models"][0]["next_round"]["waiting_for"].startswith("4 of 10 examples for the first round")
     assert status["devices"][0] == "cpu"
-    maps = Path(f"/proc/{trainer.pid}/maps").read_text()
-    assert "libpython" in maps or "python" in maps
-    assert "tensorflow" not in maps
+    code, body = trainer.post(path, asked)
+    assert (code, body["example_count"], body["trigger"]) == (202, 4, "manual")
+    assert body["configuration"]["requested"] == asked
+    code, body = trainer.post(path, asked)
+    assert code == 409
+    assert "has a round already" in body["error"]["message"]
+    assert trainer.post("/v1/models/nobody:train", asked)[0] == 404
+    assert trainer.post(path, {"by": "ada", "colour": "red"})[0] == 400
 
 
-def test_grpc_health_follows_readiness(
-    trainer: TrainerProcess, registry_process: RegistryServer, free_port: int
+def test_a_trainer_without_any_model_is_ready_and_alone_in_its_folder_and_grpc_health_follows(
+    trainer: TrainerProcess, registry_process: RegistryServer, free_port: int, tmp_path: Path
 ) -> None:
     trainer.environment["TRAINER_GRPC_PORT"] = str(free_port)
     trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    assert trainer.status()["models"] == []
+    second = ForkedProcess(
+        "services.trainer.__main__:main",
+        environment={**os.environ, **trainer.environment, "TRAINER_HTTP_PORT": "0", "TRAINER_GRPC_PORT": "0"},
+        log_path=tmp_path / "second.log",
+    )
+    assert second.wait(DEADLINE_SECONDS) == 1
+    assert "another trainer is using" in (tmp_path / "second.log").read_text()
     with grpc.insecure_channel(f"127.0.0.1:{free_port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 
@@ -342,54 +337,6 @@ def test_grpc_health_follows_readiness(
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
         registry_process.kill()
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING, "it misses the registry")
-
-
-def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:
-    trainer.start()
-    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
-    assert trainer.status()["models"] == []
-
-
-def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
-    trainer.start()
-    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
-    path, asked = f"/v1/models/{MODEL}:train", {"by": "ada", "reason": "a look"}
-    code, body = trainer.post(path, asked)
-    assert (code, body["error"]["kind"]) == (409, "Conflict")
-    assert "no new example" in body["error"]["message"]
-    trainer.behave("hang")
-    events.add(3)
-    code, body = trainer.post(path, asked)
-    assert (code, body["example_count"], body["trigger"]) == (202, 3, "manual")
-    assert body["configuration"]["requested"] == asked
-    code, body = trainer.post(path, asked)
-    assert code == 409
-    assert "has a round already" in body["error"]["message"]
-    assert trainer.post("/v1/models/nobody:train", asked)[0] == 404
-    assert trainer.post(path, {"by": "ada", "colour": "red"})[0] == 400
-
-
-@pytest.mark.covers("perf-tfprof", "perf-threads")
-def test_the_next_round_can_be_asked_to_be_traced_once(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.environment |= {"TRAINER_INTRA_OP_THREADS": "3", "TRAINER_INTER_OP_THREADS": "2"}
-    trainer.start()
-    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
-    threads = trainer.get("/v1/status")[1]["threads"]
-    assert threads == {"intra_op": 3, "inter_op": 2, "cores": len(os.sched_getaffinity(0))}
-    path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
-    assert trainer.post(path, asked | {"by": "ada@there", "reason": "slow"})[0] == 202
-    (job,) = registry.jobs(model=MODEL)
-    assert (job.kind, job.options, job.state) == ("profile", asked, "waiting")
-    assert (job.by, job.reason) == ("ada@there", "slow")
-    assert trainer.post(path, asked)[0] == 409
-    assert trainer.post("/v1/models/nobody:profile", asked)[0] == 404
-    assert trainer.post(path, {"steps": 0})[0] == 400
-    events.add(12)
-    wait_until(lambda: not registry.jobs(model=MODEL)[0].is_open, "the round is done")
-    (done,) = registry.jobs(model=MODEL)
-    assert (done.state, done.told["version"]) == ("done", 1)
 
 
 def test_a_profile_is_kept_while_its_round_runs_and_given_back_where_that_ends_without_a_version() -> None:
@@ -411,20 +358,6 @@ def test_a_profile_is_kept_while_its_round_runs_and_given_back_where_that_ends_w
     profile.settle(Ending(Outcome.RETRY, "away"))
     profile.settle(Ending(Outcome.DONE, version=4))
     assert told == [JobState.RUNNING, JobState.WAITING, JobState.DONE]
-
-
-def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: RegistryClient) -> None:
-    trainer.start()
-    second = subprocess.run(
-        [sys.executable, "-m", "services.trainer"],
-        env={**os.environ, **trainer.environment, "TRAINER_HTTP_PORT": "0"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert second.returncode == 1
-    assert "another trainer is using" in second.stderr
 
 
 def test_a_trainer_keeps_its_name(tmp_path: Path) -> None:

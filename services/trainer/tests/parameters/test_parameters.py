@@ -24,8 +24,7 @@ from services.trainer.parameters import wire
 from services.trainer.parameters.coordinator import Coordinator, ServersLostError, _Run
 from services.trainer.parameters.door import Door, dialled, serve_handed
 from services.trainer.parameters.peers import Peer
-from services.trainer.parameters.placement import placed
-from services.trainer.parameters.server import ParameterServer
+from services.trainer.parameters.server import ParameterServer, placed
 from services.trainer.parameters.worker import Contribution, Worker
 from testing.processes import free_port
 

@@ -142,7 +142,7 @@ def make_world(
     return lambda: _World(next(numbers), registry_process, registry, events, tmp_path)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(st.sampled_from(_ACTIONS), min_size=4, max_size=16))
 def test_every_event_is_in_the_account_once_whatever_is_done(
     make_world: Callable[[], _World], actions: list[str]

@@ -1,9 +1,12 @@
 """Rounds are planned along the chain of production versions: contiguous, bounded, once, whoever plans."""
 
+import itertools
 import json
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +45,51 @@ from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.plans import INPUTS, RULE, Plans, look_again
-from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, definition
+from services.trainer.tests.support.platform_processes import SCHEMA, Events
 from testing import plain_http
 from testing.registry_server import RegistryServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def registry_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One for all tests, each of which has a model and a stream in it, and leaves nothing."""
+    process = RegistryServer(tmp_path_factory.mktemp("registry"), {"REGISTRY_BACKOFF_FIRST_SECONDS": "0.2"})
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def plans(registry_process: RegistryServer, tmp_path: Path) -> Iterator[Plans]:
+    number = next(_numbers)
+    stream = f"flights{number}"
+    with (
+        closing(RegistryClient(registry_process.address, timeout_seconds=60.0)) as registry,
+        closing(SegmentLog(tmp_path / "log")) as log,
+    ):
+        registry.register_stream(stream, json.dumps(SCHEMA))
+        log.create_topic(f"examples.{stream}", partition_count=2)
+        events = Events(log, topic=f"examples.{stream}")
+        found = Plans(registry, events, tmp_path, model=f"late{number}", stream=stream)
+        found.register(found.definition())
+        yield found
+        for model in registry.list_models():
+            for one in registry.list_rounds(model.name, limit=1):
+                call(registry_process, f"models/{model.name}/rounds/{one.round_id}:fail")
+            remove(registry_process, f"models/{model.name}")
+        for known in registry.list_streams():
+            remove(registry_process, f"streams/{known.name}")
+
+
+def call(registry: RegistryServer, path: str) -> None:
+    plain_http.post(f"{registry.url}/v1/{path}", json={"by": "test"})
+
+
+def remove(registry: RegistryServer, path: str) -> None:
+    call(registry, f"{path}:archive")
+    plain_http.delete(f"{registry.url}/v1/{path}", params={"by": "test"}).raise_for_status()
 
 
 def ends_of(plan: RoundPlan) -> list[tuple[int, int, int]]:
@@ -63,7 +108,7 @@ def test_the_first_round_starts_at_the_topics_start_and_names_everything_it_depe
     assert plan.configuration["intra_op_threads"] >= 1
     assert plan.configuration["training"]["batch_size"] == 256
     assert len(plan.configuration_digest) == len(plan.code_digest) == 64
-    last_record = next(iter(plans.events.log.scan(TOPIC, 1, 0, 1)))
+    last_record = next(iter(plans.events.log.scan(plans.events.topic, 1, 0, 1)))
     assert plan.last_event_at == last_record.headers.ingest_time
 
 
@@ -104,7 +149,7 @@ def test_a_window_follows_the_chain_of_parents_past_rejection_rollback_and_anoth
     plans.finish(held_out=1)  # 4, [6, 8)
     assert windows_of(plan_one()) == [(2, 8)]
     plans.finish(held_out=1)  # 5, [8, 10)
-    plans.registry.set_alias(MODEL, PRODUCTION, 3, by="test", reason="4 and 5 are worse")
+    plans.registry.set_alias(plans.model, PRODUCTION, 3, by="test", reason="4 and 5 are worse")
     back = plan_one()
     assert (back.parent_version, windows_of(back)) == (3, [(2, 6)])
     plans.finish(held_out=8)
@@ -165,7 +210,7 @@ def test_a_rejected_stretch_is_judged_again_whatever_the_limit_and_its_oldest_le
     assert plan.configuration[SKIPPED] == [left_out]
     assert plan.configuration[LEFT_OUT] == [{**left_out, "examples": 10, "reason": "rejection"}]
     plans.finish()
-    version = plans.registry.get_version(MODEL, plans.registry.get_model(MODEL).aliases[PRODUCTION])
+    version = plans.registry.get_version(plans.model, plans.registry.get_model(plans.model).aliases[PRODUCTION])
     assert version.end_position == {0: 8}
 
 
@@ -175,7 +220,7 @@ def test_what_lies_beyond_the_head_is_counted_for_the_account(plans: Plans) -> N
     plans.round(auc=0.1)
     plans.events.add(5)
     plans.look_again()
-    counted = plans.planner.counted()[MODEL]
+    counted = plans.planner.counted()[plans.model]
     assert (counted["head_version"], counted["waiting"], counted["judged_before"]) == (1, 5, 0)
     (entry,) = counted["left_out"]
     assert (entry["from_offset"], entry["to_offset"], entry["examples"], entry["reason"]) == (2, 4, 10, "rejection")
@@ -195,7 +240,7 @@ def test_a_person_may_begin_from_an_offset_or_from_nothing(plans: Plans) -> None
     anew = plans.ask(start="scratch")
     assert (ends_of(anew), anew.parent_version) == ([(0, 0, 4)], 0)
     plans.finish()
-    model = plans.registry.get_model(MODEL)
+    model = plans.registry.get_model(plans.model)
     assert (model.aliases[PRODUCTION], model.head_version) == (2, 2)
 
 
@@ -215,7 +260,7 @@ def test_events_that_a_rejection_leaves_out_are_learned_by_the_command_that_the_
     plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
     first = plans.round(auc=0.1)
     plans.assert_none()
-    advice = f"`headrace train {MODEL} --from 0:0` learns the events that were left out"
+    advice = f"`headrace train {plans.model} --from 0:0` learns the events that were left out"
     with pytest.raises(Conflict, match=f"there is no new example; {advice}"):
         plans.ask()
     assert ends_of(plans.ask(start={0: 0})) == ends_of(first)
@@ -223,12 +268,12 @@ def test_events_that_a_rejection_leaves_out_are_learned_by_the_command_that_the_
 
 def test_a_paused_model_says_so(plans: Plans, registry_process: RegistryServer) -> None:
     plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
-    plain_http.post(f"{registry_process.url}/v1/models/{MODEL}:pause", json={"by": "ada"}).raise_for_status()
+    plain_http.post(f"{registry_process.url}/v1/models/{plans.model}:pause", json={"by": "ada"}).raise_for_status()
     plans.events.add(10)
     plans.assert_none()
     assert plans.waits_for() == "it is paused by ada"
     with pytest.raises(Conflict, match="paused by ada"):
-        plans.planner.plan_now(MODEL, by="bob", reason="")
+        plans.planner.plan_now(plans.model, by="bob", reason="")
 
 
 class NewerRegistry(RegistryClient):
@@ -259,9 +304,9 @@ def test_a_model_that_was_deleted_is_planned_for_and_complained_of_no_longer(
     emptied = EmptiedRegistry(registry_process.address, timeout_seconds=60.0)
     planner = plans.begin(registry=emptied)
     plans.look_again()
-    assert planner.known_models() == [MODEL]
+    assert planner.known_models() == [plans.model]
     emptied.is_emptied = True
-    planner.mark_stale(ChangeKind.MODEL, MODEL)
+    planner.mark_stale(ChangeKind.MODEL, plans.model)
     planner.turn()
     planner.turn()
     assert (planner.known_models(), planner.status(), planner.faults(), planner.counted()) == ([], [], {}, {})
@@ -278,10 +323,10 @@ def test_a_definition_of_a_newer_release_stops_the_planning_of_its_model_with_th
     plans.use(triggers="{min_examples: 5, cooldown_seconds: 0}")
     plans.events.add(10)
     plans.assert_none()
-    assert "from_a_newer_release" in planner.faults()[MODEL]
+    assert "from_a_newer_release" in planner.faults()[plans.model]
     assert "from_a_newer_release" in plans.waits_for()
     with pytest.raises(InvalidInput, match="from_a_newer_release"):
-        planner.plan_now(MODEL, by="ada", reason="")
+        planner.plan_now(plans.model, by="ada", reason="")
     newer.close()
 
 
@@ -317,7 +362,7 @@ def test_after_a_rollback_rounds_go_on_from_the_version_that_is_live(plans: Plan
     plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
     for _ in range(2):
         plans.round()
-    plans.registry.rollback(MODEL, by="test", reason="the second is odd")
+    plans.registry.rollback(plans.model, by="test", reason="the second is odd")
     plans.assert_none()
     plans.events.add(10)
     plan = plans.next()
@@ -353,7 +398,9 @@ def test_of_many_planners_one_plans_each_round(plans: Plans) -> None:
             thread.start()
         for thread in threads:
             thread.join(timeout=60)
-        assert [found.plan.sequence for found in plans.registry.list_rounds(MODEL)] == list(range(sequence, 0, -1))
+        assert [found.plan.sequence for found in plans.registry.list_rounds(plans.model)] == list(
+            range(sequence, 0, -1)
+        )
         plans.finish()
 
 
@@ -380,10 +427,10 @@ def test_rounds_that_are_known_to_have_ended_are_not_read_again(plans: Plans) ->
     for number in range(1, 5):
         plans.events.add(10)
         planner.turn()
-        (planned, *ended) = plans.registry.list_rounds(MODEL)
+        (planned, *ended) = plans.registry.list_rounds(plans.model)
         assert (planned.state, planned.plan.sequence, len(ended)) == (RoundState.PLANNED, number, number - 1)
         plans.finish(auc=0.1 if number == 2 else 0.9)
-        planner.mark_stale(ChangeKind.VERSION, MODEL)
+        planner.mark_stale(ChangeKind.VERSION, plans.model)
         planner.turn()
     assert set(registry.asked) == {1}, "the newest"
     planner.mark_stale(ChangeKind.RESET, "")
@@ -393,10 +440,10 @@ def test_rounds_that_are_known_to_have_ended_are_not_read_again(plans: Plans) ->
 
 def test_asking_twice_gives_one_round(plans: Plans) -> None:
     plans.events.add(3)
-    planned = plans.planner.plan_now(MODEL, by="ada", reason="a look")
+    planned = plans.planner.plan_now(plans.model, by="ada", reason="a look")
     assert planned.plan.configuration["requested"] == {"by": "ada", "reason": "a look"}
     with pytest.raises(Conflict, match="has a round already"):
-        plans.begin().plan_now(MODEL, by="bob", reason="")
+        plans.begin().plan_now(plans.model, by="bob", reason="")
 
 
 def test_what_cannot_be_planned_says_why(plans: Plans) -> None:
@@ -407,11 +454,8 @@ def test_what_cannot_be_planned_says_why(plans: Plans) -> None:
 
 
 def test_a_stream_without_a_topic_is_waited_for(plans: Plans) -> None:
-    plans.registry.register_stream("clicks", plans.registry.get_stream(STREAM).schema_json)
-    files = {
-        "model.yaml": definition().replace(b"stream: flights", b"stream: clicks").replace(b"name: late", b"name: m")
-    }
-    plans.registry.register_model("m", stream="clicks", files=files, by="test")
+    plans.registry.register_stream("clicks", plans.registry.get_stream(plans.stream).schema_json)
+    plans.register(plans.definition(model="m", stream="clicks"), model="m", stream="clicks")
     plans.planner.turn()
     waiting = {status["model"]: status["next_round"]["waiting_for"] for status in plans.planner.status()}
     assert waiting["m"] == "stream clicks has no events yet"
@@ -449,34 +493,29 @@ def test_a_stream_of_the_name_of_a_deleted_one_is_counted_from_its_own_beginning
     """What waits, and the ranges of its rounds, are of its own events; the trainer had counted those before."""
     plans.events.add(8, per_record=1)
     plans.look_again()
-    assert plans.planner.counted()[MODEL]["waiting"] == 8
-    for kind, name in (("models", MODEL), ("streams", STREAM)):
-        path = f"{registry_process.url}/v1/{kind}/{name}"
-        plain_http.post(f"{path}:archive", json={"by": "test"}).raise_for_status()
-        plain_http.delete(path, params={"by": "test"}).raise_for_status()
-    plans.registry.register_stream(STREAM, json.dumps(SCHEMA))
+    assert plans.planner.counted()[plans.model]["waiting"] == 8
+    for path in (f"models/{plans.model}", f"streams/{plans.stream}"):
+        remove(registry_process, path)
+    plans.registry.register_stream(plans.stream, json.dumps(SCHEMA))
     plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}")
     plans.look_again()
-    assert plans.waits_for() == f"stream {STREAM} has no events yet"
-    plans.events.log.create_topic(f"examples.2.{STREAM}", partition_count=1)
-    plans.events.add(12, per_record=1, topic=f"examples.2.{STREAM}")
+    assert plans.waits_for() == f"stream {plans.stream} has no events yet"
+    plans.events.log.create_topic(f"examples.2.{plans.stream}", partition_count=1)
+    plans.events.add(12, per_record=1, topic=f"examples.2.{plans.stream}")
     plan = plans.next()
     assert [(piece.partition, piece.from_offset, piece.to_offset) for piece in plan.ranges] == [(0, 0, 12)]
     assert plan.example_count == 12
 
 
 def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_named_in_the_plan(plans: Plans) -> None:
-    upstream = definition(triggers="{min_examples: 10}", gate=RULE % "retry").replace(
-        f"name: {MODEL}".encode(), b"name: above", 1
-    )
-    plans.registry.register_model("above", stream=STREAM, files={"model.yaml": upstream}, by="test")
+    plans.register(plans.definition(model="above", gate=RULE % "retry"), model="above")
     plans.use(triggers="{min_examples: null, min_first_examples: 1, cooldown_seconds: 0, upstream: above}")
     now = [time.time()]
     plans.begin(lambda: now[0])
     plans.events.add(10)
     plans.look_again()
-    assert plans.registry.list_rounds(MODEL) == [], "above has no version yet"
-    (waiting,) = (one["next_round"]["waiting_for"] for one in plans.planner.status() if one["model"] == MODEL)
+    assert plans.registry.list_rounds(plans.model) == [], "above has no version yet"
+    (waiting,) = (one["next_round"]["waiting_for"] for one in plans.planner.status() if one["model"] == plans.model)
     assert waiting == "another version of above in production than none; 10 new examples"
     plans.finish()
     plan = plans.next()
@@ -484,7 +523,7 @@ def test_another_version_of_an_upstream_model_in_production_fires_once_and_is_na
     assert plan.configuration[FIRED] == {"upstream": "version 1 of above is in production, none at the last plan"}
     lease = plans.registry.lease_round("test", ttl_seconds=30.0)
     assert lease is not None
-    assert lease.round.plan.model == MODEL
+    assert lease.round.plan.model == plans.model
     plans.registry.fail_round(lease, reason="it broke")
     now[0] += 3600.0
     assert plans.next().trigger == "upstream", "a round that failed has not answered the version"
@@ -500,9 +539,8 @@ def test_an_alarm_of_live_quality_fires_once_and_its_numbers_are_in_the_plan_and
     plans.events.log.create_topic(topic, partition_count=1)
 
     def use(triggers: str) -> None:
-        text = definition(triggers=triggers, gate=RULE % "retry").decode() + "live: {key: id, wait_seconds: 9}\n"
-        text = text.replace(f"name: {MODEL}", f"name: {name}").replace(f"stream: {STREAM}", "stream: keyed")
-        plans.registry.register_model(name, stream="keyed", files={"model.yaml": text.encode()}, by="test")
+        text = plans.definition(model=name, stream="keyed", triggers=triggers, gate=RULE % "retry")
+        plans.register(text + b"live: {key: id, wait_seconds: 9}\n", model=name, stream="keyed")
 
     def planned(count: int) -> RoundPlan:
         plans.look_again()
@@ -558,7 +596,7 @@ def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_someb
     assert reason.startswith("the new events have drifted from those that version 1 learned from: distance (PSI ")
     assert "late" not in reason
     assert reason.endswith("; it waits for somebody to ask for a round")
-    asked = plans.planner.plan_now(MODEL, by="me", reason="it is meant").plan
+    asked = plans.planner.plan_now(plans.model, by="me", reason="it is meant").plan
     assert (asked.trigger, asked.ranges[0].from_offset) == ("manual", first.ranges[0].to_offset)
     assert asked.configuration["drift"] in reason
     plans.finish(files=told)
@@ -644,7 +682,7 @@ def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(plans
     forgetting = Forgetting(plans.registry, SourcedLog(plans.events.log, ""), plans.planner)
 
     def forget(**which: Any) -> dict[str, Any]:
-        return forgetting.forget(MODEL, by="ada", reason="poisoned", **which)
+        return forgetting.forget(plans.model, by="ada", reason="poisoned", **which)
 
     with pytest.raises(InvalidInput, match=r"partition 0 has no records \[4, 9\); the log ends at 0: 6"):
         forget(ranges=[OffsetRange(0, 4, 9)])
@@ -653,24 +691,24 @@ def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(plans
     tried = forget(ranges=[OffsetRange(0, 3, 4)], dry_run=True)
     assert (tried["learned_by"], tried["head_version"], tried["events_again"]) == ([2, 3], 1, 15)
     assert tried["seconds"] > 0
-    assert plans.registry.get_model(MODEL).head_version == 3, "a dry run changes nothing"
+    assert plans.registry.get_model(plans.model).head_version == 3, "a dry run changes nothing"
 
     told = forget(ranges=[OffsetRange(0, 3, 4)])
-    plan = plans.registry.list_rounds(MODEL)[0].plan
+    plan = plans.registry.list_rounds(plans.model)[0].plan
     assert (plan.parent_version, ends_of(plan), plan.example_count) == (1, [(0, 2, 6)], 15)
     assert plan.configuration[FORGOTTEN] == [[0, 3, 4, []]]
     assert [(one["examples"], one["reason"]) for one in plan.configuration[LEFT_OUT]] == [(5, FORGOTTEN)]
-    with pytest.raises(Conflict, match="round late-000004 is planned"):
+    with pytest.raises(Conflict, match=f"round {plans.model}-000004 is planned"):
         forget(ranges=[OffsetRange(0, 0, 1)])
     plans.finish()
-    assert plans.registry.get_model(MODEL).aliases[PRODUCTION] == 4
-    assert [one for one in range(1, 5) if plans.registry.get_version(MODEL, one).forgotten_at] == [2, 3]
-    with pytest.raises(Conflict, match="version 3 of late has learned events that were forgotten since"):
-        plans.registry.set_alias(MODEL, PRODUCTION, 3, by="ada", reason="")
-    assert plans.registry.rollback(MODEL, by="ada", reason="").aliases[PRODUCTION] == 1, "2 and 3 are passed over"
+    assert plans.registry.get_model(plans.model).aliases[PRODUCTION] == 4
+    assert [one for one in range(1, 5) if plans.registry.get_version(plans.model, one).forgotten_at] == [2, 3]
+    with pytest.raises(Conflict, match=f"version 3 of {plans.model} has learned events that were forgotten since"):
+        plans.registry.set_alias(plans.model, PRODUCTION, 3, by="ada", reason="")
+    assert plans.registry.rollback(plans.model, by="ada", reason="").aliases[PRODUCTION] == 1, "2 and 3 are passed over"
     with pytest.raises(Conflict, match="has forgotten these events already"):
         forget(ranges=[OffsetRange(0, 3, 4)])
-    assert told["round_id"] == "late-000004"
+    assert told["round_id"] == f"{plans.model}-000004"
 
 
 def test_a_plan_says_where_windows_of_events_begin_and_what_is_forgotten_there(plans: Plans) -> None:
@@ -678,11 +716,11 @@ def test_a_plan_says_where_windows_of_events_begin_and_what_is_forgotten_there(p
     features: Any = SCHEMA["features"]
     schema = {**SCHEMA, "features": [*features, card], "key": "card"}
     plans.registry.register_stream("calls", json.dumps(schema))
-    text = definition(triggers="{min_examples: 10, cooldown_seconds: 0}").replace(b"stream: flights", b"stream: calls")
-    text = text.replace(b"linear_classifier", b"rnn_classifier").replace(b"name: late", b"name: m")
+    text = plans.definition(model="m", stream="calls", triggers="{min_examples: 10, cooldown_seconds: 0}")
+    text = text.replace(b"linear_classifier", b"rnn_classifier")
     text += b"parameters: {sequence: [distance]}\nevent_window: {features: [distance], size: 3, lookback_records: 1}\n"
     plans.events.log.create_topic("examples.calls", partition_count=1)
-    plans.registry.register_model("m", stream="calls", files={"model.yaml": text}, by="test")
+    plans.register(text, model="m", stream="calls")
 
     def planned() -> RoundPlan:
         plans.events.add(10, topic="examples.calls")
@@ -707,19 +745,19 @@ def test_a_key_is_forgotten_event_by_event_and_where_the_first_version_learned_i
 ) -> None:
     schema: dict[str, Any] = json.loads(json.dumps(SCHEMA))
     schema["features"].append({"name": "user", "dtype": "string", "required": False, "default": ""})
-    plans.registry.register_stream(STREAM, json.dumps(schema))
+    plans.registry.register_stream(plans.stream, json.dumps(schema))
     plans.use(triggers="{min_examples: 10, cooldown_seconds: 0}", evaluation="{window_examples: 4}")
     for user in ("ada", "bob"):
         codec = ExampleCodec(Schema.from_json(json.dumps(schema)))
         rows = [codec.encode({"distance": float(n), "late": 0, "user": user if n == 7 else "eve"}) for n in range(10)]
         headers = RecordHeaders(2, 10, time.time(), b"%016d" % len(user))
-        plans.events.log.append(TOPIC, 0, [NewRecord(frame(rows), headers)])
+        plans.events.log.append(plans.events.topic, 0, [NewRecord(frame(rows), headers)])
         plans.next()
         plans.finish(held_out=2)
     told = Forgetting(plans.registry, SourcedLog(plans.events.log, ""), plans.planner).forget(
-        MODEL, key=("user", "ada"), by="ada", reason=""
+        plans.model, key=("user", "ada"), by="ada", reason=""
     )
-    plan = plans.registry.list_rounds(MODEL)[0].plan
+    plan = plans.registry.list_rounds(plans.model)[0].plan
     assert (told["examples"], told["learned_by"], told["head_version"]) == (1, [1, 2], 0)
     assert (plan.parent_version, ends_of(plan), plan.example_count) == (0, [(0, 0, 2)], 19)
     assert plan.configuration[FORGOTTEN] == [[0, 0, 1, [7]]]

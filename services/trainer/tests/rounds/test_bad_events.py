@@ -14,6 +14,7 @@ from services.trainer.protocol.messages import Done, Failed, FailureKind
 from services.trainer.rounds.unusable import Unusable
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
+    LINEAR,
     Platform,
     definition,
     event,
@@ -97,16 +98,17 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
         (record,) = undisturbed.log.read("examples.stream", partition, offset, offset + 1)
         assert set(cut(record.value)[0]) & set(bad)
     assert np.isfinite(version.metrics["candidate"]["log_loss"])
-    equal = rebuilt(undisturbed, lease, 1)
-    assert (equal.missing, equal.differences) == ((), ())
+    if source is MODULE:
+        equal = rebuilt(undisturbed, lease, 1)
+        assert (equal.missing, equal.differences) == ((), ())
 
     lease, attempts = stopped.lease(files(source)), 0
     while not isinstance(
-        outcome := stopped.train(lease, stop_requested=stopped.after_blocks(2), work_dir=f"work-{attempts}"), Done
+        outcome := stopped.train(lease, stop_requested=stopped.after_blocks(3), work_dir=f"work-{attempts}"), Done
     ):
         assert not isinstance(outcome, Failed), outcome
         lease, attempts = stopped.registry.taken_up(lease), attempts + 1
-    assert attempts >= 3
+    assert attempts >= 2
     assert stopped.registry.versions[0].weights_digest == version.weights_digest
     assert stopped.registry.versions[0].events_unusable == len(bad)
 
@@ -197,7 +199,7 @@ def test_a_few_labels_without_a_class_are_set_aside(tmp_path: Path) -> None:
     platform = Platform(tmp_path, exports=False)
     bad = [serialized({**event(np.random.default_rng(i)), "late": 7 + i}) for i in range(4)]
     platform.append([*bad, *events(60)])
-    platform.learn(files(MODULE))
+    platform.learn(definition(**LINEAR))
     assert letters(platform).keys() == set(bad)
 
 

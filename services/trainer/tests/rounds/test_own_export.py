@@ -14,6 +14,7 @@ from protos.example_pb2 import Example
 from services.trainer.control.stated_metrics import fault_of
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.inputs import RoundInputs, data_of
+from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.own_export import EXAMPLES_COLUMN, HeldOutEvents, Scorer
 from services.trainer.tests.families.test_boosted_trees import trees
 from services.trainer.tests.rounds.test_heads import EVERY_TASK, LABELS, labelled, several
@@ -71,18 +72,17 @@ def test_the_metrics_of_an_honest_round_are_those_of_its_export(
 ) -> None:
     platform = Platform(tmp_path, {**SCHEMA, "labels": labels} if labels else SCHEMA)
     asked, made = parse_definition(files), labelled if labels else events
-    platform.append([*made(160), *odd(*[float("nan")] * 3, 3e38)])
+    platform.append([*made(120), *odd(*[float("nan")] * 3, 3e38)])
     scorer, exports = Scorer(), list[object]()
-    for parent_version in range(3 if asked.module else 2):
+    platform.kept = Kept()
+    for parent_version in range(3 if asked.evaluation.window_examples == 60 else 2):
         draft, found = scored(platform, scorer, files, parent_version=parent_version, has_window=bool(parent_version))
         assert fault_of(draft, found, asked) == ""
         assert found.metrics["candidate"], "something is measured"
         assert bool(found.metrics["parent"]) == bool(parent_version)
         exports += [one for _, one in scorer._loaded]
-        platform.append([*made(160, seed=2), *odd(float("nan"))])
-    assert len(set(map(id, exports))) == 2, (
-        "a parent is not loaded again, and the third version takes the first's place"
-    )
+        platform.append([*made(120, seed=2), *odd(float("nan"))])
+    assert len(set(map(id, exports))) == 2, "a parent is not loaded again, and a third version takes the first's place"
     name, value = next(iter(draft.metrics["parent"].items()))
     for side, false in (("parent", value + 0.01), ("candidate", draft.metrics["candidate"][name] + 0.01)):
         stated = {**draft.metrics, side: {**draft.metrics[side], name: false}}

@@ -1,6 +1,7 @@
 """Where a round measures on its way and where it ends: by steps, and by evaluations that no longer improve."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from common.registry.catalog import Version
 from common.schema import Schema
 from services.trainer.protocol.messages import Done, Progress, Stopped
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, rebuilt
+from services.trainer.tests.support.small_rounds import LINEAR, SCHEMA, Platform, definition, event, events, rebuilt
 
 
-def trained(platform: Platform, training: dict[str, Any], *, stop_after: int = 0) -> Any:
+def trained(
+    platform: Platform, training: dict[str, Any], *, sections: Mapping[str, Any] = LINEAR, stop_after: int = 0
+) -> Any:
     """The version of one round over 240 events, stopped and taken up again where asked; the same bits if rebuilt."""
     platform.append(events(240))
-    lease = platform.lease(definition(training={"batch_size": 8, **training}))
+    lease = platform.lease(definition(**sections, training={"batch_size": 8, **training}))
     if stop_after:
         stopped = platform.train(lease, stop_requested=platform.after_blocks(stop_after), work_dir="first")
         assert isinstance(stopped, Stopped)
@@ -66,7 +69,7 @@ def judged_by(directory: Path, judges: list[dict[str, Any]], **training: Any) ->
     platform = Platform(directory, exports=False).append(events(120))
     sections = {"training": {"batch_size": 8, **training}, "evaluation": {"examples": "judges.ndjson"}}
     lines = "\n".join(map(json.dumps, judges)).encode()
-    platform.learn(definition(**sections) | {"judges.ndjson": lines})
+    platform.learn(definition(**LINEAR, **sections) | {"judges.ndjson": lines})
     return platform.registry.versions[0]
 
 
@@ -103,7 +106,7 @@ def test_early_stopping_ends_a_round_with_the_weights_of_its_best_evaluation(tmp
     stopping = {"metric": "log_loss", "patience": 2, "min_delta": 10.0}
     asked = {"evaluate_every_steps": 3, "early_stopping": stopping, "optimizer": {"name": "sgd", "use_ema": True}}
     whole, resumed = (Platform(tmp_path / name, exports=False) for name in ("whole", "resumed"))
-    version, other = trained(whole, asked), trained(resumed, asked, stop_after=2)
+    version, other = trained(whole, asked, sections={}), trained(resumed, asked, sections={}, stop_after=2)
     assert version.weights_digest == other.weights_digest
     assert version.step == 3
     course = version.environment["training"]

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done, Progress, Stopped
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
+    LINEAR,
     SCHEMA,
     Platform,
     definition,
@@ -32,27 +32,30 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     kinds = ["low", "middle", "high"]
     words = {**SCHEMA, "labels": [{"name": "kind", "dtype": "string", "vocabulary": kinds}]}
     digests: list[str] = []
-    told: list[object] = []
     for schema, of in ((SCHEMA, lambda kind: kind), (words, lambda kind: kinds[kind])):
-        platform = Platform(tmp_path / str(len(digests)), schema)
+        platform = Platform(tmp_path / str(len(digests)), schema, exports=schema is words)
         random = np.random.default_rng(1)
         drawn = [event(random) for _ in range(60)]
         platform.append([serialized({**values, "kind": of(values["kind"])}) for values in drawn])
-        sections = {"label": "kind", "parameters": {"classes": 3, "hidden_units": [4]}}
-        platform.learn(definition(**sections))
-        digests.append(platform.registry.versions[0].weights_digest)
-        inputs = {entry.path: entry for entry in platform.registry.versions[0].files}[f"saved_model/{INPUTS_PATH}"]
-        written = json.loads((platform.directory / "registry" / inputs.digest).read_bytes())
-        told.append({name: one.get("words") for name, one in written.items()})
+        sections = {**LINEAR, "label": "kind", "parameters": {"classes": 3}}
+        digests.append(platform.learn(definition(**sections)).weights_digest)
     assert digests[0] == digests[1]
-    assert told == [{"serving_default": None}, {"serving_default": {"class_id": kinds}}]
+    inputs = {entry.path: entry for entry in platform.registry.versions[0].files}[f"saved_model/{INPUTS_PATH}"]
+    written = json.loads((platform.directory / "registry" / inputs.digest).read_bytes())
+    assert {name: one.get("words") for name, one in written.items()} == {"serving_default": {"class_id": kinds}}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Platform:
+    """With a version of 100 events."""
+    platform = Platform(tmp_path_factory.mktemp("exported")).append(events(100))
+    platform.learn(definition())
+    return platform
 
 
 @pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl", "api-device")
-def test_a_first_round_registers_a_version_whose_counts_add_up(exporting_platform: Platform) -> None:
-    platform = exporting_platform
-    platform.append(events(100))
-    version = platform.learn(definition())
+def test_a_first_round_registers_a_version_whose_counts_add_up(exported: Platform) -> None:
+    platform, version = exported, exported.registry.versions[0]
     assert version.events_trained + version.events_held_out + version.events_unusable == 100
     assert 10 < version.events_held_out < 40
     assert set(version.metrics["candidate"]) == {"auc", "log_loss", "accuracy", "calibration"}
@@ -70,12 +73,10 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(exporting_platfor
 
 
 def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(
-    exporting_platform: Platform,
+    exported: Platform,
 ) -> None:
-    platform = exporting_platform
-    platform.append(events(100))
-    for _ in range(2):
-        platform.train(platform.lease(definition()))
+    platform = exported
+    platform.train(platform.lease(definition()))
     serving = {"slo_ms": 5, "batching": {"max_batch_size": 8}}
     platform.train(platform.lease(definition(export={"warmup_requests": 0}, serving=serving)))
     path = f"saved_model/{WARMUP_PATH}"
@@ -129,12 +130,9 @@ def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(plat
 def test_without_learning_the_candidate_scores_exactly_as_its_parent(platform: Platform) -> None:
     still = {"batch_size": 8, "optimizer": {"name": "sgd", "learning_rate": 0.0}}
     kept = {"type": "numeric", "normalize": "zscore", "update": False}
-    files = definition(training=still, features={"x": kept, "word": FEATURES["word"]})
-    platform.append(events(80))
-    platform.train(platform.lease(files))
-    platform.append(events(80, seed=2))
-    platform.train(platform.lease(files, parent_version=1))
-    metrics = platform.registry.versions[1].metrics
+    files = definition(**{**LINEAR, "features": {"x": kept, "word": FEATURES["word"]}}, training=still)
+    platform.append(events(80)).learn(files)
+    metrics = platform.append(events(80, seed=2)).learn(files, parent_version=1).metrics
     assert metrics["candidate"] == pytest.approx(metrics["parent"])
 
 
@@ -145,16 +143,15 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     versions = []
     for name, given, fraction in (("all", examples, 0.25), ("kept", kept, 0)):
         platform = Platform(tmp_path / name, exports=False).append(given)
-        asked = definition(evaluation={"holdout_fraction": fraction})
-        platform.train(platform.lease(asked, block_examples=1000))
-        versions.append(platform.registry.versions[0])
+        asked = definition(**LINEAR, evaluation={"holdout_fraction": fraction})
+        versions.append(platform.learn(asked, block_examples=1000))
     assert [version.events_held_out for version in versions] == [int(is_held_out.sum()), 0]
     assert versions[0].weights_digest == versions[1].weights_digest
 
 
 @pytest.mark.covers("rec-parse", "pipe-generator")
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:
-    features = {"x": FEATURES["x"], "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
+    features = {**LINEAR["features"], "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
     good = event(np.random.default_rng(5))
     bad = [
         b"\xff\xff not an Example",
@@ -165,7 +162,7 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
         serialized({**good, "pair": [1.0, 2.0, 3.0]}),
     ]
     platform.append([*events(40), *bad, *events(40, seed=9)])
-    platform.train(platform.lease(definition(features=features)))
+    platform.train(platform.lease(definition(**{**LINEAR, "features": features})))
     version = platform.registry.versions[0]
     assert version.events_unusable == len(bad)
     assert version.events_trained + version.events_held_out == 80
@@ -189,7 +186,7 @@ def test_progress_counts_the_events_of_a_pass_and_names_the_pass_also_after_a_st
     """It counted each event once for every pass."""
     platform.append(events(100))
     training = {"batch_size": 8, "passes": 3, "optimizer": {"name": "adam", "learning_rate": 0.01}}
-    lease = platform.lease(definition(training=training))
+    lease = platform.lease(definition(**LINEAR, training=training))
     assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(5)), Stopped)
     assert isinstance(platform.train(platform.registry.taken_up(lease)), Done)
     trained = platform.registry.versions[0].events_trained
@@ -213,14 +210,13 @@ def test_a_range_without_a_usable_example_is_refused(platform: Platform) -> None
 
 
 @pytest.mark.covers("perf-threads")
-def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
-    """The zygote forks after the import."""
+def test_threads_are_set_before_tensorflow_starts_read_back_from_it_and_refused_later(warm_python_path: Path) -> None:
     script = (
-        "import json, os\n"
+        "import json\n"
+        "from tensorflow.python.eager import context\n"
         "from services.trainer.rounds.zygote import resolve\n"
         "resolve('services.trainer.rounds.process:run_round')\n"
-        "from tensorflow.python.eager import context\n"
-        "print(json.dumps([len(os.listdir('/proc/self/task')), context.context()._initialized]))\n"
+        "print(json.dumps(context.context()._initialized))\n"
         "import tensorflow as tf\n"
         "from services.trainer import determinism\n"
         "determinism.configure(intra_op_threads=3, inter_op_threads=2)\n"
@@ -232,14 +228,8 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
         "except RuntimeError as error:\n"
         "    print(json.dumps(str(error)))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=280,
-        env={"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    at_first, threads, refusal = map(json.loads, result.stdout.splitlines())
-    assert (at_first, threads) == ([1, False], [3, 2])
+    command = [str(warm_python_path), "-c", script]
+    result = subprocess.run(command, capture_output=True, check=True, text=True, timeout=280)
+    is_started, threads, refusal = map(json.loads, result.stdout.splitlines())
+    assert (is_started, threads) == (False, [3, 2])
     assert "cannot be modified after initialization" in refusal

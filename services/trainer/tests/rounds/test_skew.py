@@ -14,12 +14,10 @@ from common.eventlog.tfrecord import frame
 from common.registry.catalog import SKEW
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.rounds.kept import Kept
+from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
 
-_INPUTS: Mapping[str, Any] = {
-    "x": np.array([0.5, -1.0, 2.0], np.float32),
-    "word": np.array([b"red", b"blue", b"new"], object),
-}
+_INPUTS: Mapping[str, Any] = {"x": np.array([0.5, -1.0, 2.0], np.float32)}
 
 
 def _logged(served: Mapping[str, Any], version: int, **fields: Any) -> bytes:
@@ -39,15 +37,15 @@ def _logged(served: Mapping[str, Any], version: int, **fields: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Platform:
-    """With version 1."""
-    platform = Platform(tmp_path_factory.mktemp("platform"))
-    platform.append(events(80))
-    assert isinstance(platform.train(platform.lease(_files())), Done)
+    """With version 1, the only one that is exported."""
+    platform = Platform(tmp_path_factory.mktemp("platform"), kept=Kept()).append(events(80))
+    platform.learn(_files())
+    platform.exports = False
     return platform
 
 
 def _files() -> dict[str, bytes]:
-    return definition(estimator="linear_classifier", parameters={}, gate={"max_skew": 0.001})
+    return definition(**LINEAR, gate={"max_skew": 0.001})
 
 
 def _answer(directory: Path, inputs: Mapping[str, Any]) -> dict[str, Any]:

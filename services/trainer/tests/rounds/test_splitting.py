@@ -16,8 +16,8 @@ from common.schema import Schema
 from services.trainer.data.dataset import PLACE, Block
 from services.trainer.data.holdout import holdout_mask
 from services.trainer.protocol.messages import Done
-from services.trainer.rounds.blocks import ParsedBlock
 from services.trainer.rounds.inputs import data_of, fetch_inputs
+from services.trainer.rounds.prepared import ParsedBlock
 from services.trainer.rounds.splitting import Split
 from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt, serialized
 

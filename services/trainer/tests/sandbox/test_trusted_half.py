@@ -41,13 +41,13 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import Place
 from services.trainer.protocol.messages import Figures
 from services.trainer.rounds.outside import Outside
+from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import definition
 from testing.waiting import wait_until
 
 _DEFINITION = parse_definition({"model.yaml": definition(gate="{metric: auc, min_value: 0.9}")})
 _GATE = _DEFINITION.gate
 _WEIGHTS = FileEntry("checkpoint/weights.npz", 5, "a" * 64)
-_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -127,6 +127,12 @@ def given(folder: Path, **more: Any) -> RoundAssignment:
     )  # fmt: skip
 
 
+def settings_of(folder: Path, **more: Any) -> TrainerSettings:
+    """Of a trainer whose rounds hand in a mebibyte at most."""
+    chosen = {"max_version_mib": 1, "nice": 2, "score_outside": "none", "round_timeout_seconds": 60.0, **more}
+    return TrainerSettings(data_dir=folder, event_log="segments:/nowhere", **chosen)
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
     opened: list[Ground] = []
@@ -136,7 +142,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
         (tmp_path / "work" / "output").mkdir(parents=True)
         (tmp_path / "secret").write_text("the trainer's key")
         registry: Any = Registry(assignment.plan)
-        half = TrustedHalf(assignment, registry, Means(lambda digest: _DEFINITION, most_bytes=_MOST_BYTES, nice=2))
+        half = TrustedHalf(assignment, registry, Means(settings_of(tmp_path), lambda digest: _DEFINITION))
         ours, theirs = socket.socketpair()
         threading.Thread(target=taken, args=(ours, half), daemon=True).start()
         opened.append(Ground(tmp_path, assignment, registry, half, theirs, Outside(theirs.fileno())))
@@ -173,7 +179,7 @@ def scoring_half(folder: Path, registry: Any, of: Definition, *, setting: str) -
     lease = replace(assignment.lease, round=replace(assignment.round, plan=registry.plan))
     (folder / "work" / "output").mkdir(parents=True)
     (folder / "work" / "output" / "weights").write_bytes(b"w")
-    means = Means(lambda digest: of, score_outside=setting, score_dir=folder / "scored", score_seconds=60.0)
+    means = Means(settings_of(folder, score_outside=setting), lambda digest: of)
     return TrustedHalf(replace(assignment, lease=lease), registry, means)
 
 
@@ -426,7 +432,8 @@ def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Gr
         get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload
     )
     lease = replace(ground.assignment.lease, round=replace(ground.assignment.round, plan=plan))
-    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, Means(lambda digest: _DEFINITION))
+    means = Means(settings_of(ground.folder, max_version_mib=0), lambda digest: _DEFINITION)
+    half = TrustedHalf(replace(ground.assignment, lease=lease), registry, means)
     (ground.output / "weights").write_bytes(bytes(SMALLEST_FILE_BYTES))
     ours, theirs = socket.socketpair()
     with theirs, ours:

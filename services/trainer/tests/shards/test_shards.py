@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 import tensorflow as tf
 
-from services.trainer.shards.cut import owned_shards, shard_bounds
-from services.trainer.shards.tree import children, parts_of, whole
+from services.trainer.shards.cut import children, owned_shards, parts_of, shard_bounds, whole
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 64])

@@ -18,7 +18,7 @@ from common.statistics.examples import of_examples
 from common.statistics.sketches import to_document
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, Events, definition
+from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, Events, definition
 from testing.saved_models import saved_model
 
 NO_FILES: Mapping[str, bytes] = {}
@@ -29,8 +29,11 @@ RULE = "{min_value: 0.5, max_regression: null, on_reject: %s}"
 class Plans:
     """A planner that follows the registry and the log of the test; `begin` puts a new one in its place."""
 
-    def __init__(self, registry: RegistryClient, events: Events, directory: Path) -> None:
+    def __init__(
+        self, registry: RegistryClient, events: Events, directory: Path, *, model: str = MODEL, stream: str = STREAM
+    ) -> None:
         self.registry, self.events, self._directory = registry, events, directory
+        self.model, self.stream = model, stream
         self.begin()
 
     def begin(self, clock: Callable[[], float] = time.time, registry: RegistryClient | None = None) -> Planner:
@@ -42,28 +45,36 @@ class Plans:
         return self.planner
 
     def use(self, *, triggers: str, on_reject: str = "retry", evaluation: str = "{}") -> None:
-        files = {"model.yaml": definition(triggers=triggers, gate=RULE % on_reject, evaluation=evaluation)}
-        self.registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+        self.register(self.definition(triggers=triggers, gate=RULE % on_reject, evaluation=evaluation))
+
+    def definition(self, *, model: str = "", stream: str = "", **sections: Any) -> bytes:
+        """Of this model on this stream, or of another."""
+        text = definition(**sections).replace(f"name: {MODEL}\n".encode(), f"name: {model or self.model}\n".encode())
+        return text.replace(f"stream: {STREAM}\n".encode(), f"stream: {stream or self.stream}\n".encode())
+
+    def register(self, text: bytes, *, model: str = "", stream: str = "") -> None:
+        name, stream = model or self.model, stream or self.stream
+        self.registry.register_model(name, stream=stream, files={"model.yaml": text}, by="test")
 
     def ask(self, **more: Any) -> RoundPlan:
-        return self.planner.plan_now(MODEL, by="ada", reason="", **more).plan
+        return self.planner.plan_now(self.model, by="ada", reason="", **more).plan
 
     def look_again(self) -> None:
         look_again(self.planner)
 
     def next(self) -> RoundPlan:
         """The plan that comes of looking again."""
-        before = len(self.registry.list_rounds(MODEL))
+        before = len(self.registry.list_rounds(self.model))
         self.look_again()
-        rounds = self.registry.list_rounds(MODEL)
+        rounds = self.registry.list_rounds(self.model)
         assert len(rounds) == before + 1, f"nothing was planned: {self.planner.status()}"
         return rounds[0].plan
 
     def assert_none(self) -> None:
         """Nothing comes of looking again."""
-        before = self.registry.list_rounds(MODEL)
+        before = self.registry.list_rounds(self.model)
         self.look_again()
-        assert self.registry.list_rounds(MODEL) == before
+        assert self.registry.list_rounds(self.model) == before
 
     def round(self, count: int = 10, *, auc: float = 0.9, held_out: int = 0) -> RoundPlan:
         """Of so many new events: planned and finished."""
@@ -77,7 +88,7 @@ class Plans:
 
     def statistics(self) -> Mapping[str, bytes]:
         """The files of a version that has learned the first four records."""
-        learned = [one for record in self.events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
+        learned = [one for record in self.events.log.read(self.events.topic, 0, 0, 4) for one in cut(record.value)[0]]
         found = to_document(of_examples(learned, Schema.from_mapping(SCHEMA)))
         return {**INPUTS, "statistics/round.json": json.dumps(found).encode()}
 

@@ -59,16 +59,17 @@ class Events:
 
     log: SegmentLog
     appended: int = 0
+    topic: str = TOPIC
 
     def add(
-        self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC, late: int | None = None,
+        self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = "", late: int | None = None,
         at: float | None = None,
     ) -> None:  # fmt: skip
-        """`late`: of all of them; None: of every second. `at`: epoch seconds; None: now."""
+        """`topic`: empty: the usual. `late`: of all of them; None: of every second. `at`: epoch seconds; None: now."""
         for begin in range(0, count, per_record):
             examples = [self._example(late) for _ in range(min(per_record, count - begin))]
             headers = RecordHeaders(1, len(examples), round(time.time() if at is None else at, 6), os.urandom(16))
-            self.log.append(topic, partition, [NewRecord(frame(examples), headers)])
+            self.log.append(topic or self.topic, partition, [NewRecord(frame(examples), headers)])
 
     def _example(self, late: int | None) -> bytes:
         self.appended += 1

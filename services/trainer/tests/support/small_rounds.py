@@ -62,6 +62,10 @@ FEATURES: Mapping[str, Any] = {
 }
 _FEW = ("x", "word", "word_vector")
 """Of FEATURES; a round with all of them takes twice as long."""
+LINEAR: Mapping[str, Any] = {"estimator": "linear_classifier", "features": {"x": FEATURES["x"]}, "parameters": {}}
+"""Sections of the cheapest model, for tests to which it is all one what learns."""
+WIDE_AND_DEEP = {name: FEATURES[name] for name in ("x", "word")}
+"""The fewest features of the estimator of that name."""
 
 
 def definition(**sections: Any) -> dict[str, bytes]:
@@ -143,11 +147,13 @@ class Platform:
 
     Attributes:
         exports: where not, versions have no saved_model/. To write and try it is two thirds of a small round.
+        kept: of one round for the next, where they are to be of one process.
     """
 
     directory: Path
     schema: Mapping[str, Any] = field(default_factory=lambda: SCHEMA)
     exports: bool = True
+    kept: Kept | None = None
 
     def __post_init__(self) -> None:
         self.registry = LocalRegistry(self.directory / "registry", Schema.from_mapping(self.schema).to_json())
@@ -217,7 +223,7 @@ class Platform:
             max_parameters=max_parameters,
         )
         determinism.be_exact()  # threads stay as they are: other tests have started TensorFlow
-        return conduct(assignment, self.messages.append, stop_requested, self.around(evaluator, kept))
+        return conduct(assignment, self.messages.append, stop_requested, self.around(evaluator, kept or self.kept))
 
     def learn(self, files: Mapping[str, bytes], **planned: Any) -> Version:
         """The version of a round that `lease` plans."""

@@ -13,7 +13,7 @@ from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
 from common.process.rpc import Authorization, RenewedChannel, errors_from_status, open_channel
 from common.process.tls import Tls
-from common.registry import team_wire, wire
+from common.registry import wire
 from common.registry.catalog import (
     MOST_LISTED,
     AliasChange,
@@ -30,7 +30,7 @@ from common.registry.catalog import (
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
 from common.registry.forgotten import Forgotten, forgotten_from_json
-from common.registry.jobs import Job, JobKind, JobState, job_from_wire
+from common.registry.jobs import Job, JobKind, JobState
 from common.registry.live import Evidence
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
@@ -101,16 +101,16 @@ class RegistryClient:
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
         """Registers the model or a new definition of it. Raises InvalidInput, NotFound (stream), Conflict."""
         request = pb.RegisterModelRequest(name=name, stream=stream, files=wire.definition_to_wire(files), by=by)
-        return wire.model_from_wire(self._call(self._stub.RegisterModel, request))
+        return wire.read_from(self._call(self._stub.RegisterModel, request), Model)
 
     def get_model(self, name: str) -> Model:
         """Raises NotFound."""
-        return wire.model_from_wire(self._call(self._stub.GetModel, pb.GetModelRequest(name=name)))
+        return wire.read_from(self._call(self._stub.GetModel, pb.GetModelRequest(name=name)), Model)
 
     def list_models(self) -> list[Model]:
         """In order of name."""
         answer = self._call(self._stub.ListModels, pb.ListModelsRequest())
-        return [wire.model_from_wire(model) for model in answer.models]
+        return [wire.read_from(model, Model) for model in answer.models]
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         """{path: content}. Raises NotFound."""
@@ -121,7 +121,7 @@ class RegistryClient:
 
     def plan_round(self, plan: RoundPlan) -> Round:
         """Stores the next round; the same plan again gives the same round. Raises Conflict, InvalidInput, NotFound."""
-        request = pb.PlanRoundRequest(round=wire.plan_to_wire(plan))
+        request = pb.PlanRoundRequest(round=wire.sent_as(pb.Round, plan))
         return wire.round_from_wire(self._call(self._stub.PlanRound, request))
 
     def list_rounds(self, model: str, *, limit: int = 50) -> list[Round]:
@@ -168,25 +168,25 @@ class RegistryClient:
 
     def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
         """Says that this trainer is there, and hears what to compute; `left`: why it has left `offer.team_id`."""
-        request = pb.OfferHelpRequest(offer=team_wire.offer_to_wire(offer), left=left)
-        return team_wire.orders_from_wire(self._call(self._stub.OfferHelp, request))
+        request = pb.OfferHelpRequest(offer=wire.sent_as(pb.HelpOffer, offer), left=left)
+        return wire.orders_from_wire(self._call(self._stub.OfferHelp, request))
 
     def form_team(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
         """A team for the leased round. Raises Conflict when the lease is no longer the caller's."""
         request = pb.FormTeamRequest(
-            round_id=lease.round.round_id, token=lease.token, chief=team_wire.offer_to_wire(chief), most=most
+            round_id=lease.round.round_id, token=lease.token, chief=wire.sent_as(pb.HelpOffer, chief), most=most
         )
-        return team_wire.team_from_wire(self._call(self._stub.FormTeam, request))
+        return wire.read_from(self._call(self._stub.FormTeam, request), TeamState)
 
     def keep_team(self, lease: Lease, chief: Offer, team: TeamState) -> TeamState:
         """How the team stands, or who is free where there is none. Raises Conflict as form_team does."""
         request = pb.KeepTeamRequest(
             round_id=lease.round.round_id,
             token=lease.token,
-            chief=team_wire.offer_to_wire(chief),
-            team=team_wire.team_to_wire(team),
+            chief=wire.sent_as(pb.HelpOffer, chief),
+            team=wire.sent_as(pb.Team, team),
         )
-        return team_wire.team_from_wire(self._call(self._stub.KeepTeam, request))
+        return wire.read_from(self._call(self._stub.KeepTeam, request), TeamState)
 
     def fail_round(self, lease: Lease, *, reason: str, failure: JsonMap | None = None) -> Round:
         """Ends the round for good. Raises Conflict when the lease is no longer the caller's.
@@ -208,7 +208,7 @@ class RegistryClient:
             round_id=lease.round.round_id,
             token=lease.token,
             state_json=wire.json_text(state),
-            files=wire.files_to_wire(files),
+            files=[wire.sent_as(pb.FileEntry, file) for file in files],
         )
         return wire.round_from_wire(self._call(self._stub.PutResumePoint, request))
 
@@ -234,18 +234,18 @@ class RegistryClient:
             kind=str(kind), model=model, version=version, options_json=wire.json_text(options or {}), by=by,
             reason=reason,
         )  # fmt: skip
-        return job_from_wire(self._call(self._stub.AskJob, request))
+        return wire.read_from(self._call(self._stub.AskJob, request), Job)
 
     def jobs(self, *, model: str = "", job_id: str = "") -> list[Job]:
         """The newest first. Raises NotFound when the one that is named is not there."""
         answer = self._call(self._stub.ListJobs, pb.ListJobsRequest(model=model, job_id=job_id))
-        return [job_from_wire(job) for job in answer.jobs]
+        return [wire.read_from(job, Job) for job in answer.jobs]
 
     def take_job(self, holder: str, kind: JobKind, *, model: str = "", ttl_seconds: float) -> Job | None:
         """One that waits, that this holder had, or whose holder is silent; None: nothing to do."""
         request = pb.TakeJobRequest(holder=holder, kind=str(kind), model=model, ttl_seconds=ttl_seconds)
         answer = self._call(self._stub.TakeJob, request)
-        return job_from_wire(answer.job) if answer.HasField("job") else None
+        return wire.read_from(answer.job, Job) if answer.HasField("job") else None
 
     def tell_job(self, job: Job, *, state: JobState, told: JsonMap, ttl_seconds: float) -> Job:
         """Keeps it, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
@@ -253,7 +253,7 @@ class RegistryClient:
             job_id=job.job_id, holder=job.holder, attempts=job.attempts, state=str(state),
             told_json=wire.json_text(told), ttl_seconds=ttl_seconds,
         )  # fmt: skip
-        return job_from_wire(self._call(self._stub.TellJob, request))
+        return wire.read_from(self._call(self._stub.TellJob, request), Job)
 
     # files
 
@@ -327,13 +327,13 @@ class RegistryClient:
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
         """Points the alias at the version; 0 removes it. Raises NotFound, Conflict, InvalidInput."""
         request = pb.SetAliasRequest(model=model, alias=alias, version=version, by=by, reason=reason)
-        return wire.model_from_wire(self._call(self._stub.SetAlias, request))
+        return wire.read_from(self._call(self._stub.SetAlias, request), Model)
 
     def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
         """Moves production back to the version before. Never tried twice. Raises NotFound, Conflict, InvalidInput."""
         request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
         with self._errors("the registry"):
-            return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
+            return wire.read_from(self._stub.Rollback(request, timeout=self._timeout_seconds), Model)
 
     def forget(self, model: str, asked: JsonMap, *, by: str, reason: str, dry_run: bool = False) -> JsonMap:
         """Has the model never learn from these events again: {"pieces": places, "examples": how many they are}; gives
@@ -373,7 +373,7 @@ class RegistryClient:
     def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
         """The newest `limit` moves, oldest first. Raises NotFound."""
         answer = self._call(self._stub.ListAliasHistory, pb.ListAliasHistoryRequest(model=model, limit=limit))
-        return [wire.alias_change_from_wire(change) for change in answer.changes]
+        return [wire.read_from(change, AliasChange) for change in answer.changes]
 
     def watch(self, since_revision: int = 0) -> Iterator[Change]:
         """Changes as they happen, heartbeats included; reconnects are the caller's (it raises Unavailable).

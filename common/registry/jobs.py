@@ -1,12 +1,10 @@
-"""What somebody wants of whichever trainer is free, as values and as messages; for both ends of RegistryService."""
+"""What somebody wants of whichever trainer is free."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry, JsonMap
-from common.registry.wire import read_from, sent_as
-from protos import registry_pb2 as pb
 
 
 class JobKind(StrEnum):
@@ -67,11 +65,3 @@ def measured_files(options: JsonMap) -> tuple[FileEntry, ...]:
         if [type(value) for value in (file.path, file.size_bytes, file.digest)] != [str, int, str]:
             raise InvalidInput(f"a file is a path, its size_bytes and a digest, got {str(file)[:200]}")
     return files
-
-
-def job_to_wire(job: Job) -> pb.Job:
-    return sent_as(pb.Job, job)
-
-
-def job_from_wire(message: pb.Job) -> Job:
-    return read_from(message, Job, kind=JobKind(message.kind), state=JobState(message.state))

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
 
@@ -12,26 +14,20 @@ from common.definition.gate import read_gate
 from common.errors import InvalidInput
 from common.half_pairs import half_pair_in
 from common.registry.catalog import (
-    AliasChange,
     Change,
     ChangeKind,
     Decision,
-    FileEntry,
     JsonMap,
     Lease,
-    Model,
-    OffsetRange,
-    ResumePoint,
     Round,
     RoundPlan,
-    RoundState,
     Stream,
     Verdict,
     Version,
     VersionDraft,
     VersionMetrics,
-    VersionStatus,
 )
+from common.registry.teams import AGAIN_SECONDS, Membership, Orders
 from protos import registry_pb2 as pb
 
 Sent = TypeVar("Sent", bound=Message)
@@ -75,21 +71,29 @@ def _metrics(text: str) -> VersionMetrics:
 
 
 @cache
-def _shared(sent: type[Message], value: Any) -> tuple[frozenset[str], frozenset[str]]:
-    """The fields that a message and a dataclass share by name, and those that the message has as `NAME_json`."""
-    own, there = {field.name for field in fields(value)}, {field.name for field in sent.DESCRIPTOR.fields}
-    return frozenset(own & there), frozenset(name for name in own if f"{name}_json" in there)
+def _shared(sent: type[Message], value: Any) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """The fields that a message and a dataclass share by name, with the message's descriptors, and the names of those
+    that the message has as `NAME_json`."""
+    own, there = {field.name for field in fields(value)}, sent.DESCRIPTOR.fields_by_name
+    return {name: there[name] for name in own if name in there}, frozenset(n for n in own if f"{n}_json" in there)
 
 
 def sent_as(sent: type[Sent], value: Any, **others: Any) -> Sent:
-    """The message of a dataclass's value: fields of one name are copied, a mapping `x` stands in `x_json`.
+    """The message of a dataclass's value: fields of one name are copied, values in them as messages of their own, a
+    mapping `x` stands in `x_json`.
 
     Args:
         others: fields of the message that are made otherwise.
     """
     plain, mappings = _shared(cast(Any, sent), cast(Any, type(value)))
-    found = {name: getattr(value, name) for name in plain - others.keys()}
+    found = {name: _sent(field, getattr(value, name)) for name, field in plain.items() if name not in others}
     return sent(**found, **{f"{name}_json": json_text(getattr(value, name)) for name in mappings}, **others)
+
+
+def _sent(field: Any, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_sent(field, one) for one in value]
+    return sent_as(field.message_type._concrete_class, value) if is_dataclass(value) else value
 
 
 def read_from(message: Message, made: Callable[..., Value], **others: Any) -> Value:
@@ -99,10 +103,29 @@ def read_from(message: Message, made: Callable[..., Value], **others: Any) -> Va
         InvalidInput: a *_json field holds no JSON object.
     """
     plain, mappings = _shared(cast(Any, type(message)), made)
-    found = {name: getattr(message, name) for name in plain - others.keys()}
+    hints = _hints(made)
+    found = {name: _read(message, name, hints[name]) for name in plain if name not in others}
     for name in mappings - others.keys():
         found[name] = json_map(f"{name}_json", getattr(message, f"{name}_json"))
     return made(**found, **others)
+
+
+_hints = cache(get_type_hints)
+
+
+def _read(message: Message, name: str, hint: Any) -> Any:
+    value, form, parts = getattr(message, name), get_origin(hint), get_args(hint)
+    if form is tuple:
+        return tuple(_value(one, parts[0]) for one in value)
+    if form is UnionType:  # with None
+        return _value(value, parts[0]) if message.HasField(name) else None
+    return dict(value) if form is not None else _value(value, hint)
+
+
+def _value(value: Any, hint: Any) -> Any:
+    if is_dataclass(hint):
+        return read_from(value, cast(Any, hint))
+    return hint(value) if issubclass(hint, Enum) else value
 
 
 # streams and models
@@ -114,14 +137,6 @@ def stream_to_wire(stream: Stream) -> pb.Stream:
 
 def stream_from_wire(message: pb.Stream) -> Stream:
     return read_from(message, Stream, log_number=max(message.log_number, 1))
-
-
-def model_to_wire(model: Model) -> pb.Model:
-    return sent_as(pb.Model, model)
-
-
-def model_from_wire(message: pb.Model) -> Model:
-    return read_from(message, Model, aliases=dict(message.aliases))
 
 
 def definition_to_wire(files: Mapping[str, bytes]) -> list[pb.DefinitionFile]:
@@ -138,74 +153,50 @@ def definition_from_wire(files: Iterable[pb.DefinitionFile]) -> dict[str, bytes]
     return definition
 
 
-# ranges and files
-
-
-def ranges_to_wire(ranges: Iterable[OffsetRange]) -> list[pb.OffsetRange]:
-    return [sent_as(pb.OffsetRange, part) for part in ranges]
-
-
-def ranges_from_wire(ranges: Iterable[pb.OffsetRange]) -> tuple[OffsetRange, ...]:
-    return tuple(read_from(part, OffsetRange) for part in ranges)
-
-
-def files_to_wire(files: Iterable[FileEntry]) -> list[pb.FileEntry]:
-    return [sent_as(pb.FileEntry, file) for file in files]
-
-
-def files_from_wire(files: Iterable[pb.FileEntry]) -> tuple[FileEntry, ...]:
-    return tuple(read_from(file, FileEntry) for file in files)
-
-
-# rounds and leases
-
-
-def plan_to_wire(plan: RoundPlan) -> pb.Round:
-    return sent_as(pb.Round, plan, ranges=ranges_to_wire(plan.ranges))
-
-
-def plan_from_wire(message: pb.Round) -> RoundPlan:
-    return read_from(message, RoundPlan, ranges=ranges_from_wire(message.ranges))
+# rounds, leases and teams
 
 
 def round_to_wire(round_: Round) -> pb.Round:
-    message = plan_to_wire(round_.plan)
+    message = sent_as(pb.Round, round_.plan)
     message.MergeFrom(sent_as(pb.Round, round_))
     return message
 
 
 def round_from_wire(message: pb.Round) -> Round:
-    return read_from(message, Round, plan=plan_from_wire(message), state=RoundState(message.state))
+    return read_from(message, Round, plan=read_from(message, RoundPlan))
 
 
 def lease_to_wire(lease: Lease) -> pb.Lease:
-    point = lease.resume_point
-    sent = None if point is None else sent_as(pb.ResumePoint, point, files=files_to_wire(point.files))
-    return sent_as(pb.Lease, lease, round=round_to_wire(lease.round), resume_point=sent)
+    return sent_as(pb.Lease, lease, round=round_to_wire(lease.round))
 
 
 def lease_from_wire(message: pb.Lease) -> Lease:
-    point: ResumePoint | None = None
-    if message.HasField("resume_point"):
-        point = read_from(message.resume_point, ResumePoint, files=files_from_wire(message.resume_point.files))
-    return read_from(message, Lease, round=round_from_wire(message.round), resume_point=point)
+    return read_from(message, Lease, round=round_from_wire(message.round))
+
+
+def orders_to_wire(orders: Orders) -> pb.OfferHelpResponse:
+    found = orders.membership
+    lease = lease_to_wire(replace(found.lease, token=0)) if found else None
+    return sent_as(pb.OfferHelpResponse, orders, membership=found and sent_as(pb.Membership, found, lease=lease))
+
+
+def orders_from_wire(message: pb.OfferHelpResponse) -> Orders:
+    found: Membership | None = None
+    if message.HasField("membership"):
+        found = read_from(message.membership, Membership, lease=lease_from_wire(message.membership.lease))
+    return Orders(message.goes_on, found, message.next_seconds or AGAIN_SECONDS)
 
 
 # versions
 
 
 def draft_to_wire(draft: VersionDraft) -> pb.Version:
-    rule = pb.Verdict(rule_json=json_text(draft.gate.to_mapping()))
-    return sent_as(pb.Version, draft, verdict=rule, files=files_to_wire(draft.files))
+    return sent_as(pb.Version, draft, verdict=pb.Verdict(rule_json=json_text(draft.gate.to_mapping())))
 
 
 def draft_from_wire(message: pb.Version) -> VersionDraft:
-    return read_from(
-        message, VersionDraft,
-        metrics=_metrics(message.metrics_json),
-        gate=read_gate(json_map("verdict.rule_json", message.verdict.rule_json)),
-        files=files_from_wire(message.files),
-    )  # fmt: skip
+    gate = read_gate(json_map("verdict.rule_json", message.verdict.rule_json))
+    return read_from(message, VersionDraft, metrics=_metrics(message.metrics_json), gate=gate)
 
 
 def version_to_wire(version: Version) -> pb.Version:
@@ -215,8 +206,7 @@ def version_to_wire(version: Version) -> pb.Version:
         rule_json=json_text(version.verdict.rule.to_mapping()),
         outcomes_json=json_text({"outcomes": version.verdict.outcomes}),
     )
-    ranges, files = ranges_to_wire(version.ranges), files_to_wire(version.files)
-    return sent_as(pb.Version, version, verdict=verdict, ranges=ranges, files=files)
+    return sent_as(pb.Version, version, verdict=verdict)
 
 
 def version_from_wire(message: pb.Version) -> Version:
@@ -226,26 +216,10 @@ def version_from_wire(message: pb.Version) -> Version:
         read_gate(json_map("rule_json", message.verdict.rule_json)),
         tuple(json_map("outcomes_json", message.verdict.outcomes_json).get("outcomes", ())),
     )
-    return read_from(
-        message, Version,
-        status=VersionStatus(message.status),
-        verdict=verdict,
-        metrics=_metrics(message.metrics_json),
-        ranges=ranges_from_wire(message.ranges),
-        files=files_from_wire(message.files),
-        end_position=dict(message.end_position),
-    )  # fmt: skip
+    return read_from(message, Version, verdict=verdict, metrics=_metrics(message.metrics_json))
 
 
-# aliases and changes
-
-
-def alias_change_to_wire(change: AliasChange) -> pb.AliasChange:
-    return sent_as(pb.AliasChange, change)
-
-
-def alias_change_from_wire(message: pb.AliasChange) -> AliasChange:
-    return read_from(message, AliasChange)
+# changes
 
 
 def change_to_wire(change: Change) -> pb.Change:

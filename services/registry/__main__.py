@@ -13,6 +13,7 @@ from typing import TextIO
 
 import grpc
 from prometheus_client import REGISTRY
+from starlette.types import ASGIApp
 
 from common.access.guard import Guard
 from common.errors import HeadraceError, InvalidInput, Unavailable
@@ -94,11 +95,6 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
     guard = AuditedGuard(access, RULES, catalog.audit)
     REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))
     service_health.satisfy("catalog")
-    sock = bind(settings.host, settings.http_port)
-    bounds = bounds_of(
-        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
-        of_principal=settings.max_connections_per_principal,
-    )  # fmt: skip
     service_links = ServiceLinks(
         settings.ingest_url, settings.trainer_url, settings.serving_url, settings.authorization(), tls
     )
@@ -111,7 +107,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
         catalog, service_health, service_links=service_links, secret=secret, webhooks=webhooks.listed, tracing=tracing,
         guard=guard,
     )  # fmt: skip
-    web = WebServer(app, sock, bounds, tls)
+    web = _web(app, settings, tls)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(servicer, server),
@@ -158,13 +154,7 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
     if not settings.blobs:
         raise InvalidInput("REGISTRY_DATABASE needs REGISTRY_BLOBS: another registry would not find files in a folder")
     engine = open_engine(url_of(settings.database, settings.database_password_file))
-    waiting = create_app("registry", service_health, guard=guard)
-    sock = bind(settings.host, settings.http_port)
-    bounds = bounds_of(
-        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
-        of_principal=settings.max_connections_per_principal,
-    )  # fmt: skip
-    web = WebServer(waiting, sock, bounds, tls)
+    web = _web(create_app("registry", service_health, guard=guard), settings, tls)
     web.start()
     try:
         with suppress(Unavailable):  # To have met the store while it stands by saves a failover a second.
@@ -184,6 +174,15 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
 
     leadership.watch(step_down)
     return leadership
+
+
+def _web(app: ASGIApp, settings: RegistrySettings, tls: Tls | None) -> WebServer:
+    sock = bind(settings.host, settings.http_port)
+    bounds = bounds_of(
+        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES,
+        of_principal=settings.max_connections_per_principal,
+    )  # fmt: skip
+    return WebServer(app, sock, bounds, tls)
 
 
 def _stop_grpc(server: grpc.Server) -> None:

@@ -6,11 +6,13 @@ The ideas are next door: streams, models, rounds and leases, the gate, versions,
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
@@ -35,16 +37,13 @@ from common.registry.teams import Offer, Orders, TeamState
 from common.saved_model.layout import KnownGraphs
 from services.registry.definitions import models, streams
 from services.registry.definitions.shares import PUSHED, within_share
-from services.registry.definitions.size import check_parameters
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle import forgetting
 from services.registry.lifecycle.apply import Applied, apply
-from services.registry.lifecycle.takeover import takeover
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
 from services.registry.rounds import leases, line, rolled_back
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
-from services.registry.rounds.forgotten import forgotten_by
 from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
@@ -58,14 +57,12 @@ from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_manifest
 from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
-from services.registry.store.tables import rounds as rounds_table
-from services.registry.store.tables import versions as versions_table
 from services.registry.versions import aliases, canaries, live, stages
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
 from services.registry.versions.contract import contract_of
-from services.registry.versions.overview import overview
+from services.registry.versions.overview import counts, overview
 from services.registry.versions.pushed import Measured, check_files, push_version
 from services.registry.versions.retention import list_thinned, thinned_counts
 from services.registry.watch import Watch
@@ -175,12 +172,9 @@ class Catalog:
     # streams and models
 
     def register_stream(self, name: str, schema_json: str) -> Stream:
-        with (
-            self.audit.call("register_stream", by="", stream=name) as transaction,
-            within_share(transaction.connection, self._limits.shares),
-        ):
-            stream = streams.register_stream(transaction, name, schema_json)
-            streams.check_source(stream, self._limits.source_hosts)
+        with self.audit.call("register_stream", by="", stream=name) as transaction:
+            stream = self._applied(transaction, "", stream=(name, schema_json)).stream
+            assert stream is not None
             return stream
 
     get_stream = _reading(streams.get_stream)
@@ -190,16 +184,9 @@ class Catalog:
         """Raises Conflict also where a layer would start anew that the definition does not name (takeover.py)."""
         with self.audit.call("register_model", by=by, model=name, stream=stream, files=sorted(files)) as transaction:
             check_author(by, "")
-            known = models.is_registered(transaction.connection, name)
-            before = models.get_model(transaction.connection, name) if known else None
-            with within_share(transaction.connection, self._limits.shares):
-                after = models.register_model(transaction, name, stream=stream, files=files, by=by)
-            if before is not None and before.definition_digest != after.definition_digest:
-                takeover(transaction.connection, before, files)
-                aliases.follow_predecessor(transaction, name)
-                stages.follow_stages(transaction, name)
-            check_parameters(transaction.connection, after.stream, files, most=self._limits.max_parameters)
-            return after
+            model = self._applied(transaction, by, model=(name, files), learns_from=stream).model
+            assert model is not None
+            return model
 
     def apply(
         self, *, stream: tuple[str, str] | None, model: tuple[str, Mapping[str, bytes]] | None, by: str, dry_run: bool
@@ -210,19 +197,33 @@ class Catalog:
         try:
             with self.audit.refusals(call), self.audit.change(call) as transaction:
                 check_author(by, "")
-                with within_share(transaction.connection, self._limits.shares):
-                    applied = apply(transaction, stream=stream, model=model, by=by)
-                if applied.stream is not None:
-                    streams.check_source(applied.stream, self._limits.source_hosts)
-                if applied.model is not None and model is not None:
-                    most = self._limits.max_parameters
-                    check_parameters(transaction.connection, applied.model.stream, model[1], most=most)
+                applied = self._applied(transaction, by, stream=stream, model=model)
                 call.outcome = {"stream_change": applied.stream_change, "model_change": applied.model_change}
                 if dry_run:
                     raise _Undo
         except _Undo:
             pass
         return applied
+
+    def _applied(
+        self, transaction: Transaction, by: str, *, stream: tuple[str, str] | None = None,
+        model: tuple[str, Mapping[str, bytes]] | None = None, learns_from: str = "",
+    ) -> Applied:  # fmt: skip
+        with within_share(transaction.connection, self._limits.shares):
+            applied = apply(transaction, stream=stream, model=model, learns_from=learns_from, by=by)
+        if applied.stream is not None:
+            streams.check_source(applied.stream, self._limits.source_hosts)
+        if applied.model is not None and model is not None:
+            most = self._limits.max_parameters
+            models.check_parameters(transaction.connection, applied.model.stream, model[1], most=most)
+        return applied
+
+    @contextmanager
+    def _decided(self, action: str, *, by: str, reason: str, **about: Any) -> Iterator[Transaction]:
+        """A change that a person decides. Raises InvalidInput: nobody is named."""
+        with self.audit.call(action, by=by, reason=reason, **about) as transaction:
+            check_author(by, reason)
+            yield transaction
 
     get_model = _reading(models.get_model)
     list_models = _reading(models.list_models)
@@ -298,24 +299,19 @@ class Catalog:
             )
 
     def fail_round_by_hand(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        call = Call("fail_round", by, {"model": model, "round_id": round_id, "reason": reason})
-        with self.audit.refusals(call), self.audit.change(call) as transaction:
-            self.get_round(model, round_id)
-            return leases.fail_round_by_hand(
-                transaction, round_id=round_id, by=by, reason=reason, rules=self._limits.lease_rules
-            )
+        change = partial(leases.fail_round_by_hand, rules=self._limits.lease_rules)
+        return self._change_round("fail_round", change, model, round_id, by, reason)
 
     def stop_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        return self._hold_round("stop_round", leases.stop_round, model, round_id, by, reason)
+        return self._change_round("stop_round", leases.stop_round, model, round_id, by, reason)
 
     def resume_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        return self._hold_round("resume_round", leases.resume_round, model, round_id, by, reason)
+        return self._change_round("resume_round", leases.resume_round, model, round_id, by, reason)
 
-    def _hold_round(
+    def _change_round(
         self, name: str, change: Callable[..., Round], model: str, round_id: str, by: str, reason: str
     ) -> Round:
-        call = Call(name, by, {"model": model, "round_id": round_id, "reason": reason})
-        with self.audit.refusals(call), self.audit.change(call) as transaction:
+        with self._decided(name, by=by, reason=reason, model=model, round_id=round_id) as transaction:
             self.get_round(model, round_id)
             return change(transaction, round_id=round_id, by=by, reason=reason)
 
@@ -380,13 +376,14 @@ class Catalog:
     compare = _reading(compare)
 
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
-        about = {"model": model, "alias": alias, "version": version, "reason": reason}
-        with self.audit.call("set_alias", by=by, **about) as transaction:
+        about = {"model": model, "alias": alias, "version": version}
+        with self._decided("set_alias", by=by, reason=reason, **about) as transaction:
             return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
 
     def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
         call = Call("rollback", by, {"model": model, "reason": reason, "events": events})
         with self.audit.refusals(call), self.audit.change(call) as transaction:
+            check_author(by, reason)
             moved = aliases.rollback(transaction, model, by=by, reason=reason, events=events)
             call.outcome = {"version": moved.aliases.get(PRODUCTION, 0)}
             return moved
@@ -400,12 +397,12 @@ class Catalog:
 
     def forget(self, model: str, asked: JsonMap, *, by: str, reason: str) -> JsonMap:
         """As forgetting.forget; of the events the audit log has how many they are."""
-        about = {"model": model, "examples": asked.get("examples"), "reason": reason}
-        with self.audit.call("forget", by=by, **about) as transaction:
+        about = {"model": model, "examples": asked.get("examples")}
+        with self._decided("forget", by=by, reason=reason, **about) as transaction:
             return forgetting.forget(transaction, model, asked, by=by, reason=reason)
 
     would_forget = _reading(forgetting.outcome)
-    forgotten_by = _reading(forgotten_by)
+    forgotten_by = _reading(models.forgotten_by)
     alias_history = _reading(aliases.list_history)
 
     def history(self, **wanted: Any) -> list[HistoryEntry]:
@@ -416,8 +413,7 @@ class Catalog:
 
     def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
         """Writes into the history what somebody has asked of another service through this one."""
-        with self.audit.call(f"ask_{action}", by=by, model=model, stream=stream, reason=reason) as transaction:
-            check_author(by, reason)
+        with self._decided(f"ask_{action}", by=by, reason=reason, model=model, stream=stream) as transaction:
             remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
 
     # live quality
@@ -470,7 +466,7 @@ class Catalog:
         return {
             **asdict(model),
             **known,
-            "serving": serving.to_mapping(),
+            "serving": asdict(serving),
             "waiting_examples": counted["waiting"] if counted is not None else None,
             "why": why(model, counted, serving.failed),
         }
@@ -519,7 +515,7 @@ class Catalog:
         said = "; ".join(sorted(set(failed.values())))[:_MAX_REASON]
         reason = f"no replica can load version {version} ({', '.join(sorted(failed))[:200]}): {said}"
         try:
-            target = aliases.leave_unloadable(transaction, model, reason=reason)
+            target = aliases.leave(transaction, model, by=BY_REGISTRY, reason=reason)
         except Conflict:
             return  # the first version, or nothing is left to go back to: its state says what is wrong
         logger.error("production went back", extra={"model": model.name, "version": target, "reason": reason})
@@ -542,16 +538,16 @@ class Catalog:
             "archive": lifecycle.archive_model,
             "restore": lifecycle.restore_model,
         }[how]
-        with self.audit.call(f"{how}_model", by=by, model=name, reason=reason) as transaction:
+        with self._decided(f"{how}_model", by=by, reason=reason, model=name) as transaction:
             return change(transaction, name, by=by, reason=reason)
 
     def pin(self, name: str, version: int, *, by: str, reason: str) -> Model:
-        with self.audit.call("pin_model", by=by, model=name, version=version, reason=reason) as transaction:
+        with self._decided("pin_model", by=by, reason=reason, model=name, version=version) as transaction:
             return lifecycle.pin(transaction, name, version, by=by, reason=reason)
 
     def change_stream(self, name: str, how: StreamChange, *, by: str, reason: str) -> Stream:
         change = {"archive": lifecycle.archive_stream, "restore": lifecycle.restore_stream}[how]
-        with self.audit.call(f"{how}_stream", by=by, stream=name, reason=reason) as transaction:
+        with self._decided(f"{how}_stream", by=by, reason=reason, stream=name) as transaction:
             return change(transaction, name, by=by, reason=reason)
 
     def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
@@ -561,7 +557,7 @@ class Catalog:
             with self._database.read() as connection:
                 lifecycle.check_model_deletable(connection, name, users=users)
             return
-        with self.audit.call("delete_model", by=by, model=name, reason=reason) as transaction:
+        with self._decided("delete_model", by=by, reason=reason, model=name) as transaction:
             lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
 
     def delete_stream(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
@@ -570,7 +566,7 @@ class Catalog:
             with self._database.read() as connection:
                 lifecycle.check_stream_deletable(connection, name)
             return
-        with self.audit.call("delete_stream", by=by, stream=name, reason=reason) as transaction:
+        with self._decided("delete_stream", by=by, reason=reason, stream=name) as transaction:
             lifecycle.delete_stream(transaction, name, by=by, reason=reason)
 
     # files
@@ -614,16 +610,7 @@ class Catalog:
     def watcher_count(self) -> int:
         return self._watch.watcher_count
 
-    def counts(self) -> dict[tuple[str, str], int]:
-        """{("rounds" or "versions", state or status): how many there are}."""
-        with self._database.read() as connection:
-            by_state = connection.execute(select(rounds_table.c.state, func.count()).group_by(rounds_table.c.state))
-            by_status = connection.execute(
-                select(versions_table.c.status, func.count()).group_by(versions_table.c.status)
-            )
-            return {("rounds", state): count for state, count in by_state} | {
-                ("versions", status): count for status, count in by_status
-            }
+    counts = _reading(counts)
 
     def _contract_of(self, files: Sequence[FileEntry]) -> JsonMap:
         return contract_of(files, lambda digest: b"".join(self.blobs.read(digest)), self._graphs.look_at)

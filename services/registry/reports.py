@@ -62,16 +62,6 @@ class Serving:
     converged_at: float | None
     """Since when every replica answers with it; None while one does not."""
 
-    def to_mapping(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "moved_at": self.moved_at,
-            "replicas": list(self.replicas),
-            "available": list(self.available),
-            "failed": dict(self.failed),
-            "converged_at": self.converged_at,
-        }
-
 
 class Reports:
     """Thread-safe."""

@@ -24,7 +24,6 @@ from services.ingest.intake import window
 from services.ingest.intake.accept import AppendRequest, BodyFormat, Intake, OnInvalid
 from services.ingest.intake.budget import Share
 from services.ingest.intake.replay import replay
-from services.ingest.once.keys import Answer
 from services.ingest.settings import JSON_MEMORY_FACTOR
 
 _FORMAT_OF: dict[str, BodyFormat] = {bodies.JSON: "json", bodies.NDJSON: "ndjson", bodies.TFRECORD: "tfrecord"}
@@ -155,7 +154,7 @@ def _add_append_routes(app: FastAPI, intake: Intake) -> None:
         with intake.budget.open() as share:
             asked = await _append_request(request.path_params["stream"], request, share, intake, labels=labels)
             answer = await intake.append(asked)
-            return Response(orjson.dumps(_answer_body(answer), option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
+            return Response(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
 
     for path, labels in ((_EVENTS_PATH, False), (_LABELS_PATH, True)):
         app.router.routes.insert(0, Route(path, functools.partial(append, labels=labels), methods=["POST"]))
@@ -231,12 +230,3 @@ async def _inflated(body: bytes, share: Share, intake: Intake) -> bytes:
     if inflated is None:
         raise InvalidInput(f"the body inflates to more than the {max_bytes} bytes allowed; send smaller requests")
     return inflated
-
-
-def _answer_body(answer: Answer) -> dict[str, Any]:
-    return {
-        "accepted": answer.accepted,
-        "refused": [{"index": item.index, "reason": item.reason} for item in answer.refused],
-        "position": answer.position,
-        "duplicate": answer.duplicate,
-    }

@@ -27,10 +27,6 @@ def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
         Unavailable: the log does not answer.
         DataLoss: a record cannot be read.
     """
-    return _newest(log, topic, last)
-
-
-def _newest(log: EventLog, topic: str, last: int) -> list[bytes]:
     starts, ends = log.start_position(topic), log.end_position(topic)
     found: list[tuple[float, int, int, int, bytes]] = []
     for partition, end in ends.items():
@@ -76,7 +72,7 @@ def requests(log: EventLog, model: str, schema: Schema, last: int) -> dict[str, 
         NotFound: none are in this log.
     """
     try:
-        records = _newest(log, predictions_topic(model), last)
+        records = newest_events(log, predictions_topic(model), last)
     except NotFound as error:
         raise NotFound(
             f"no prediction of {model} is sampled into the event log; SERVING_REQUEST_LOG and "

@@ -18,7 +18,7 @@ that no event is taken twice goes before that it is taken now.
 import asyncio
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -194,7 +194,7 @@ class SharedKeys:
             return
         names = [_name(stream, request), f"{_PREFIX}:done"]
         window = (_ms(self.window.window_seconds), self.window.window_count)
-        await self._try(_KEEP, names, *self._own(), _written(answer), *window)
+        await self._try(_KEEP, names, *self._own(), orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), *window)
 
     async def release(self, stream: str, request: RequestKey) -> None:
         """Ends the claim without an answer: the next one who asks looks into the log."""
@@ -252,10 +252,6 @@ def _name(stream: str, request: RequestKey) -> str:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _written(answer: Answer) -> bytes:
-    return orjson.dumps(asdict(answer), option=orjson.OPT_NON_STR_KEYS)
 
 
 def _answer_of(text: bytes) -> Answer:

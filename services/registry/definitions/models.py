@@ -1,6 +1,8 @@
 """Models: which stream they learn from, their newest definition, and how planning and training of them fare."""
 
 import hashlib
+import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -8,22 +10,23 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from common.counted import counted
 from common.definition.fields import Fields
+from common.definition.identity import variables_of
 from common.definition.model import DEFINITION_FILE, Definition, parse_definition
 from common.definition.python_files import check_python
 from common.definition.rollout import Rollout, parse_rollout
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
+from common.registry.forgotten import Forgotten, forgotten_from_json
 from common.schema import Schema, check_name
 from common.strict_yaml import read_yaml
 from services.registry.definitions import streams
 from services.registry.definitions.shares import creator
-from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.history import remember
-from services.registry.store.read_rows import read_row
-from services.registry.store.tables import aliases, definition_files, deleted, models
+from services.registry.store.tables import aliases, definition_files, deleted, models, read_row
 
 _MAX_FILES = 256
+_FLOAT_BYTES = 4
 
 
 def definition_digest(files: Mapping[str, bytes]) -> str:
@@ -88,6 +91,25 @@ def _check_upstream(connection: Connection, definition: Definition) -> None:
         )
 
 
+def check_parameters(connection: Connection, stream: str, files: Mapping[str, bytes], *, most: int) -> None:
+    """How large an estimator would be, before anybody takes memory for it: its layers, and its tables as large as they
+    may grow. What a module builds, its round will tell.
+
+    Raises:
+        InvalidInput: there would be more than `most` parameters; which variable has most of them.
+    """
+    definition = parse_definition(files)
+    schema = definition.seen(Schema.from_json(streams.get_stream(connection, stream, 0).schema_json))
+    counts = {path: math.prod(meaning.shape) for path, meaning in variables_of(definition, schema).items()}
+    total = sum(counts.values())
+    if total > most:
+        largest = max(counts, key=lambda path: counts[path])
+        raise InvalidInput(
+            f"the model would have {total:,} parameters ({total * _FLOAT_BYTES / 1e9:,.1f} GB, {largest} alone "
+            f"{counts[largest]:,}), at most {most:,} are taken (REGISTRY_MAX_PARAMETERS)"
+        )
+
+
 NO_FAILURES: Mapping[str, int | float | str] = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}
 
 
@@ -100,7 +122,7 @@ def get_model(connection: Connection, name: str) -> Model:
     """Raises NotFound."""
     row = _find(connection, name)
     if row is None:
-        raise not_registered(connection, "model", name)
+        raise streams.not_registered(connection, "model", name)
     named = connection.execute(select(aliases).where(aliases.c.model == name).order_by(aliases.c.alias))
     return _model_of(row, {alias.alias: alias.version for alias in named})
 
@@ -143,6 +165,13 @@ def rollout_of(connection: Connection, digest: str) -> Rollout | None:
 @lru_cache(maxsize=64)
 def _rollout_in(content: bytes) -> Rollout | None:
     return parse_rollout(Fields(DEFINITION_FILE, read_yaml(content, DEFINITION_FILE)).take("rollout", None))
+
+
+def forgotten_by(connection: Connection, model: str) -> Forgotten:
+    """Places of events that the model never learns again. Raises NotFound."""
+    get_model(connection, model)
+    query = select(models.c.forgotten_pieces).where(models.c.name == model)
+    return forgotten_from_json(json.loads(connection.execute(query).scalar_one()))
 
 
 def _find(connection: Connection, name: str) -> Row[tuple[object, ...]] | None:

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, insert, select
 
+from common.access.principal import AUTHOR, INGEST, may_know
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import ChangeKind, Stream
 from common.schema import Schema, check_name
 from common.schema_changes import check_compatible
+from common.suggestions import did_you_mean
 from services.registry.definitions.shares import creator
-from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
-from services.registry.store.read_rows import read_row
-from services.registry.store.tables import archived_streams, deleted, streams
+from services.registry.store.tables import archived_streams, deleted, models, read_row, streams
 
 _MAX_SCHEMA_BYTES = 1024 * 1024
 
@@ -81,6 +81,18 @@ def list_streams(connection: Connection) -> list[Stream]:
     """Each with its newest schema, in order of name."""
     rows = connection.execute(_query().order_by(streams.c.name, streams.c.schema_version))
     return list({row.name: _stream_of(row) for row in rows}.values())
+
+
+def not_registered(connection: Connection, kind: Literal["model", "stream"], name: str) -> NotFound:
+    """With the name that was probably meant, or that it is one of the other kind, as far as the current principal may
+    know of them."""
+    names = {
+        "model": set(filter(may_know(AUTHOR), connection.scalars(select(models.c.name)))),
+        "stream": set(filter(may_know(INGEST), connection.scalars(select(streams.c.name)))),
+    }
+    other = "stream" if kind == "model" else "model"
+    is_other = f"; there is a {other} of that name" if name in names[other] else ""
+    return NotFound(f"{kind} {name} is not registered{is_other or did_you_mean([name], names[kind])}")
 
 
 def is_archived(connection: Connection, name: str) -> bool:

@@ -9,15 +9,16 @@ import grpc
 
 from common.access.principal import author_of
 from common.errors import InvalidInput, Overloaded
-from common.registry import team_wire, wire
-from common.registry.catalog import MOST_LISTED
-from common.registry.jobs import job_to_wire
+from common.registry import wire
+from common.registry.catalog import MOST_LISTED, FileEntry, RoundPlan
 from common.registry.live import Evidence
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
+from common.registry.teams import Offer, TeamState
+from common.registry.wire import read_from, sent_as
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
-from services.registry.doors.allowed import check_stream
+from services.registry.doors.rules import check_stream
 from services.registry.store.blobs import CHUNK_BYTES
 
 SERVICE_NAME = "headrace.RegistryService"
@@ -44,22 +45,22 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def RegisterModel(self, request: pb.RegisterModelRequest, context: grpc.ServicerContext) -> pb.Model:
         files = wire.definition_from_wire(request.files)
-        return wire.model_to_wire(
-            self._catalog.register_model(request.name, stream=request.stream, files=files, by=author_of(request.by))
-        )
+        by = author_of(request.by)
+        model = self._catalog.register_model(request.name, stream=request.stream, files=files, by=by)
+        return sent_as(pb.Model, model)
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.Model:
-        return wire.model_to_wire(self._catalog.get_model(request.name))
+        return sent_as(pb.Model, self._catalog.get_model(request.name))
 
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=map(wire.model_to_wire, self._catalog.list_models()))
+        return pb.ListModelsResponse(models=[sent_as(pb.Model, model) for model in self._catalog.list_models()])
 
     def GetDefinition(self, request: pb.GetDefinitionRequest, context: grpc.ServicerContext) -> pb.Definition:
         files = self._catalog.get_definition(request.digest)
         return pb.Definition(digest=request.digest, files=wire.definition_to_wire(files))
 
     def PlanRound(self, request: pb.PlanRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        return wire.round_to_wire(self._catalog.plan_round(wire.plan_from_wire(request.round)))
+        return wire.round_to_wire(self._catalog.plan_round(read_from(request.round, RoundPlan)))
 
     def ListRounds(self, request: pb.ListRoundsRequest, context: grpc.ServicerContext) -> pb.ListRoundsResponse:
         if request.round_id:
@@ -70,70 +71,52 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def LeaseRound(self, request: pb.LeaseRoundRequest, context: grpc.ServicerContext) -> pb.LeaseRoundResponse:
         lease = self._catalog.lease_round(
-            request.holder,
-            ttl_seconds=request.ttl_seconds,
-            models=tuple(request.models),
-            secret=request.holder_secret,
+            request.holder, ttl_seconds=request.ttl_seconds, models=request.models, secret=request.holder_secret
         )
         return pb.LeaseRoundResponse(lease=wire.lease_to_wire(lease) if lease else None)
 
     def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> pb.Lease:
         progress = wire.json_map("progress_json", request.progress_json)
-        return wire.lease_to_wire(
-            self._catalog.renew_lease(
-                request.round_id, request.token, ttl_seconds=request.ttl_seconds, progress=progress
-            )
+        lease = self._catalog.renew_lease(
+            request.round_id, request.token, ttl_seconds=request.ttl_seconds, progress=progress
         )
+        return wire.lease_to_wire(lease)
 
     def ReleaseRound(self, request: pb.ReleaseRoundRequest, context: grpc.ServicerContext) -> pb.Round:
         return wire.round_to_wire(self._catalog.release_round(request.round_id, request.token, reason=request.reason))
 
     def FailRound(self, request: pb.FailRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        return wire.round_to_wire(
-            self._catalog.fail_round(
-                request.round_id,
-                request.token,
-                reason=request.reason,
-                failure=wire.json_map("failure_json", request.failure_json),
-            )
-        )
+        failure = wire.json_map("failure_json", request.failure_json)
+        ended = self._catalog.fail_round(request.round_id, request.token, reason=request.reason, failure=failure)
+        return wire.round_to_wire(ended)
 
     def StopRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
         by = author_of(request.by)
-        return wire.round_to_wire(
-            self._catalog.stop_round(request.model, request.round_id, by=by, reason=request.reason)
-        )
+        found = self._catalog.stop_round(request.model, request.round_id, by=by, reason=request.reason)
+        return wire.round_to_wire(found)
 
     def ResumeRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
         by = author_of(request.by)
-        return wire.round_to_wire(
-            self._catalog.resume_round(request.model, request.round_id, by=by, reason=request.reason)
-        )
+        found = self._catalog.resume_round(request.model, request.round_id, by=by, reason=request.reason)
+        return wire.round_to_wire(found)
 
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
-        return wire.round_to_wire(
-            self._catalog.put_resume_point(
-                request.round_id,
-                request.token,
-                state=wire.json_map("state_json", request.state_json),
-                files=wire.files_from_wire(request.files),
-            )
-        )
+        state = wire.json_map("state_json", request.state_json)
+        files = [read_from(file, FileEntry) for file in request.files]
+        found = self._catalog.put_resume_point(request.round_id, request.token, state=state, files=files)
+        return wire.round_to_wire(found)
 
     def OfferHelp(self, request: pb.OfferHelpRequest, context: grpc.ServicerContext) -> pb.OfferHelpResponse:
-        return team_wire.orders_to_wire(
-            self._catalog.offer_help(team_wire.offer_from_wire(request.offer), left=request.left)
-        )
+        return wire.orders_to_wire(self._catalog.offer_help(read_from(request.offer, Offer), left=request.left))
 
     def FormTeam(self, request: pb.FormTeamRequest, context: grpc.ServicerContext) -> pb.Team:
-        chief = team_wire.offer_from_wire(request.chief)
-        return team_wire.team_to_wire(
-            self._catalog.form_team(request.round_id, request.token, chief=chief, most=request.most)
-        )
+        chief = read_from(request.chief, Offer)
+        team = self._catalog.form_team(request.round_id, request.token, chief=chief, most=request.most)
+        return sent_as(pb.Team, team)
 
     def KeepTeam(self, request: pb.KeepTeamRequest, context: grpc.ServicerContext) -> pb.Team:
-        chief, team = team_wire.offer_from_wire(request.chief), team_wire.team_from_wire(request.team)
-        return team_wire.team_to_wire(self._catalog.keep_team(request.round_id, request.token, chief=chief, team=team))
+        chief, team = read_from(request.chief, Offer), read_from(request.team, TeamState)
+        return sent_as(pb.Team, self._catalog.keep_team(request.round_id, request.token, chief=chief, team=team))
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:
         if len(request.body_json) > MAX_REPORT_BYTES:
@@ -153,17 +136,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             request.kind, model=request.model, version=request.version, options=options, by=author_of(request.by),
             reason=request.reason,
         )  # fmt: skip
-        return job_to_wire(job)
+        return sent_as(pb.Job, job)
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsResponse:
         found = self._catalog.jobs.listed(model=request.model, job_id=request.job_id)
-        return pb.ListJobsResponse(jobs=map(job_to_wire, found))
+        return pb.ListJobsResponse(jobs=[sent_as(pb.Job, job) for job in found])
 
     def TakeJob(self, request: pb.TakeJobRequest, context: grpc.ServicerContext) -> pb.TakeJobResponse:
         job = self._catalog.jobs.take(
             request.holder, request.kind, model=request.model, ttl_seconds=request.ttl_seconds
         )
-        return pb.TakeJobResponse(job=job_to_wire(job) if job is not None else None)
+        return pb.TakeJobResponse(job=sent_as(pb.Job, job) if job is not None else None)
 
     def TellJob(self, request: pb.TellJobRequest, context: grpc.ServicerContext) -> pb.Job:
         told = wire.json_map("told_json", request.told_json)
@@ -171,7 +154,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             request.job_id, request.holder, request.attempts, state=request.state, told=told,
             ttl_seconds=request.ttl_seconds,
         )  # fmt: skip
-        return job_to_wire(job)
+        return sent_as(pb.Job, job)
 
     def MissingFiles(self, request: pb.MissingFilesRequest, context: grpc.ServicerContext) -> pb.MissingFilesResponse:
         return pb.MissingFilesResponse(digests=self._catalog.blobs.missing(request.digests))
@@ -235,11 +218,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return pb.ListVersionsResponse(versions=map(wire.version_to_wire, found))
 
     def SetAlias(self, request: pb.SetAliasRequest, context: grpc.ServicerContext) -> pb.Model:
-        return wire.model_to_wire(
-            self._catalog.set_alias(
-                request.model, request.alias, request.version, by=author_of(request.by), reason=request.reason
-            )
+        model = self._catalog.set_alias(
+            request.model, request.alias, request.version, by=author_of(request.by), reason=request.reason
         )
+        return sent_as(pb.Model, model)
 
     def GetEvidence(self, request: pb.GetEvidenceRequest, context: grpc.ServicerContext) -> pb.Evidence:
         found = self._catalog.get_evidence(request.model)
@@ -270,17 +252,16 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return pb.Forgotten(forgotten_json=wire.json_text({"pieces": pieces}))
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
-        return wire.model_to_wire(
-            self._catalog.rollback(
-                request.model, by=author_of(request.by), reason=request.reason, events=request.events
-            )
+        model = self._catalog.rollback(
+            request.model, by=author_of(request.by), reason=request.reason, events=request.events
         )
+        return sent_as(pb.Model, model)
 
     def ListAliasHistory(
         self, request: pb.ListAliasHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasHistoryResponse:
         history = self._catalog.alias_history(request.model, limit=_listed(request.limit))
-        return pb.ListAliasHistoryResponse(changes=map(wire.alias_change_to_wire, history))
+        return pb.ListAliasHistoryResponse(changes=[sent_as(pb.AliasChange, change) for change in history])
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Change]:
         context.add_callback(self._catalog.wake_watchers)

@@ -18,7 +18,6 @@ from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import MOST_LISTED, Model
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
-from services.registry.doors.allowed import check_stream
 from services.registry.doors.bodies import (
     END,
     AliasBody,
@@ -30,6 +29,7 @@ from services.registry.doors.bodies import (
     json_answer,
 )
 from services.registry.doors.lifecycle_api import add_lifecycle
+from services.registry.doors.rules import check_stream
 from services.registry.pages.door import Pages
 from services.registry.pages.service_links import ServiceLinks
 from services.registry.series import KEPT_SECONDS, STEP_SECONDS, Wanted
@@ -124,7 +124,7 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _model_json(catalog: Catalog, model: Model) -> JsonObject:
-    return {**asdict(model), "serving": catalog.serving(model).to_mapping()}
+    return {**asdict(model), "serving": asdict(catalog.serving(model))}
 
 
 def _add_versions(app: FastAPI, catalog: Catalog) -> None:

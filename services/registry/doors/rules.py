@@ -1,17 +1,21 @@
-"""Who may call what of the registry."""
+"""Who may call what of the registry, and what takes more than a role: a stream that is there already."""
 
 from collections.abc import Mapping
 
 from common.access.guard import ANYBODY, Rule, rule
+from common.access.principal import INGEST, current
+from common.errors import PermissionDenied
 from common.process.rpc import COMMON_RPC_RULES
 from common.process.web import COMMON_RULES
+from services.registry.catalog import Catalog
 from services.registry.pages.rules import PAGE_RULES
+from services.registry.store.audit import Call
 
 _VIEWS, _OPERATES = rule("viewer"), rule("operator")
 _READS_MODEL, _WRITES_MODEL = rule("viewer", "author:{model}"), rule("author:{model}")
 _READS_STREAM = rule("viewer", "author", "ingest:{stream}")
 _BY_CONTENT = rule("author", by_door=True)
-"""`check_parts` looks at the stream and the model."""
+"""`check_stream`, and `apply` for its model, look at what is sent."""
 _HTTP: Mapping[str, Rule] = {
     "GET /v1/streams": rule("viewer", "author"),
     "GET /v1/streams/{stream}": _READS_STREAM,
@@ -109,3 +113,20 @@ RULES: Mapping[str, Rule] = {
     **_HTTP,
     **{f"headrace.RegistryService/{method}": found for method, found in _RPC.items()},
 }
+
+
+def check_stream(catalog: Catalog, name: str, schema_json: str) -> None:
+    """An author may register a stream that is new, or as it is. Another schema is its senders' matter.
+
+    Raises:
+        PermissionDenied: the schema is another one, and the current principal has no `ingest:<stream>`.
+    """
+    principal = current()
+    if principal.may(INGEST, name):
+        return
+    with catalog.audit.refusals(Call("register_stream", principal.name, {"stream": name})):
+        applied = catalog.apply(stream=(name, schema_json), model=None, by=principal.name, dry_run=True)
+        if applied.stream_change == "changed":
+            raise PermissionDenied(
+                f"{principal.name} has no role ingest for the stream, so the schema of it stays as it is"
+            )

@@ -40,6 +40,7 @@ def apply(
     *,
     stream: tuple[str, str] | None,
     model: tuple[str, Mapping[str, bytes]] | None,
+    learns_from: str = "",
     by: str,
 ) -> Applied:
     """Registers what is given in one transaction.
@@ -47,6 +48,7 @@ def apply(
     Args:
         stream: (name, schema as JSON).
         model: (name, definition files); it may learn from a stream that is registered already.
+        learns_from: the stream that the definition must name; "": any.
 
     Raises:
         InvalidInput, NotFound, Conflict: as of streams and models; Conflict also where a layer would start anew that
@@ -71,13 +73,12 @@ def apply(
         name, files = model
         before = _model_or_none(connection, name)
         known = models.get_definition(connection, before.definition_digest) if before else {}
-        learns_from = parse_definition(files).stream
+        learns_from = learns_from or parse_definition(files).stream
         model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
         model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
-        if model_change == "changed":
+        if before is not None and model_change == "changed":
             follow_predecessor(transaction, name)
             follow_stages(transaction, name)
-        if before is not None and model_change == "changed":
             changes |= differences(_yaml(known), _yaml(files))
             learned = takeover(connection, before, files)
         notes += _model_notes(model_change, before, model_after)

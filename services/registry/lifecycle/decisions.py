@@ -11,7 +11,7 @@ from services.registry.definitions import models, streams
 from services.registry.rounds.plans import refuse_open_round
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
-from services.registry.store.history import check_author, remember
+from services.registry.store.history import remember
 from services.registry.store.tables import (
     aliases,
     archived_streams,
@@ -34,7 +34,6 @@ from services.registry.versions.published import get_version
 
 def pause(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
     """No round is planned until it is resumed; a running round goes on to its end."""
-    check_author(by, reason)
     models.get_model(transaction.connection, name)
     words = f"{by}: {reason}" if reason else by
     return _changed(transaction, name, "pause", by=by, reason=reason, paused=words)
@@ -42,7 +41,6 @@ def pause(transaction: Transaction, name: str, *, by: str, reason: str) -> Model
 
 def resume(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
     """Rounds are planned again, at once also after failures: they are forgiven. Raises Conflict, NotFound."""
-    check_author(by, reason)
     model = models.get_model(transaction.connection, name)
     if not model.paused and not model.consecutive_failures:
         raise Conflict(f"the training of {name} is not paused and does not wait after failures")
@@ -59,7 +57,6 @@ def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: s
     Raises:
         Conflict: production names another version, or none. NotFound: there is no such version.
     """
-    check_author(by, reason)
     production = models.get_model(transaction.connection, name).aliases.get(PRODUCTION, 0)
     if not production:
         raise Conflict(f"production of {name} names no version that could be pinned")
@@ -72,7 +69,6 @@ def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: s
 def unpin(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
     """The next version that passes the gate is promoted again, and a canary whose promotion the pin stopped is promoted
     now. Raises Conflict when nothing is pinned."""
-    check_author(by, reason)
     pinned = models.get_model(transaction.connection, name).pinned_version
     if not pinned:
         raise Conflict(f"production of {name} is not pinned")
@@ -83,7 +79,6 @@ def unpin(transaction: Transaction, name: str, *, by: str, reason: str) -> Model
 
 def archive_model(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
     """Neither trained nor served any more; its versions stay. Raises Conflict while a round of it is open."""
-    check_author(by, reason)
     model = models.get_model(transaction.connection, name)
     if model.archived:
         return model
@@ -93,7 +88,6 @@ def archive_model(transaction: Transaction, name: str, *, by: str, reason: str) 
 
 def restore_model(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
     """Undoes archiving. Raises Conflict when it is not archived, or its stream is."""
-    check_author(by, reason)
     model = models.get_model(transaction.connection, name)
     if not model.archived:
         raise Conflict(f"model {name} is not archived")
@@ -107,7 +101,6 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
 
     Raises as `check_model_deletable` does.
     """
-    check_author(by, reason)
     connection = transaction.connection
     model = check_model_deletable(connection, name, users=users)
     by_version = (version_files, signatures, lineage, thinned, live_table, live_versions, versions)
@@ -139,7 +132,6 @@ def check_model_deletable(connection: Connection, name: str, *, users: Sequence[
 
 def archive_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> Stream:
     """Takes no events and no models any more. Raises Conflict while a model learns from it."""
-    check_author(by, reason)
     stream = streams.get_stream(transaction.connection, name, 0)
     _refuse_learners(transaction.connection, name, "archived", but_archived=True)
     if not streams.is_archived(transaction.connection, name):
@@ -151,7 +143,6 @@ def archive_stream(transaction: Transaction, name: str, *, by: str, reason: str)
 
 def restore_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> Stream:
     """Undoes archiving. Raises Conflict when it is not archived."""
-    check_author(by, reason)
     streams.get_stream(transaction.connection, name, 0)
     if not streams.is_archived(transaction.connection, name):
         raise Conflict(f"stream {name} is not archived")
@@ -163,7 +154,6 @@ def restore_stream(transaction: Transaction, name: str, *, by: str, reason: str)
 
 def delete_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> None:
     """Removes the stream's schemas; its events stay in the log. Raises as `check_stream_deletable` does."""
-    check_author(by, reason)
     connection = transaction.connection
     stream = check_stream_deletable(connection, name)
     _keep_counting(connection, "stream", name, stream.schema_version, 0)

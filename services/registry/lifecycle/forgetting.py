@@ -15,11 +15,10 @@ from common.errors import InvalidInput
 from common.registry.catalog import CANARY, LEARN, PRODUCTION, PUSHED, ChangeKind, JsonMap, Model, VersionStatus
 from common.registry.forgotten import MOST_PIECES, Forgotten, forgotten_from_json, forgotten_of
 from services.registry.definitions import models
-from services.registry.rounds.forgotten import forgotten_by
 from services.registry.rounds.line import ancestor_at_most
-from services.registry.rounds.plans import RoundRow, plan_of, refuse_open_round
+from services.registry.rounds.plans import RoundRow, end_of, plan_of, refuse_open_round
 from services.registry.store.database import Transaction
-from services.registry.store.history import check_author, remember
+from services.registry.store.history import remember
 from services.registry.store.tables import lineage, rounds, versions
 from services.registry.versions.aliases import follow_predecessor, take_off
 
@@ -45,13 +44,12 @@ def outcome(connection: Connection, name: str, asked: JsonMap) -> dict[str, Any]
         head = ancestor_at_most(connection, name, head, head - 1)
     return {
         "examples": asked["examples"], "learned_by": sorted(learned), "head_version": head, "was": before.head_version,
-        "production_version": before.aliases.get(PRODUCTION, 0), "end_position": _end_of(connection, name, head),
+        "production_version": before.aliases.get(PRODUCTION, 0), "end_position": end_of(connection, name, head),
     }  # fmt: skip
 
 
 def forget(transaction: Transaction, name: str, asked: JsonMap, *, by: str, reason: str) -> dict[str, Any]:
     """Does it, and gives what `outcome` gives. Raises as that does."""
-    check_author(by, reason)
     connection = transaction.connection
     found = outcome(connection, name, asked)
     before, head, learned = models.get_model(connection, name), found["head_version"], found["learned_by"]
@@ -81,7 +79,7 @@ def _all_of(connection: Connection, name: str, asked: JsonMap) -> tuple[Forgotte
     new, examples = forgotten_from_json(asked.get("pieces")), asked.get("examples")
     if not new or type(examples) is not int or examples < 0:
         raise InvalidInput(f"to forget needs places of events, and how many they are, got {str(asked)[:100]}")
-    kept = Forgotten((*forgotten_by(connection, name).pieces, *new.pieces))
+    kept = Forgotten((*models.forgotten_by(connection, name).pieces, *new.pieces))
     if len(kept.pieces) > MOST_PIECES:
         raise InvalidInput(f"{name} would forget {len(kept.pieces):,} places, at most {MOST_PIECES:,} are kept")
     return new, kept
@@ -108,14 +106,8 @@ def _learned(connection: Connection, name: str, new: Forgotten) -> tuple[set[int
     return found, archived
 
 
-def _end_of(connection: Connection, name: str, version: int) -> dict[str, int]:
-    query = select(versions.c.end_position_json).where(versions.c.model == name, versions.c.version == version)
-    found: dict[str, int] = json.loads(connection.execute(query).scalar_one_or_none() or "{}")
-    return found
-
-
 def _behind(connection: Connection, before: Model, head: int, end: JsonMap) -> JsonMap:
     """Model.rolled_back: all behind the new head waits to be learned again, in the order of the log."""
-    ends = {**end, **_end_of(connection, before.name, before.head_version)}
+    ends = {**end, **end_of(connection, before.name, before.head_version)}
     return {"head_version": head, "newest_version": before.newest_version, "events": LEARN,
             "examples": 0, "end_position": ends, "forgot": True}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from common.errors import Conflict, NotFound
 from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, PUSHED, Model, VersionStatus
 from common.registry.jobs import JobKind
 from common.registry.round_words import rolled_back_words
+from services.registry.catalog import ModelChange
 from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
@@ -233,16 +235,8 @@ def _pinned(model: Model) -> str:
     return f"production is pinned to version {model.pinned_version}; unpin it first" if model.pinned_version else ""
 
 
-def _pause(reading: Reading, place: Place, fields: Fields) -> None:
-    reading.catalog.change_model(place.names["model"], "pause", by=fields["by"], reason=fields["reason"])
-
-
-def _resume(reading: Reading, place: Place, fields: Fields) -> None:
-    reading.catalog.change_model(place.names["model"], "resume", by=fields["by"], reason=fields["reason"])
-
-
-def _unpin(reading: Reading, place: Place, fields: Fields) -> None:
-    reading.catalog.change_model(place.names["model"], "unpin", by=fields["by"], reason=fields["reason"])
+def _change(how: ModelChange, reading: Reading, place: Place, fields: Fields) -> None:
+    reading.catalog.change_model(place.names["model"], how, by=fields["by"], reason=fields["reason"])
 
 
 def _pin(reading: Reading, place: Place, fields: Fields) -> None:
@@ -292,18 +286,18 @@ def _of_model(name: str) -> str:
 
 
 FORMS = (
-    Form("pause", "Pause training", "Pause training", _of_model("pause"), _AUTHOR, _tell_pause, _pause,
-         "Training is paused."),
-    Form("resume", "Resume training", "Resume training", _of_model("resume"), _AUTHOR, _tell_resume, _resume,
-         "Rounds are planned again."),
+    Form("pause", "Pause training", "Pause training", _of_model("pause"), _AUTHOR, _tell_pause,
+         partial(_change, "pause"), "Training is paused."),
+    Form("resume", "Resume training", "Resume training", _of_model("resume"), _AUTHOR, _tell_resume,
+         partial(_change, "resume"), "Rounds are planned again."),
     Form("train", "Train now", "Train now", _of_model("train"), _AUTHOR, _tell_train, _train, "A round is planned."),
     Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _OPERATOR,
          _tell_promote, _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
     Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _OPERATOR, _tell_rollback, _rollback,
          "Production has moved back. Replicas follow within a second.", fields=("from", "events"), is_grave=True),
     Form("pin", "Pin production", "Pin", _of_model("pin"), _OPERATOR, _tell_pin, _pin, "Production is pinned."),
-    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _OPERATOR, _tell_unpin, _unpin,
-         "Production is not pinned."),
+    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _OPERATOR, _tell_unpin,
+         partial(_change, "unpin"), "Production is not pinned."),
     Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _AUTHOR, _tell_profile,
          _profile, "The next round is traced; its version shows where the time went.", fields=()),
     Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _AUTHOR,

@@ -81,7 +81,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
 
 def _stalls(model: Model, found: Round | None, serving: Serving, now: float) -> list[Stall]:
     open_round = {**asdict(found), "hindrance": hindrance_of(found)} if found else None
-    return stalls_of({**asdict(model), "open_round": open_round, "serving": serving.to_mapping()}, now)
+    return stalls_of({**asdict(model), "open_round": open_round, "serving": asdict(serving)}, now)
 
 
 def main_metric(version: Version) -> str:

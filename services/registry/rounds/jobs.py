@@ -20,8 +20,7 @@ from services.registry.store.audit import AuditLog
 from services.registry.store.database import Database, Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
-from services.registry.store.read_rows import read_row
-from services.registry.store.tables import jobs, versions
+from services.registry.store.tables import jobs, read_row, versions
 
 MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
 MAX_OPTIONS_BYTES, MAX_TOLD_BYTES, MAX_ENDED_BYTES = 256 * 1024, 1024 * 1024, 16 * 1024 * 1024
@@ -110,7 +109,7 @@ def _asked(transaction: Transaction, job: Job) -> Job:
         insert(jobs).values(
             job_id=job.job_id, kind=str(job.kind), model=job.model, version=job.version,
             options_json=json_text(job.options), asked_by=job.by, reason=job.reason, asked_at=job.asked_at,
-            state=str(job.state), holder="", attempts=0, held_until=0.0, told_json="{}", ended_at=0.0,
+            state=str(job.state),
         )
     )  # fmt: skip
     if job.kind in _NOTED:

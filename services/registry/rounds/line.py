@@ -8,13 +8,14 @@ applicative random-access stack", 1983) and the sums in one.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, insert, select
 
-from common.registry.catalog import LEFT_OUT, SKIPPED, OffsetRange, RoundPlan, ranges_from_json
+from common.registry.catalog import LEFT_OUT, SKIPPED, OffsetRange, RoundPlan
 from common.registry.forgotten import FORGOTTEN
 from common.registry.wire import json_text
+from services.registry.rounds.plans import RoundRow, parent_end_of, plan_of
 from services.registry.store.tables import lineage, rounds, versions
 
 _MOST_REASONS, _MOST_PROBLEMS = 50, 20
@@ -204,11 +205,5 @@ def complete(connection: Connection) -> None:
     )
     while rows := connection.execute(query).all():
         for row in rows:
-            values = json.loads(row.plan_json)
-            plan = RoundPlan(**{**values, "ranges": ranges_from_json(values["ranges"])})
-            ends = select(versions.c.end_position_json).where(
-                versions.c.model == row.model, versions.c.version == plan.parent_version
-            )
-            text = connection.execute(ends).scalar_one_or_none() or "{}"
-            parent_end = {int(partition): offset for partition, offset in json.loads(text).items()}
-            add_to_line(connection, row.version, plan, json.loads(row.draft_json), parent_end)
+            plan = plan_of(cast(RoundRow, row))
+            add_to_line(connection, row.version, plan, json.loads(row.draft_json), parent_end_of(connection, plan))

@@ -23,12 +23,10 @@ from common.registry.catalog import (
 )
 from common.registry.wire import json_text
 from services.registry.definitions import models, streams
-from services.registry.rounds.forgotten import check_forgotten
-from services.registry.rounds.ranges import check_contiguous
+from services.registry.rounds.ranges import check_contiguous, check_forgotten
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import likely
-from services.registry.store.read_rows import read_row
-from services.registry.store.tables import rounds, versions
+from services.registry.store.tables import read_row, rounds, versions
 
 RoundRow = Row[tuple[object, ...]]
 OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)
@@ -83,15 +81,6 @@ def _insert_round(transaction: Transaction, round_id: str, plan: RoundPlan, plan
             plan_json=plan_json,
             planned_at=transaction.now,
             state=str(RoundState.PLANNED),
-            reason="",
-            lease_holder="",
-            lease_expires_at=0.0,
-            token=0,
-            attempts=0,
-            lost_leases=0,
-            progress_json="{}",
-            version=0,
-            resume_point_json="",
         )
     )
 
@@ -146,16 +135,20 @@ def _check_lineage(connection: Connection, model: Model, plan: RoundPlan) -> Non
     if plan.example_count < 0:
         raise InvalidInput(f"example_count must not be negative, got {plan.example_count}")
     check_contiguous(plan, parent_end_of(connection, plan))
-    check_forgotten(connection, plan)
+    check_forgotten(plan, models.forgotten_by(connection, plan.model))
+
+
+def end_of(connection: Connection, model: str, version: int) -> dict[str, int]:
+    """{partition: offset} where the version ended, with the keys of JSON; {} where there is no such version."""
+    query = select(versions.c.end_position_json).where(versions.c.model == model, versions.c.version == version)
+    found: dict[str, int] = json.loads(connection.execute(query).scalar_one_or_none() or "{}")
+    return found
 
 
 def parent_end_of(connection: Connection, plan: RoundPlan) -> dict[int, int]:
     """{partition: offset} where the plan's parent ended; {} without a parent."""
-    query = select(versions.c.end_position_json).where(
-        versions.c.model == plan.model, versions.c.version == plan.parent_version
-    )
-    text = connection.execute(query).scalar_one_or_none()
-    return {int(partition): offset for partition, offset in json.loads(text or "{}").items()}
+    ends = end_of(connection, plan.model, plan.parent_version)
+    return {int(partition): offset for partition, offset in ends.items()}
 
 
 def end_done(transaction: Transaction, row: RoundRow, version: int) -> None:

@@ -1,10 +1,11 @@
 """Ranges are contiguous along the chain of parents: no event is left out or learned twice, unless the plan says so."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from common.errors import Conflict, InvalidInput
-from common.registry.catalog import SKIPPED, OffsetRange, RoundPlan, ranges_from_json
+from common.registry.catalog import SKIPPED, WINDOW, OffsetRange, RoundPlan, ranges_from_json
+from common.registry.forgotten import Forgotten, forgotten_of, read_ranges
 
 
 def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:
@@ -31,6 +32,15 @@ def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:
             raise Conflict(f"{_shown(pieces[0])} does not start at {start}, where {parent} ended")
 
 
+def check_forgotten(plan: RoundPlan, known: Forgotten) -> None:
+    """Raises Conflict: the plan would learn, or be judged on, what the model has forgotten since it was drafted."""
+    window = ranges_from_json(plan.configuration.get(WINDOW, []))
+    if known.within(read_ranges(plan)).pieces != forgotten_of(plan).pieces or known.within(window):
+        raise Conflict(
+            f"round {plan.sequence} of {plan.model} does not leave out the events that the model has forgotten"
+        )
+
+
 def end_position(plan: RoundPlan, parent_end: Mapping[int, int]) -> dict[int, int]:
     """{partition: offset} where a round starts whose parent came of this plan."""
     ends = {partition: pieces[-1].to_offset for partition, pieces in _by_partition(plan).items()}
@@ -40,13 +50,9 @@ def end_position(plan: RoundPlan, parent_end: Mapping[int, int]) -> dict[int, in
 def _by_partition(plan: RoundPlan) -> dict[int, list[OffsetRange]]:
     skipped = ranges_from_json(plan.configuration.get(SKIPPED, []))
     pieces: dict[int, list[OffsetRange]] = {}
-    for piece in _sorted((*plan.ranges, *skipped)):
+    for piece in sorted((*plan.ranges, *skipped)):
         pieces.setdefault(piece.partition, []).append(piece)
     return pieces
-
-
-def _sorted(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    return sorted(ranges, key=lambda part: (part.partition, part.from_offset, part.to_offset))
 
 
 def _check_piece(piece: OffsetRange) -> None:

@@ -5,9 +5,8 @@ the command line go by it.
 """
 
 import json
-from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
@@ -15,8 +14,8 @@ from common.registry.catalog import LEARN, LEAVE_OUT, JsonMap, Model
 from services.registry.definitions import models
 from services.registry.rounds.descent import trained_version
 from services.registry.rounds.line import is_on_line, totals_of
+from services.registry.rounds.plans import end_of
 from services.registry.store.database import Transaction
-from services.registry.store.tables import versions
 
 
 def check_events(events: str) -> None:
@@ -43,11 +42,8 @@ def outcome(connection: Connection, before: Model, version: int, events: str) ->
     if head == before.head_version or not is_on_line(connection, before.name, head, of=before.head_version):
         return {}
     earlier = before.rolled_back_now()
-    end: dict[str, Any] = dict(earlier.get("end_position", {}))
-    query = select(versions.c.end_position_json).where(
-        versions.c.model == before.name, versions.c.version == before.head_version
-    )
-    for partition, offset in json.loads(connection.execute(query).scalar_one()).items():
+    end: dict[str, int] = dict(earlier.get("end_position", {}))
+    for partition, offset in end_of(connection, before.name, before.head_version).items():
         end[partition] = max(offset, end.get(partition, 0))
     learned, stays = (totals_of(connection, before.name, end).accounted for end in (before.head_version, head))
     return {

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, select
 from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, HistoryEntry
 from services.registry.store.database import Transaction
-from services.registry.store.tables import alias_history, history
+from services.registry.store.tables import alias_history, history, read_row
 
 _MAX_LISTED = 10_000
 _HIDDEN = frozenset({"Cc", "Cf", "Cs"})
@@ -88,7 +88,9 @@ def list_history(
     conditions = [column == value for column, value in wanted.items() if value]
     conditions += [history.c.id < ends["h"]] if ends["h"] else []
     query = select(history).where(*conditions).order_by(history.c.id.desc()).limit(limit + 1)
-    found = [("h", row.id, _entry_of(row)) for row in connection.execute(query)]
+    found = [
+        ("h", row.id, read_row(row._mapping, HistoryEntry, by=row.changed_by)) for row in connection.execute(query)
+    ]
     moved = [] if stream else _moves(connection, model=model, by=by, action=action, limit=limit + 1, end=ends["a"])
     # Each table in the order of its ids, so that a page ends at one place in each, also where a clock was set back.
     merged = list(heapq.merge(found, moved, key=lambda row: row[2].at, reverse=True))
@@ -132,26 +134,7 @@ def _moves(
 
 def _move_of(row: Row[tuple[object, ...]]) -> HistoryEntry:
     action = "alias" if row.alias != PRODUCTION else "rollback" if row.move == "rollback" else "promote"
-    return HistoryEntry(
-        at=row.at,
-        by=row.changed_by,
-        action=action,
-        model=row.model,
-        stream="",
-        version=row.to_version,
-        detail=f"{row.alias}: {row.from_version} -> {row.to_version}",
-        reason=row.reason,
-    )
-
-
-def _entry_of(row: Row[tuple[object, ...]]) -> HistoryEntry:
-    return HistoryEntry(
-        at=row.at,
-        by=row.changed_by,
-        action=row.action,
-        model=row.model,
-        stream=row.stream,
-        version=row.version,
-        detail=row.detail,
-        reason=row.reason,
+    moved = f"{row.alias}: {row.from_version} -> {row.to_version}"
+    return read_row(
+        row._mapping, HistoryEntry, by=row.changed_by, action=action, stream="", version=row.to_version, detail=moved
     )

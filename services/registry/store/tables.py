@@ -1,7 +1,13 @@
-"""The catalog's tables. What is asked for or changed is a column; what never changes is JSON text beside it.
+"""The catalog's tables, and their rows as values. What is asked for or changed is a column; what never changes is JSON
+text beside it.
 
 The same in SQLite and in PostgreSQL: numbers of 64 bits, names in the order of their bytes.
 """
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -19,6 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+Value = TypeVar("Value")
 FORMAT = 1
 """Stored with the data; a registry refuses to open another format."""
 
@@ -88,18 +95,18 @@ rounds = Table(
     Column("plan_json", Text, nullable=False),
     Column("planned_at", Float, nullable=False),
     Column("state", NAME, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("lease_holder", NAME, nullable=False),
-    Column("lease_expires_at", Float, nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("lease_holder", NAME, nullable=False, default=""),
+    Column("lease_expires_at", Float, nullable=False, default=0.0),
     # The fencing token of the newest lease (services.registry.rounds.leases), 63 bits; 0 before the first.
-    Column("token", NUMBER, nullable=False),
-    Column("attempts", NUMBER, nullable=False),
+    Column("token", NUMBER, nullable=False, default=0),
+    Column("attempts", NUMBER, nullable=False, default=0),
     # Leases that ended without a word: expired and taken over, or taken up again by a restarted holder.
-    Column("lost_leases", NUMBER, nullable=False),
-    Column("progress_json", Text, nullable=False),
-    Column("version", NUMBER, nullable=False),
+    Column("lost_leases", NUMBER, nullable=False, default=0),
+    Column("progress_json", Text, nullable=False, default="{}"),
+    Column("version", NUMBER, nullable=False, default=0),
     # A common.registry.catalog.ResumePoint, or "" when the round starts from its beginning.
-    Column("resume_point_json", Text, nullable=False),
+    Column("resume_point_json", Text, nullable=False, default=""),
     Column("failure_json", Text, nullable=False, server_default="{}"),
     # What the holder must show to get its running round back before the lease has run out; "": nobody gets it.
     Column("holder_secret_sha256", NAME, nullable=False, server_default=""),
@@ -299,11 +306,11 @@ jobs = Table(
     Column("reason", Text, nullable=False),
     Column("asked_at", Float, nullable=False),
     Column("state", NAME, nullable=False),
-    Column("holder", NAME, nullable=False),
-    Column("attempts", NUMBER, nullable=False),
-    Column("held_until", Float, nullable=False),
-    Column("told_json", Text, nullable=False),
-    Column("ended_at", Float, nullable=False),
+    Column("holder", NAME, nullable=False, default=""),
+    Column("attempts", NUMBER, nullable=False, default=0),
+    Column("held_until", Float, nullable=False, default=0.0),
+    Column("told_json", Text, nullable=False, default="{}"),
+    Column("ended_at", Float, nullable=False, default=0.0),
 )
 
 changes = Table(
@@ -318,3 +325,19 @@ changes = Table(
     # Revisions never come back, not even after the newest rows were dropped.
     sqlite_autoincrement=True,
 )
+
+
+def read_row(columns: Mapping[Any, Any], made: Callable[..., Value], **others: Any) -> Value:
+    """A dataclass's value: fields are read from the columns of their names, a field `x` from the JSON of `x_json`.
+
+    Args:
+        columns: a row's `_mapping`, or more names beside it.
+        others: fields that are read otherwise; those that no column has keep their defaults.
+    """
+    found = {}
+    for name in {field.name for field in fields(cast(Any, made))} - others.keys():
+        if name in columns:
+            found[name] = columns[name]
+        elif f"{name}_json" in columns:
+            found[name] = json.loads(columns[f"{name}_json"])
+    return made(**found, **others)

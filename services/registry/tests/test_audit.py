@@ -221,7 +221,7 @@ GRPC: dict[str, Callable[[Platform], object]] = {
         context(),
     ),
     "PlanRound": lambda p: p.grpc.PlanRound(
-        pb.PlanRoundRequest(round=wire.plan_to_wire(next_plan(p.catalog))), context()
+        pb.PlanRoundRequest(round=wire.sent_as(pb.Round, next_plan(p.catalog))), context()
     ),
     "FailRound": failed,
     "StopRound": lambda p: p.grpc.StopRound(pb.StopRoundRequest(model="m", round_id=p.round_id(), by="ann"), context()),

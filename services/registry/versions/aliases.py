@@ -9,7 +9,7 @@ Versions whose files are gone, or that have learned what was forgotten since, ar
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from common.errors import Conflict, NotFound
 from common.registry.catalog import (
@@ -28,8 +28,7 @@ from services.registry.rounds.descent import follow_canary, follow_production
 from services.registry.rounds.rolled_back import check_events, note
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
-from services.registry.store.history import check_author
-from services.registry.store.tables import alias_history, aliases, versions
+from services.registry.store.tables import alias_history, aliases, read_row, versions
 from services.registry.versions.stages import follow_stages
 
 SET = "set"
@@ -47,10 +46,9 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     Raises:
         NotFound: there is no such model, version, or alias to remove.
         Conflict: the version's files are gone, it has learned what was forgotten since, or production would be removed.
-        InvalidInput: `by` is empty, or the name is not one.
+        InvalidInput: the name is not one.
     """
     check_name("alias", alias)
-    check_author(by, reason)
     if alias == PREDECESSOR:
         raise Conflict(
             f"alias {PREDECESSOR} follows production where the definition's rollout has a judge; it cannot be set"
@@ -71,7 +69,7 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     if alias == PRODUCTION:
         refuse_pinned(before)
     if alias == PRODUCTION and status == VersionStatus.REJECTED:
-        _accept(transaction, model, version)
+        set_status(transaction, model, version, VersionStatus.ACCEPTED)
     move(transaction, model, alias, current, version, how=SET, by=by, reason=reason)
     if alias == PRODUCTION:
         follow_production(transaction, before, version)
@@ -92,7 +90,6 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str, even
         Conflict: there is no version to go back to.
         NotFound, InvalidInput.
     """
-    check_author(by, reason)
     check_events(events)
     before = models.get_model(transaction.connection, model)
     refuse_pinned(before)
@@ -127,26 +124,15 @@ def back_to(connection: Connection, before: Model) -> int:
     return target
 
 
-def leave_unloadable(transaction: Transaction, before: Model, *, reason: str) -> int:
-    """Production goes back by itself from a version that no replica can load; that one counts as rejected.
+def leave(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
+    """Production goes back by itself from a version that no replica can load, or that the judge found worse than its
+    predecessor; that one counts as rejected.
 
     Returns where production went. Raises Conflict when there is nowhere to go, or production is pinned.
     """
-    return _leave(transaction, before, by="registry", reason=reason)
-
-
-def leave_worse(transaction: Transaction, before: Model, *, reason: str) -> int:
-    """The same from a version that the judge found worse than its predecessor (rollout in model.yaml)."""
-    return _leave(transaction, before, by=JUDGE, reason=reason)
-
-
-def _leave(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
     refuse_pinned(before)
-    version = before.aliases[PRODUCTION]
     target = _roll_back(transaction, before, by=by, reason=reason)
-    chosen = (versions.c.model == before.name) & (versions.c.version == version)
-    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.REJECTED)))
-    transaction.record(ChangeKind.VERSION, before.name, version=version)
+    set_status(transaction, before.name, before.aliases[PRODUCTION], VersionStatus.REJECTED)
     return target
 
 
@@ -227,7 +213,8 @@ def list_history(connection: Connection, model: str, *, limit: int = MOST_LISTED
     """The newest `limit` moves, oldest first. Raises NotFound."""
     models.get_model(connection, model)
     query = select(alias_history).where(alias_history.c.model == model).order_by(alias_history.c.id.desc())
-    return [_change_of(row) for row in reversed(connection.execute(query.limit(limit)).all())]
+    rows = reversed(connection.execute(query.limit(limit)).all())
+    return [read_row(row._mapping, AliasChange, by=row.changed_by) for row in rows]
 
 
 def _remove(transaction: Transaction, model: str, alias: str, current: int, *, by: str, reason: str) -> Model:
@@ -284,19 +271,7 @@ def _status(connection: Connection, model: str, version: int) -> str:
     return str(status)
 
 
-def _accept(transaction: Transaction, model: str, version: int) -> None:
+def set_status(transaction: Transaction, model: str, version: int, status: VersionStatus) -> None:
     chosen = (versions.c.model == model) & (versions.c.version == version)
-    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.ACCEPTED)))
+    transaction.connection.execute(versions.update().where(chosen).values(status=str(status)))
     transaction.record(ChangeKind.VERSION, model, version=version)
-
-
-def _change_of(row: Row[tuple[object, ...]]) -> AliasChange:
-    return AliasChange(
-        model=row.model,
-        alias=row.alias,
-        from_version=row.from_version,
-        to_version=row.to_version,
-        by=row.changed_by,
-        reason=row.reason,
-        at=row.at,
-    )

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 from common.errors import Conflict, InvalidInput
-from common.registry.catalog import CANARY, PRODUCTION, ChangeKind, JsonMap, Model, VersionStatus
+from common.registry.catalog import CANARY, PRODUCTION, JsonMap, Model, VersionStatus
 from common.registry.reporting import Report
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
-from services.registry.store.tables import versions
 from services.registry.versions import aliases, stages
 
 logger = logging.getLogger(__name__)
@@ -72,9 +71,7 @@ def _stands(canary: JsonMap) -> str:
 def _take_back(transaction: Transaction, model: Model, reason: str) -> dict[str, Any]:
     version = model.canary["version"]
     aliases.set_alias(transaction, model.name, CANARY, 0, by=aliases.JUDGE, reason=reason)
-    chosen = (versions.c.model == model.name) & (versions.c.version == version)
-    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.REJECTED)))
-    transaction.record(ChangeKind.VERSION, model.name, version=version)
+    aliases.set_status(transaction, model.name, version, VersionStatus.REJECTED)
     logger.error("the canary went back", extra={"model": model.name, "version": version, "reason": reason})
     return {"moved": "it is no canary any more"}
 

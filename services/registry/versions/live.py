@@ -113,7 +113,7 @@ def _go_back(transaction: Transaction, model: str, version: int, reason: str) ->
     if before.aliases.get(PRODUCTION) != version:
         return {"stays": f"production is at {before.aliases.get(PRODUCTION, 0)} by now"}
     try:
-        target = aliases.leave_worse(transaction, before, reason=reason)
+        target = aliases.leave(transaction, before, by=aliases.JUDGE, reason=reason)
     except Conflict as error:
         return {"stays": error.message}
     logger.error("production went back", extra={"model": model, "version": target, "reason": reason})

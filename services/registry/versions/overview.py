@@ -54,6 +54,16 @@ def overview(connection: Connection, now: float) -> list[tuple[Model, float, Jso
     ]
 
 
+def counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """{("rounds" or "versions", state or status): how many there are}."""
+    states = {"rounds": rounds_table.c.state, "versions": versions_table.c.status}
+    return {
+        (kind, state): count
+        for kind, column in states.items()
+        for state, count in connection.execute(select(column, func.count()).group_by(column))
+    }
+
+
 def _by_model(connection: Connection, model: Any, value: Any, condition: Any) -> list[tuple[str, Any]]:
     query = select(model.label("model"), value.label("value")).where(condition).group_by(model)
     return [(row.model, row.value) for row in connection.execute(query)]

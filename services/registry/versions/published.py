@@ -36,8 +36,7 @@ from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
 from services.registry.store.documents import check_documents
 from services.registry.store.manifest import check_manifest
-from services.registry.store.read_rows import read_row
-from services.registry.store.tables import rounds, signatures, version_files, versions
+from services.registry.store.tables import read_row, rounds, signatures, version_files, versions
 from services.registry.versions import aliases, stages
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import (

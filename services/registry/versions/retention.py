@@ -37,7 +37,7 @@ from common.strict_yaml import read_yaml
 from services.registry.definitions import models
 from services.registry.rounds.jobs import OPEN_JOBS
 from services.registry.rounds.line import ancestor_at_most, first_of_line
-from services.registry.rounds.plans import OPEN_STATES, plan_of
+from services.registry.rounds.plans import OPEN_STATES, end_of, plan_of
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import greatest, least, upsert
 from services.registry.store.history import remember
@@ -45,6 +45,7 @@ from services.registry.store.tables import (
     definition_files,
     jobs,
     lineage,
+    read_row,
     rounds,
     signatures,
     thinned,
@@ -135,10 +136,7 @@ def thin(
 
 def list_thinned(connection: Connection, model: str) -> list[ThinnedVersions]:
     query = select(thinned).where(thinned.c.model == model).order_by(thinned.c.rule)
-    return [
-        ThinnedVersions(row.rule, row.versions, row.first_version, row.last_version, row.at)
-        for row in connection.execute(query)
-    ]
+    return [read_row(row._mapping, ThinnedVersions) for row in connection.execute(query)]
 
 
 def thinned_counts(connection: Connection) -> dict[tuple[str, str], int]:
@@ -182,8 +180,7 @@ def _begins_the_log(
         return False
     base = _kept_ancestor(connection, name, version)
     if base:
-        end = select(versions.c.end_position_json).where(versions.c.model == name, versions.c.version == base)
-        return _is_gone(json.loads(connection.execute(end).scalar_one()), log_start)
+        return _is_gone(end_of(connection, name, base), log_start)
     first = first_of_line(connection, name, version)
     plan = select(rounds.c.plan_json).join(versions, versions.c.round_id == rounds.c.round_id)
     row = connection.execute(plan.where(versions.c.model == name, versions.c.version == first)).one()

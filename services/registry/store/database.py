@@ -67,9 +67,7 @@ class Database:
         self._engine, self._leadership = engine, leadership
         with self.write() as transaction:
             _check_format(transaction.connection)
-            _add_columns(transaction.connection)
-            tables.metadata.create_all(transaction.connection)
-            _add_indexes(transaction.connection)
+            _complete(transaction.connection)
 
     @classmethod
     def in_file(cls, path: Path, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time) -> "Database":
@@ -164,28 +162,25 @@ def _check_format(connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA user_version={tables.FORMAT}")
 
 
-def _add_columns(connection: Connection) -> None:
-    """Gives the tables of an older catalog the columns that they lack, with their defaults.
+def _complete(connection: Connection) -> None:
+    """Makes the tables that are missing, and gives those of an older catalog the columns and indexes that they lack.
 
     The format stays: a registry of before reads and writes such a catalog too, and fills what it does not know with the
-    same defaults. New tables are made by create_all.
+    same defaults.
     """
     existing = inspect(connection)
-    for table in tables.metadata.tables.values():
-        if not existing.has_table(table.name):
+    there = set(existing.get_table_names())
+    for table in tables.metadata.sorted_tables:
+        if table.name not in there:
+            table.create(connection, checkfirst=False)
             continue
         known = {column["name"] for column in existing.get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in known:
-                words = CreateColumn(column).compile(dialect=connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {words}")
-
-
-def _add_indexes(connection: Connection) -> None:
-    """create_all makes those of new tables only."""
-    for table in tables.metadata.tables.values():
-        for index in table.indexes:
-            index.create(connection, checkfirst=True)
+        for column in (column for column in table.columns if column.name not in known):
+            words = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {words}")
+        indexes = {index["name"] for index in existing.get_indexes(table.name)}
+        for index in (index for index in table.indexes if index.name not in indexes):
+            index.create(connection)
 
 
 @contextmanager

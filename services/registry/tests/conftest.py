@@ -1,9 +1,12 @@
 """A catalog in a folder of its own with a clock to turn by hand, and real registry processes."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -12,8 +15,9 @@ from sqlalchemy import Engine, event
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
 from services.registry.pages.service_links import ServiceLinks
-from services.registry.tests.building import Clock, leadership_of, new_catalog
-from services.registry.tests.seeing import browsing
+from services.registry.tests.building import LIMITS, Clock, leadership_of, new_catalog
+from services.registry.tests.seeing import Shown, browsing
+from testing import plain_http
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
 
@@ -35,23 +39,40 @@ def postgres() -> Iterator[PostgresServer]:
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a closed catalog with stream s and model m, to be copied: that takes a third of making it."""
+    folder = tmp_path_factory.mktemp("catalog")
+    new_catalog(folder, Clock()).close()
+    return folder
+
+
 @pytest.fixture
-def catalog(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Catalog]:
+def catalog(tmp_path: Path, clock: Clock, new_folder: Path, request: pytest.FixtureRequest) -> Iterator[Catalog]:
     """With stream s and model m. HEADRACE_TEST_CATALOG=postgres: in a database of its own, else in SQLite's file."""
-    leadership = None
     if os.environ.get("HEADRACE_TEST_CATALOG") == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         leadership = leadership_of(server, server.new_database())
-    made = new_catalog(tmp_path, clock, leadership=leadership)
-    yield made
-    made.close()
-    if leadership:
-        leadership.close()
+        with closing(leadership), closing(new_catalog(tmp_path, clock, leadership=leadership)) as made:
+            yield made
+        return
+    shutil.copytree(new_folder, tmp_path, dirs_exist_ok=True)
+    with closing(Catalog(tmp_path, LIMITS, clock=clock)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def doors() -> Iterator[tuple[Shown, httpx.URL]]:
+    shown = Shown()
+    with browsing(cast(Catalog, shown), service_links=ServiceLinks(), secret=b"s" * 32) as client:
+        yield shown, client.base_url
 
 
 @pytest.fixture
-def browser(catalog: Catalog) -> Iterator[httpx.Client]:
-    with browsing(catalog, service_links=ServiceLinks(), secret=b"s" * 32) as client:
+def browser(catalog: Catalog, doors: tuple[Shown, httpx.URL]) -> Iterator[httpx.Client]:
+    shown, url = doors
+    shown.catalog = catalog
+    with plain_http.client(base_url=url, timeout=60) as client:
         yield client
 
 

@@ -63,6 +63,15 @@ def browsing(catalog: Catalog, **doors: Any) -> Iterator[httpx.Client]:
     server.stop()
 
 
+class Shown:
+    """The catalog that doors are open over, set anew by each test: to open them takes 45 ms of a core."""
+
+    catalog: Catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.catalog, name)
+
+
 class Site:
     """The registry's HTTP door over a catalog, which can be stopped and started at its port."""
 

@@ -65,9 +65,12 @@ class Platform:
     http: httpx.Client
     grpc: RegistryServicer
 
-    def round_id(self) -> str:
-        """Of a planned round."""
+    def planned(self) -> str:
+        """The id of a planned round."""
         return self.catalog.plan_round(next_plan(self.catalog)).round_id
+
+    def newest_round(self) -> str:
+        return self.catalog.list_rounds("m", 1)[0].round_id
 
 
 @pytest.fixture
@@ -75,13 +78,6 @@ def platform(catalog: Catalog, browser: httpx.Client) -> Platform:
     publish(catalog)
     publish(catalog)
     return Platform(catalog, browser, RegistryServicer(catalog))
-
-
-def stopped(platform: Platform) -> str:
-    """The id of a stopped round."""
-    round_id = platform.round_id()
-    platform.catalog.stop_round("m", round_id, by="bob", reason="")
-    return round_id
 
 
 def files_of(contents: dict[str, bytes]) -> dict[str, str]:
@@ -97,8 +93,6 @@ def archived(platform: Platform) -> None:
 
 
 def stream_archived(platform: Platform) -> None:
-    archived(platform)
-    platform.catalog.delete_model("m", by="bob", reason="")
     platform.catalog.change_stream("s", "archive", by="bob", reason="")
 
 
@@ -127,72 +121,43 @@ def asking(
     return action, ask
 
 
-def with_canary(platform: Platform) -> None:
-    platform.catalog.set_alias("m", "canary", 1, by="bob", reason="")
-
-
-def paused(platform: Platform) -> None:
-    platform.catalog.change_model("m", "pause", by="bob", reason="")
-
-
-def pinned(platform: Platform) -> None:
-    platform.catalog.pin("m", 2, by="bob", reason="")
+def of_round(action: str, how: str, round_id: Callable[[Platform], str]) -> Made:
+    return action, lambda p: p.http.post(f"{MODEL}/rounds/{round_id(p)}:{how}", json=author())
 
 
 MODEL, STREAM = "/v1/models/m", "/v1/streams/s"
+NEW_MODEL = {"stream": "s", "files": files_of(definition(seed=8)), "by": "ann"}
+APPLIED = {"model": {"name": "m", "files": files_of(definition(seed=9))}, "by": "ann"}
 HTTP: dict[str, Made] = {
     "PUT /v1/streams/{stream}": asking("register_stream", "PUT", "/v1/streams/new", json=SCHEMA),
-    "PUT /v1/models/{model}": asking(
-        "register_model", "PUT", MODEL, json={"stream": "s", "files": files_of(definition(seed=8)), "by": "ann"}
-    ),
+    "PUT /v1/models/{model}": asking("register_model", "PUT", MODEL, json=NEW_MODEL),
     "PUT /v1/models/{model}/aliases/{alias}": asking(
         "set_alias", "PUT", f"{MODEL}/aliases/canary", json=author(version=1)
     ),
-    "DELETE /v1/models/{model}/aliases/{alias}": asking(
-        "set_alias", "DELETE", f"{MODEL}/aliases/canary", before=with_canary, by="ann"
-    ),
+    "DELETE /v1/models/{model}/aliases/{alias}": asking("set_alias", "DELETE", f"{MODEL}/aliases/canary", by="ann"),
     "POST /v1/models/{model}:rollback": asking("rollback", "POST", f"{MODEL}:rollback", json=author()),
     "POST /v1/gc": asking("collect", "POST", "/v1/gc"),
     "POST /v1/models/{model}:pause": asking("pause_model", "POST", f"{MODEL}:pause", json=author()),
-    "POST /v1/models/{model}:resume": asking("resume_model", "POST", f"{MODEL}:resume", before=paused, json=author()),
-    "POST /v1/models/{model}:unpin": asking("unpin_model", "POST", f"{MODEL}:unpin", before=pinned, json=author()),
+    "POST /v1/models/{model}:resume": asking("resume_model", "POST", f"{MODEL}:resume", json=author()),
+    "POST /v1/models/{model}:pin": asking("pin_model", "POST", f"{MODEL}:pin", json=author(version=1)),
+    "POST /v1/models/{model}:unpin": asking("unpin_model", "POST", f"{MODEL}:unpin", json=author()),
+    "POST /v1/apply": asking("apply", "POST", "/v1/apply", json=APPLIED),
+    "POST /v1/models/{model}:push": ("push_version", lambda p: p.http.post(f"{MODEL}:push", json=pushed(p))),
+    "POST /v1/models/{model}/rounds/{round_id}:stop": of_round("stop_round", "stop", Platform.planned),
+    "POST /v1/models/{model}/rounds/{round_id}:resume": of_round("resume_round", "resume", Platform.newest_round),
+    "POST /v1/models/{model}/rounds/{round_id}:fail": of_round("fail_round", "fail", Platform.newest_round),
     "POST /v1/models/{model}:archive": asking("archive_model", "POST", f"{MODEL}:archive", json=author()),
-    "POST /v1/models/{model}:restore": asking(
-        "restore_model", "POST", f"{MODEL}:restore", before=archived, json=author()
-    ),
-    "POST /v1/streams/{stream}:archive": asking(
-        "archive_stream", "POST", f"{STREAM}:archive", before=archived, json=author()
-    ),
-    "POST /v1/streams/{stream}:restore": asking(
-        "restore_stream", "POST", f"{STREAM}:restore", before=stream_archived, json=author()
-    ),
-    "POST /v1/apply": asking(
-        "apply", "POST", "/v1/apply", json={"model": {"name": "m", "files": files_of(definition(seed=9))}, "by": "ann"}
-    ),
+    "POST /v1/models/{model}:restore": asking("restore_model", "POST", f"{MODEL}:restore", json=author()),
     "DELETE /v1/models/{model}": asking("delete_model", "DELETE", MODEL, before=archived, by="ann"),
+    "POST /v1/streams/{stream}:archive": asking("archive_stream", "POST", f"{STREAM}:archive", json=author()),
+    "POST /v1/streams/{stream}:restore": asking("restore_stream", "POST", f"{STREAM}:restore", json=author()),
     "DELETE /v1/streams/{stream}": asking("delete_stream", "DELETE", STREAM, before=stream_archived, by="ann"),
-    "POST /v1/models/{model}:pin": asking("pin_model", "POST", f"{MODEL}:pin", json=author(version=2)),
-    "POST /v1/models/{model}:push": (
-        "push_version",
-        lambda platform: platform.http.post(f"{MODEL}:push", json=pushed(platform)),
-    ),
-    "POST /v1/models/{model}/rounds/{round_id}:fail": (
-        "fail_round",
-        lambda platform: platform.http.post(f"{MODEL}/rounds/{platform.round_id()}:fail", json=author()),
-    ),
-    "POST /v1/models/{model}/rounds/{round_id}:stop": (
-        "stop_round",
-        lambda platform: platform.http.post(f"{MODEL}/rounds/{platform.round_id()}:stop", json=author()),
-    ),
-    "POST /v1/models/{model}/rounds/{round_id}:resume": (
-        "resume_round",
-        lambda platform: platform.http.post(f"{MODEL}/rounds/{stopped(platform)}:resume", json=author()),
-    ),
 }
+"""In an order in which each may follow those before it."""
 
 
 def registered(platform: Platform) -> object:
-    platform.round_id()
+    platform.planned()
     held = lease(platform.catalog)
     request = pb.RegisterVersionRequest(
         round_id=held.round.round_id, token=held.token, version=wire.draft_to_wire(draft(platform.catalog))
@@ -201,7 +166,6 @@ def registered(platform: Platform) -> object:
 
 
 def failed(platform: Platform) -> object:
-    platform.round_id()
     held = lease(platform.catalog)
     request = pb.FailRoundRequest(round_id=held.round.round_id, token=held.token, reason="no")
     return platform.grpc.FailRound(request, context())
@@ -223,21 +187,24 @@ GRPC: dict[str, Callable[[Platform], object]] = {
     "PlanRound": lambda p: p.grpc.PlanRound(
         pb.PlanRoundRequest(round=wire.sent_as(pb.Round, next_plan(p.catalog))), context()
     ),
-    "FailRound": failed,
-    "StopRound": lambda p: p.grpc.StopRound(pb.StopRoundRequest(model="m", round_id=p.round_id(), by="ann"), context()),
-    "ResumeRound": lambda p: p.grpc.ResumeRound(
-        pb.StopRoundRequest(model="m", round_id=stopped(p), by="ann"), context()
+    "StopRound": lambda p: p.grpc.StopRound(
+        pb.StopRoundRequest(model="m", round_id=p.newest_round(), by="ann"), context()
     ),
-    "AskJob": lambda p: p.grpc.AskJob(pb.AskJobRequest(kind="rebuild", model="m", version=1, by="ann"), context()),
+    "ResumeRound": lambda p: p.grpc.ResumeRound(
+        pb.StopRoundRequest(model="m", round_id=p.newest_round(), by="ann"), context()
+    ),
+    "FailRound": failed,
     "RegisterVersion": registered,
+    "AskJob": lambda p: p.grpc.AskJob(pb.AskJobRequest(kind="rebuild", model="m", version=1, by="ann"), context()),
     "SetAlias": lambda p: p.grpc.SetAlias(
         pb.SetAliasRequest(model="m", alias="canary", version=1, by="ann"), context()
     ),
+    "Rollback": lambda p: p.grpc.Rollback(pb.RollbackRequest(model="m", by="ann"), context()),
     "Forget": lambda p: p.grpc.Forget(
         pb.ForgetRequest(model="m", forgotten_json='{"pieces": [[0, 0, 1, []]], "examples": 5}', by="ann"), context()
     ),
-    "Rollback": lambda p: p.grpc.Rollback(pb.RollbackRequest(model="m", by="ann"), context()),
 }
+"""In such an order, too."""
 
 
 def routes(catalog: Catalog) -> Iterator[str]:
@@ -258,23 +225,23 @@ def test_no_route_and_no_method_is_left_out_of_what_follows(catalog: Catalog) ->
     assert methods == GRPC.keys() | MACHINES | READS
 
 
-@pytest.mark.parametrize("name", HTTP)
-def test_each_route_that_changes_something_leaves_an_entry(platform: Platform, name: str) -> None:
-    action, ask = HTTP[name]
-    answer = ask(platform)
-    assert answer.status_code == 200, answer.text
-    newest = entries(platform.catalog)[-1]
-    assert (newest["action"], newest["result"]) == (action, "done")
-    assert newest["by"] == ("" if action in ("register_stream", "collect") else "ann")
+def test_each_route_that_changes_something_leaves_an_entry(platform: Platform) -> None:
+    for name, (action, ask) in HTTP.items():
+        answer = ask(platform)
+        assert answer.status_code == 200, f"{name}: {answer.text}"
+        newest = entries(platform.catalog)[-1]
+        assert (newest["action"], newest["result"]) == (action, "done"), name
+        assert newest["by"] == ("" if action in ("register_stream", "collect") else "ann"), name
     verify_chain(line.rstrip("\n") for line in platform.catalog.audit.lines(0, 10_000))
 
 
-@pytest.mark.parametrize("name", GRPC)
-def test_each_call_that_changes_something_leaves_an_entry(platform: Platform, name: str) -> None:
-    before = platform.catalog.audit.head().sequence
-    GRPC[name](platform)
-    assert {entry["result"] for entry in entries(platform.catalog, before)} == {"done"}
-    assert entries(platform.catalog)[-1]["by" if name != "RegisterStream" else "stream"] in ("ann", "trainer", "new")
+def test_each_call_that_changes_something_leaves_an_entry(platform: Platform) -> None:
+    for name, call in GRPC.items():
+        before = platform.catalog.audit.head().sequence
+        call(platform)
+        newest = entries(platform.catalog, before)
+        assert {entry["result"] for entry in newest} == {"done"}, name
+        assert newest[-1]["by" if name != "RegisterStream" else "stream"] in ("ann", "trainer", "new"), name
 
 
 def writes(function: ast.FunctionDef) -> bool:

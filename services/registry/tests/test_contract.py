@@ -3,7 +3,6 @@
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +15,11 @@ from common.saved_model.layout import KnownGraphs, look_at
 from common.saved_model.operations import faults_of
 from protos import saved_model_pb2
 from services.registry.catalog import Catalog
-from services.registry.tests.building import Clock, definition, draft, lease, new_catalog, next_plan
+from services.registry.tests.building import definition, draft, lease, next_plan
 from testing.rows import each_row
 from testing.saved_models import saved_model
 
 X, Y = {"x": ("DT_FLOAT", (-1,))}, {"y": ("DT_FLOAT", (-1,))}
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return new_catalog(tmp_path, Clock())
 
 
 def publish(catalog: Catalog, files: Mapping[str, bytes], *, requested: Mapping[str, Any] | None = None) -> Version:

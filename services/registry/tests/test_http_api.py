@@ -14,16 +14,14 @@ from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
-from services.registry.tests.seeing import browsing
 from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.rows import each_row
 
 
 @pytest.fixture
-def http(catalog: Catalog) -> Iterator[httpx.Client]:
-    with browsing(catalog) as client:
-        yield client
+def http(browser: httpx.Client) -> httpx.Client:
+    return browser
 
 
 def _put_model(http: httpx.Client, name: str, files: dict[str, bytes], **more: object) -> httpx.Response:

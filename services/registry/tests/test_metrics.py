@@ -8,11 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from docs.generate import metrics
+from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages import model, overview, serving, streams
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.service_links import ServiceLinks
-from services.registry.tests.building import Clock, definition, new_catalog, publish
+from services.registry.tests.building import Clock, definition, publish
 
 METRIC_OF_REPORTED = {
     "accepted_events_per_second": "headrace_ingest_events_accepted_total",
@@ -55,8 +56,7 @@ class NotingReading(Reading):
         return super().over_time(name, **where)
 
 
-def test_every_number_on_the_pages_is_a_metric_too(tmp_path: Path) -> None:
-    catalog = new_catalog(tmp_path, Clock())
+def test_every_number_on_the_pages_is_a_metric_too(catalog: Catalog) -> None:
     publish(catalog)
     reading = NotingReading(catalog, ServiceLinks())
     place = Place("/", {"model": "m", "stream": "s"}, {}, "", "", "", "")
@@ -69,14 +69,11 @@ def test_every_number_on_the_pages_is_a_metric_too(tmp_path: Path) -> None:
     assert set(serving.OF_VERSION) - METRIC_OF_REPORTED.keys() == METRIC_OF_RUNNER.keys()
     for metric in (*METRIC_OF_REPORTED.values(), *METRIC_OF_FLOW.values(), *METRIC_OF_RUNNER.values()):
         assert re.search(rf"`{metric}` \(", known), metric
-    catalog.close()
 
 
 def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_are_a_small_scrape(
-    tmp_path: Path,
+    catalog: Catalog, clock: Clock, tmp_path: Path
 ) -> None:
-    clock = Clock()
-    catalog = new_catalog(tmp_path, clock)
     slices = [
         {"by": ["x"], "where": {"x": f"{place}"}, "count": 9, "metrics": {"candidate": {"auc": 0.5, "nothing": None}}}
         for place in range(30)
@@ -104,4 +101,3 @@ def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_
     assert 0 < float(re.findall(r"^headrace_registry_disk_used_ratio (\S+)", scrape, re.MULTILINE)[0]) <= 1
     assert 'version="1"' not in scrape
     assert len(scrape) < 50_000
-    catalog.close()

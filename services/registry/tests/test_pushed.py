@@ -1,7 +1,6 @@
 """Versions made elsewhere: registered, judged by nobody, promoted by a person; the line of trained versions goes on."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +9,10 @@ from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PUSHED, Decision, Version, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.tests.building import Clock, new_catalog, publish, store
+from services.registry.tests.building import publish, store
 from services.registry.versions.pushed import Measured
 from testing.rows import each_row
 from testing.saved_models import saved_model
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return new_catalog(tmp_path, Clock())
 
 
 def push(

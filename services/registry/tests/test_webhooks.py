@@ -15,7 +15,7 @@ from common.errors import InvalidInput
 from common.process.lifecycle import Stop
 from common.process.retry import Backoff
 from services.registry.catalog import Catalog
-from services.registry.tests.building import Clock, leased, new_catalog, publish
+from services.registry.tests.building import leased, publish
 from services.registry.webhooks.hooks import EVENTS, Webhook, read_webhooks
 from services.registry.webhooks.sender import SIGNATURE, PlacesInFiles, Webhooks
 from testing.rows import each_row
@@ -62,13 +62,6 @@ def receiver() -> Iterator[Receiver]:
     yield found
     found.server.shutdown()
     found.server.server_close()
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    found = new_catalog(tmp_path / "catalog", Clock())
-    yield found
-    found.close()
 
 
 def started(hook: Webhook, catalog: Catalog, tmp_path: Path) -> tuple[Webhooks, Stop]:

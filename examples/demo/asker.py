@@ -1,17 +1,18 @@
 """Asks for predictions at a steady rate over a few connections: `python -m examples.demo.asker SETTINGS_JSON`.
 
 Open loop: every request has its moment, and its latency counts from that moment, so that an answer that keeps others
-waiting is seen in all of them. Plain sockets and ready-made requests, so that the asking costs little of the machine.
+waiting is seen in all of them.
 Prints a line of JSON every second; on SIGTERM it finishes what is open, writes every answer to a CSV file and ends.
 """
 
 import json
 import signal
-import socket
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
@@ -51,8 +52,10 @@ class Answered:
 class Asker:
     def __init__(self, settings: AskerSettings) -> None:
         self._settings = settings
-        bodies = Path(settings.requests_path).read_bytes().splitlines()
-        self._requests = [_request(settings, body) for body in bodies]
+        self._bodies = Path(settings.requests_path).read_bytes().splitlines()
+        self._headers = {"Content-Type": "application/json"}
+        if token := token_for(settings.host):
+            self._headers["Authorization"] = f"Bearer {token}"
         self._stop = threading.Event()
         self._lists: list[list[Answered]] = [[] for _ in range(settings.connections)]
         self._first_failure = ""
@@ -77,30 +80,24 @@ class Asker:
         self._stop.set()
 
     def _ask(self, number: int, began: float) -> None:
-        port = self._settings.ports[number % len(self._settings.ports)]
-        connection: socket.socket | None = None
-        answers = self._lists[number]
-        turn = number
-        while True:
-            due = began + turn / self._settings.per_second
-            if self._stop.wait(max(0.0, due - time.time())):
-                break
-            try:
-                if connection is None:
-                    connection = _connect(self._settings.host, port)
-                connection.sendall(self._requests[turn % len(self._requests)])
-                status, text = _read_answer(connection)
-            except OSError as error:
-                status, text = 0, f"{type(error).__name__}: {error}"
-                if connection is not None:
-                    connection.close()
-                connection = None
-            answers.append(Answered(due, (time.time() - due) * 1000, status))
-            if status != 200 and not self._first_failure:
-                self._first_failure = f"{status}: {text[:300]}"
-            turn += self._settings.connections
-        if connection is not None:
-            connection.close()
+        settings, answers, turn = self._settings, self._lists[number], number
+        port = settings.ports[number % len(settings.ports)]
+        with closing(HTTPConnection(settings.host, port, timeout=_TIMEOUT_SECONDS)) as connection:
+            while True:
+                due = began + turn / settings.per_second
+                if self._stop.wait(max(0.0, due - time.time())):
+                    return
+                try:
+                    connection.request("POST", settings.path, self._bodies[turn % len(self._bodies)], self._headers)
+                    answer = connection.getresponse()
+                    status, text = answer.status, answer.read().decode(errors="replace")
+                except (OSError, HTTPException) as error:
+                    status, text = 0, f"{type(error).__name__}: {error}"
+                    connection.close()  # the next request opens it again
+                answers.append(Answered(due, (time.time() - due) * 1000, status))
+                if status != 200 and not self._first_failure:
+                    self._first_failure = f"{status}: {text[:300]}"
+                turn += settings.connections
 
     def _report(self, seen: list[int]) -> None:
         fresh = [answer for answers, start in zip(self._lists, seen, strict=True) for answer in answers[start:]]
@@ -110,41 +107,6 @@ class Asker:
         line = {"sent": sum(seen), "failed": failed, "first_failure": self._first_failure}
         line |= {"p50_ms": percentile(latencies, 0.50), "p99_ms": percentile(latencies, 0.99)}
         print(json.dumps(line), flush=True)
-
-
-def _request(settings: AskerSettings, body: bytes) -> bytes:
-    head = f"POST {settings.path} HTTP/1.1\r\nHost: {settings.host}\r\nContent-Type: application/json\r\n"
-    token = token_for(settings.host)
-    head += f"Authorization: Bearer {token}\r\n" if token else ""
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def _read_answer(connection: socket.socket) -> tuple[int, str]:
-    """Status and body. Raises OSError when the answer does not come whole."""
-    data = b""
-    while (end := data.find(b"\r\n\r\n")) < 0:
-        data += _receive(connection)
-    head = data[:end].lower()
-    start = head.find(b"content-length:")
-    if start < 0:
-        raise ConnectionError("the answer has no Content-Length")
-    length = int(head[start + 15 :].split(b"\r\n", 1)[0])
-    while len(data) < end + 4 + length:
-        data += _receive(connection)
-    return int(data[9:12]), data[end + 4 :].decode(errors="replace")
-
-
-def _receive(connection: socket.socket) -> bytes:
-    received = connection.recv(65_536)
-    if not received:
-        raise ConnectionError("the connection was closed before the answer")
-    return received
 
 
 def write_answers(path: Path, answers: list[Answered]) -> None:

@@ -6,6 +6,7 @@ minute come in the order of their numbers, so that nothing of it is left.
 
 import csv
 import datetime
+import heapq
 import importlib.util
 import io
 import json
@@ -13,16 +14,31 @@ import math
 import sys
 import zipfile
 from collections.abc import Iterator
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LATE_MINUTES = 15.0
 _DAY_MINUTES = 24 * 60
 _NEW_YORK_HOURS, _CARIBBEAN_HOURS = -5, -4
-_COLUMNS = (
-    "year", "month", "day", "sched_dep_time", "sched_arr_time", "arr_delay", "carrier", "flight", "origin", "dest",
-    "distance", "time_hour",
-)  # fmt: skip
+
+
+class _Row(NamedTuple):
+    """Columns of the file, as text."""
+
+    year: str
+    month: str
+    day: str
+    sched_dep_time: str
+    sched_arr_time: str
+    arr_delay: str
+    carrier: str
+    flight: str
+    origin: str
+    dest: str
+    distance: str
+    time_hour: str
 
 
 def events(limit: int | None = None) -> Iterator[dict[str, Any]]:
@@ -38,7 +54,9 @@ def events(limit: int | None = None) -> Iterator[dict[str, Any]]:
 def known(limit: int | None = None) -> list[tuple[dict[str, Any], float]]:
     """The same, each with the epoch seconds at which its label is known: it has arrived, or is 15 minutes behind."""
     zones = dict(_zones())
-    return sorted(((event, _known_at(event, behind, zones)) for event, behind in _rows()), key=_order)[:limit]
+    rows = sorted(_rows(), key=_order) if limit is None else heapq.nsmallest(limit, _rows(), key=_order)
+    found = ((_event_of(row), row.arr_delay) for row in rows)
+    return [(event, _known_at(event, behind, zones)) for event, behind in found]
 
 
 def _known_at(event: dict[str, Any], behind: str, zones: dict[str, int]) -> float:
@@ -53,43 +71,38 @@ def _zones() -> Iterator[tuple[str, int]]:
         yield from ((row["faa"], int(row["tz"])) for row in csv.DictReader(file))
 
 
-def _order(of: tuple[dict[str, Any], float]) -> tuple[int, str, int, str, str]:
-    event, _ = of
-    return event["scheduled_at"], event["carrier"], event["flight"], event["origin"], event["dest"]
+def _order(row: _Row) -> tuple[str, int, str, int, str, str]:
+    return row.time_hour, int(row.sched_dep_time) % 100, row.carrier, int(row.flight), row.origin, row.dest
 
 
-def _rows() -> Iterator[tuple[dict[str, Any], str]]:
-    """With the arrival's delay as the file has it."""
-    hours: dict[str, int] = {}
-    weekdays: dict[tuple[str, str, str], int] = {}
+def _rows() -> Iterator[_Row]:
     with zipfile.ZipFile(_data_path()) as archive, archive.open("flights.csv") as raw:
         reader = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         header = next(reader)
-        places = [header.index(name) for name in _COLUMNS]
-        for row in reader:
-            year, month, day, departs, arrives, delay, carrier, flight, origin, dest, distance, hour = (
-                row[place] for place in places
-            )
-            if hour not in hours:
-                hours[hour] = int(datetime.datetime.fromisoformat(hour).timestamp())
-            if (year, month, day) not in weekdays:
-                weekdays[year, month, day] = datetime.date(int(year), int(month), int(day)).weekday()
-            departure_minute, arrival_minute = _minute_of_day(departs), _minute_of_day(arrives)
-            event = {
-                "scheduled_at": hours[hour] + 60 * (departure_minute % 60),
-                "month": int(month),
-                "day_of_week": weekdays[year, month, day],
-                "departure_minute": departure_minute,
-                "arrival_minute": arrival_minute,
-                "scheduled_minutes": float((arrival_minute - departure_minute) % _DAY_MINUTES),
-                "carrier": carrier,
-                "flight": int(flight),
-                "origin": origin,
-                "dest": dest,
-                "distance": float(distance),
-                "late": int(_minutes_behind(delay) >= LATE_MINUTES),
-            }
-            yield event, delay
+        yield from map(_Row._make, map(itemgetter(*map(header.index, _Row._fields)), reader))
+
+
+@cache
+def _epoch_seconds(hour: str) -> int:
+    return int(datetime.datetime.fromisoformat(hour).timestamp())
+
+
+def _event_of(row: _Row) -> dict[str, Any]:
+    departure_minute, arrival_minute = _minute_of_day(row.sched_dep_time), _minute_of_day(row.sched_arr_time)
+    return {
+        "scheduled_at": _epoch_seconds(row.time_hour) + 60 * (departure_minute % 60),
+        "month": int(row.month),
+        "day_of_week": datetime.date(int(row.year), int(row.month), int(row.day)).weekday(),
+        "departure_minute": departure_minute,
+        "arrival_minute": arrival_minute,
+        "scheduled_minutes": float((arrival_minute - departure_minute) % _DAY_MINUTES),
+        "carrier": row.carrier,
+        "flight": int(row.flight),
+        "origin": row.origin,
+        "dest": row.dest,
+        "distance": float(row.distance),
+        "late": int(_minutes_behind(row.arr_delay) >= LATE_MINUTES),
+    }
 
 
 def _minutes_behind(arrival_delay: str) -> float:

@@ -4,37 +4,66 @@ import asyncio
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import yaml
+from numpy.typing import NDArray
 
 from common.registry.catalog import Stream
 from common.schema import Schema
 from services.ingest.codec.validation import Validator
+from services.trainer.families.port import Model
+from services.trainer.features.decoding import decoded
+from services.trainer.features.parsing import parse
 from services.trainer.protocol.messages import Done
+from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
+from services.trainer.rounds.exporting import Export, Exported
+from services.trainer.rounds.kept import Kept
+from services.trainer.rounds.one_round import Surroundings
 from services.trainer.tests.support.small_rounds import Platform
 
 EXAMPLES = Path(__file__).parents[1]
+
+
+class KeepingPlatform(Platform):
+    """Where it does not export, the model that the last round has trained stays, to be asked."""
+
+    model: Model
+
+    def around(self, evaluator: Evaluator = BY_CHIEF, kept: Kept | None = None) -> Surroundings:
+        found = super().around(evaluator, kept)
+        return found if self.exports else replace(found, exporter=self._keep)
+
+    def _keep(self, export: Export, output: Path) -> Exported:
+        self.model = export.model
+        return Exported({}, {"exported": False, "tried": False})
 
 
 @dataclass
 class Learned:
     """Attributes:
     metrics: of the held-out slice.
-    directory: of the version, below which saved_model/ and checkpoint/ lie.
+    directory: of the version, below which checkpoint/ lies, and saved_model/ where it was exported.
+    model: where it was not.
     """
 
     metrics: Mapping[str, float]
     directory: Path
-    trained: int
+    model: Model | None
 
-    def answer(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-        signature = tf.saved_model.load(str(self.directory / "saved_model")).signatures["serving_examples"]
-        return {name: value.numpy() for name, value in signature(examples=tf.constant(list(examples))).items()}
+    def answer(self, examples: Sequence[bytes]) -> dict[str, NDArray[Any]]:
+        if self.model:
+            signature = self.model.signatures()["serving_default"]
+            raw = signature.given(parse(examples, self.model.schema.columns).raw)
+            answers = signature.answer(decoded(raw, signature.inputs))
+        else:
+            signatures = tf.saved_model.load(str(self.directory / "saved_model")).signatures
+            answers = signatures["serving_examples"](examples=tf.constant(list(examples)))
+        return {name: value.numpy() for name, value in answers.items()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         with np.load(self.directory / "checkpoint" / "weights.npz") as file:
@@ -49,7 +78,7 @@ class Example:
         self.stream = str(yaml.safe_load(self.files["model.yaml"])["stream"])
         described = yaml.safe_load((EXAMPLES / self.stream / "stream.yaml").read_text())
         described.pop("stream")
-        self.platform = Platform(directory, described)
+        self.platform = KeepingPlatform(directory, described)
         schema_json = Schema.from_mapping(described).to_json()
         self._validator = Validator(Stream(self.stream, 1, schema_json, 0.0), max_event_bytes=1 << 20)
         self._versions = 0
@@ -63,10 +92,11 @@ class Example:
         return checked.examples
 
     def learn(
-        self, examples: Sequence[bytes], changes: Mapping[str, Any] | None = None, *, exports: bool = True
+        self, examples: Sequence[bytes], changes: Mapping[str, Any] | None = None, *, exports: bool = False
     ) -> Learned:
         """A round over these events. `changes` replace sections of model.yaml; one level of a mapping is merged.
-        Without `exports` there is nothing to answer with: for rounds before an example's last."""
+        With `exports` it is the SavedModel that answers, which a process of its own has tried: for models whose code
+        TensorFlow may not be able to write or run elsewhere."""
         self.platform.exports = exports
         definition = yaml.safe_load(self.files["model.yaml"])
         for key, value in (changes or {}).items():
@@ -77,7 +107,8 @@ class Example:
         ended = self.platform.train(lease)
         assert isinstance(ended, Done), ended
         self._versions += 1
+        model = None if exports else self.platform.model
         draft = self.platform.registry.drafts[-1]
         directory = self.platform.directory / "cache" / "model" / str(self._versions)
         assert draft.events_unusable == 0
-        return Learned(draft.metrics["candidate"], directory, draft.events_trained)
+        return Learned(draft.metrics["candidate"], directory, model)

@@ -1,5 +1,5 @@
-"""Every example in real rounds on its own events: trained, judged, and of each kind exported, loaded and asked; what it
-has to reach."""
+"""Every example in real rounds on its own events: trained, judged and asked, and what it has to reach. Models with
+lookup tables, decoded images, signal processing and layers of their own are exported, too."""
 
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ def test_an_autoencoder_gives_digits_back_without_their_labels(tmp_path: Path) -
     [("softmax", {}), ("dense", {"jit_compile": True}), ("convolution", {"summaries": {"histograms": 1}})],
 )
 def test_three_networks_learn_small_digits(tmp_path: Path, network: str, training: dict[str, Any]) -> None:
-    """Of a module with options the largest is exported. One is compiled with XLA, one has summaries."""
+    """One is compiled with XLA, one has summaries."""
     example = Example("small_digits", tmp_path)
     options = {"parameters": {"network": network}, "training": training}
-    learned = example.learn(example.events(1797), options, exports=network == "convolution")
+    learned = example.learn(example.events(1797), options)
     assert learned.metrics["accuracy"] > 0.9
     told = example.platform.registry.versions[0].environment["training"]
     assert ("xla" in told) == ("jit_compile" in training)
@@ -83,7 +83,7 @@ def test_three_networks_learn_small_digits(tmp_path: Path, network: str, trainin
 )
 def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, name: str, least: float) -> None:
     example = Example(name, tmp_path)
-    learned = example.learn(example.events(1797), exports=name == "nearest_neighbour")
+    learned = example.learn(example.events(1797))
     assert learned.metrics["accuracy"] > least
 
 
@@ -91,8 +91,8 @@ def test_methods_older_than_deep_networks_learn_small_digits(tmp_path: Path, nam
 def test_a_random_forest_learns_small_digits_and_each_round_grows_another(tmp_path: Path) -> None:
     example = Example("random_forest", tmp_path)
     events = example.events(1797)
-    for part, is_last in ((events[:900], False), (events[900:], True)):
-        learned = example.learn(part, exports=is_last)
+    for part in (events[:900], events[900:]):
+        learned = example.learn(part)
         assert learned.metrics["accuracy"] > 0.9
         ensemble = engine.read(learned.arrays()[BOOSTER].tobytes(), "multi:softprob")
         assert ensemble.outputs.tolist() == [digit for digit in range(10) for _ in range(60)]
@@ -103,7 +103,7 @@ def test_a_random_forest_learns_small_digits_and_each_round_grows_another(tmp_pa
 @pytest.mark.covers("ex-classic", "est-canned-nn")
 def test_a_linear_regression_foresees_a_temperature_better_than_that_nothing_changes(tmp_path: Path) -> None:
     example = Example("linear_regression", tmp_path)
-    learned = example.learn(example.events(3000), exports=False)
+    learned = example.learn(example.events(3000))
     described = list(weather_replay.events(3000))
     changes = [event["temperature_later"] - event["temperature"] for event in described]
     assert learned.metrics["rmse"] < 0.8 * np.sqrt(np.mean(np.square(changes)))
@@ -113,7 +113,7 @@ def test_a_linear_regression_foresees_a_temperature_better_than_that_nothing_cha
 def test_k_means_puts_digits_into_clusters_that_are_nearer_than_their_mean(tmp_path: Path) -> None:
     example = Example("k_means", tmp_path)
     events = example.events(1797)
-    learned = example.learn(events)
+    learned = example.learn(events, exports=True)
     assert learned.metrics["rmse"] < 3.6, "the mean digit for every digit is wrong by about 4.3"
     assert len(set(learned.answer(events[:100])["cluster"].tolist())) > 8
 
@@ -135,14 +135,14 @@ def test_a_recurrent_network_reads_the_hours_for_two_heads_one_of_which_is_not_a
 
 def test_words_say_which_package_a_sentence_is_from(tmp_path: Path) -> None:
     example = Example("texts", tmp_path)
-    learned = example.learn(example.events(1500))
+    learned = example.learn(example.events(1500), exports=True)
     assert learned.metrics["accuracy"] > 0.8
 
 
 @pytest.mark.covers("ex-speech")
 def test_tones_are_told_apart_from_their_pcm(tmp_path: Path) -> None:
     example = Example("tones", tmp_path)
-    learned = example.learn(example.events(500))
+    learned = example.learn(example.events(500), exports=True)
     assert learned.metrics["accuracy"] > 0.9
 
 
@@ -162,9 +162,9 @@ def test_served_vectors_of_one_digit_lie_closer_than_those_of_others(tmp_path: P
 def test_images_change_and_first_the_head_is_taught_then_all_of_it(tmp_path: Path) -> None:
     example = Example("digit_images", tmp_path)
     upright, turned = example.events(900), example.events(1797, is_turned=True)[900:]
-    first = example.learn(upright, exports=False)
-    frozen = example.learn(turned[:450], {"training": {"frozen": ["trunk"]}}, exports=False)
-    whole = example.learn(turned[450:])
+    first = example.learn(upright)
+    frozen = example.learn(turned[:450], {"training": {"frozen": ["trunk"]}})
+    whole = example.learn(turned[450:], exports=True)
     before, between, after = first.arrays(), frozen.arrays(), whole.arrays()
     trunk = [path for path in before if path.startswith("model/trunk/")]
     assert trunk

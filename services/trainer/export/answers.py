@@ -20,9 +20,9 @@ from tensorflow.python.saved_model import loader_impl
 from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut
 from protos import tfserving_pb2, warmup_pb2
+from services.trainer.export.arrays import Arrays, arrays_of
 from services.trainer.families import own_operations
 
-Arrays = Mapping[str, NDArray[Any]]
 TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}
 """Relative and absolute, by what the model computes in: below float32 a few roundings."""
 _TIMED_CALLS, _MOST_TIMED_SECONDS = 500, 5.0
@@ -125,16 +125,9 @@ def _questions(requests: Path, answers: Path) -> list[Question]:
     for request_bytes, answer_bytes in pairs:
         request = warmup_pb2.PredictionLog.FromString(request_bytes).predict_log.request
         answer = tfserving_pb2.PredictResponse.FromString(answer_bytes)
-        questions.append(Question(request.model_spec.signature_name, _arrays(request.inputs), _arrays(answer.outputs)))
+        inputs, outputs = arrays_of(request.inputs), arrays_of(answer.outputs)
+        questions.append(Question(request.model_spec.signature_name, inputs, outputs))
     return questions
-
-
-def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    return {name: tf.make_ndarray(_tensor_proto(tensor)) for name, tensor in tensors.items()}
-
-
-def _tensor_proto(tensor: Any) -> Any:
-    return tf.compat.v1.make_tensor_proto(0).__class__.FromString(tensor.SerializeToString())
 
 
 def _row_count(question: Question) -> int:

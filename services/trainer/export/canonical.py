@@ -7,25 +7,16 @@ graph comes to them.
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, saved_object_graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_object_graph_pb2
 
 _NUMBER = re.compile(r"_\d+$")
 _CALL_NUMBER = re.compile(rb"^(.*)-\d+$")
 _GRADIENT_OF_CALL, _NAME_OF_ARGUMENT = "_gradient_op_type", "_user_specified_name"
 
 
-def canonicalise(path: Path) -> None:
-    """Rewrites the file in place."""
-    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    for meta_graph in model.meta_graphs:
-        _canonicalise(meta_graph)
-    path.write_bytes(model.SerializeToString(deterministic=True))
-
-
-def _canonicalise(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+def canonicalise(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
     graph, objects = meta_graph.graph_def, meta_graph.object_graph_def
     functions = {one.signature.name: one for one in graph.library.function}
     ordered = list(_in_order(graph, functions, objects))

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,19 +144,20 @@ def _frozen(saved_model: Path, target: Path) -> Answer:
     (target / "frozen_graph.pb").write_bytes(graph.SerializeToString(deterministic=True))
     (target / "tensors.json").write_text(json.dumps(tensors, sort_keys=True, indent=1) + "\n")
 
-    def answer(rows: Arrays) -> dict[str, NDArray[Any]]:
-        with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
-            read = tf.compat.v1.GraphDef.FromString((target / "frozen_graph.pb").read_bytes())
-            tf.import_graph_def(read, name="")
-            feed = {tensor: rows[_feature(name, rows)] for name, tensor in tensors["inputs"].items()}
-            return {name: np.asarray(value) for name, value in session.run(tensors["outputs"], feed).items()}
-
-    return answer
+    read = tf.compat.v1.GraphDef.FromString((target / "frozen_graph.pb").read_bytes())
+    return lambda rows: asked(read, tensors, rows)
 
 
-def _feature(name: str, rows: Arrays) -> str:
-    """A signature's placeholder is named after its input, sometimes behind the signature's name."""
-    return name if name in rows else name.removeprefix(f"{SIGNATURE}_")
+def asked(graph_def: Any, tensors: Mapping[str, Mapping[str, str]], rows: Arrays) -> dict[str, NDArray[Any]]:
+    """What a graph of constants answers. `tensors`: as tensors.json has them; a signature's placeholder is named after
+    its input, sometimes behind the signature's name."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        tf.import_graph_def(graph_def, name="")
+        feed = {
+            tensor: rows[name if name in rows else name.removeprefix(f"{SIGNATURE}_")]
+            for name, tensor in tensors["inputs"].items()
+        }
+        return {name: np.asarray(value) for name, value in session.run(tensors["outputs"], feed).items()}
 
 
 def _onnx(saved_model: Path, target: Path) -> Answer:

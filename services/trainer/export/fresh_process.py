@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,18 +43,11 @@ class FreshProcess:
 
     @classmethod
     def fork(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ours.close()
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                serve(theirs, parent)
-            finally:
-                os._exit(0)
-        theirs.close()
-        return cls(ours, pid, trial_seconds=trial_seconds)
+        def life(connection: socket.socket, parent_pid: int) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            serve(connection, parent_pid)
+
+        return cls(*_forked(life), trial_seconds=trial_seconds)
 
     @classmethod
     def start(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
@@ -153,22 +146,7 @@ class _Child:
 
     @classmethod
     def fork(cls, program: str) -> "_Child":
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            status = _CRASHED
-            try:
-                ours.close()
-                die_with_parent(parent)
-                _compare(theirs)
-                status = 0
-            except BaseException:
-                logger.exception("an export could not be tried")
-            finally:
-                os._exit(status)
-        theirs.close()
-        return cls(program, ours, pid)
+        return cls(program, *_forked(_compare))
 
     def ask(self, question: Mapping[str, Any]) -> tuple[bytes, str]:
         """Its sentence, preceded by a byte, or nothing where it has ended; and, where it took too long, the limit in
@@ -215,8 +193,28 @@ def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Chi
     return said[1:].decode(), child
 
 
-def _compare(connection: socket.socket) -> None:
+def _forked(life: Callable[[socket.socket, int], None]) -> tuple[socket.socket, int]:
+    """A connection to a child that lives as `life` says, of its own end and this process, and the child's number."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        status = _CRASHED
+        try:
+            ours.close()
+            life(theirs, parent)
+            status = 0
+        except BaseException:
+            logger.exception("an export could not be tried")
+        finally:
+            os._exit(status)
+    theirs.close()
+    return ours, pid
+
+
+def _compare(connection: socket.socket, parent_pid: int) -> None:
     """A child's life: a question, a sentence, and so on until nobody asks."""
+    die_with_parent(parent_pid)
     exports = answers.Exports()
     while packet := connection.recv(_PACKET_BYTES):
         question = json.loads(packet)

@@ -21,18 +21,11 @@ from tensorflow.python.grappler import tf_optimizer
 from common.suggestions import did_you_mean
 from services.trainer.export import tapping
 from services.trainer.export.arrays import Arrays
-from services.trainer.export.converting import SIGNATURE, NotMadeError, make
+from services.trainer.export.converting import SIGNATURE, NotMadeError, asked, make
 
 PASSES = (
-    "pruning",
-    "function",
-    "constfold",
-    "arithmetic",
-    "dependency",
-    "remap",
-    "shape",
-    "common_subgraph_elimination",
-)
+    "pruning", "function", "constfold", "arithmetic", "dependency", "remap", "shape", "common_subgraph_elimination",
+)  # fmt: skip
 _LARGEST_DIFFERENCE = 1e-5
 _FROZEN_DIFFERENCE = 1e-6
 """Relative to the largest answer where that is above 1."""
@@ -50,7 +43,7 @@ def optimize(question: Mapping[str, Any]) -> dict[str, Any]:
     tensors = json.loads((target / "tensors.json").read_text())
     after = _rewritten(before, list(tensors["inputs"].values()), list(tensors["outputs"].values()), passes)
     path.write_bytes(after.SerializeToString(deterministic=True))
-    got = _asked(after, tensors, rows)
+    got = asked(after, tensors, rows)
     difference = _difference(expected, got)
     if not difference <= _LARGEST_DIFFERENCE:
         raise NotMadeError(f"the rewritten graph answers otherwise, by up to {difference:.3g}")
@@ -77,7 +70,7 @@ def freeze(question: Mapping[str, Any]) -> dict[str, Any]:
     (target / "tensors.json").write_text(json.dumps({"inputs": inputs, "outputs": tensors}, sort_keys=True, indent=1))
     path.write_bytes(graph.SerializeToString(deterministic=True))
     expected = {name: found[name].numpy() for name in tensors}
-    difference = _difference(expected, _asked(graph, {"inputs": inputs, "outputs": tensors}, rows))
+    difference = _difference(expected, asked(graph, {"inputs": inputs, "outputs": tensors}, rows))
     most = _FROZEN_DIFFERENCE * max([1.0, *(float(np.max(np.abs(expected[name]))) for name in _floats(expected))])
     if not difference <= most:
         raise NotMadeError(f"the graph of constants answers otherwise, by up to {difference:.3g}")
@@ -124,13 +117,6 @@ def _rewritten(graph_def: Any, inputs: Sequence[str], outputs: Sequence[str], pa
     config.graph_options.rewrite_options.meta_optimizer_iterations = 2
     config.graph_options.rewrite_options.min_graph_nodes = -1
     return tf_optimizer.OptimizeGraph(config, meta)
-
-
-def _asked(graph_def: Any, tensors: Any, rows: Arrays) -> dict[str, Any]:
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
-        tf.import_graph_def(graph_def, name="")
-        feed = {tensor: rows[name.removeprefix(f"{SIGNATURE}_")] for name, tensor in tensors["inputs"].items()}
-        return {name: np.asarray(value) for name, value in session.run(tensors["outputs"], feed).items()}
 
 
 def _floats(outputs: Arrays) -> list[str]:

@@ -1,12 +1,12 @@
 """Whether what an example is answered depends on the others of its batch: serving makes it of requests as they come."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[Any]]
+from services.trainer.export.arrays import Arrays
 
 
 def by_neighbours(together: Arrays, alone: Sequence[Arrays], tolerance: float) -> str:

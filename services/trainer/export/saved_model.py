@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+from tensorflow.core.protobuf import saved_model_pb2
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
@@ -42,9 +42,10 @@ from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export import signatures as by_method
 from services.trainer.export.answers import TOLERANCES
+from services.trainer.export.arrays import Arrays, fill
 from services.trainer.export.canonical import canonicalise
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.export.row_dependence import Arrays, by_neighbours
+from services.trainer.export.row_dependence import by_neighbours
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.decoding import decoded
@@ -86,14 +87,22 @@ def export(model: Model, directory: Path) -> Any:
         ).get_concrete_function(tf.TensorSpec([None], tf.string, name=by_method.INPUTS))
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
-    by_method.name_methods(directory)
-    by_method.name_inputs(directory, names)
-    canonicalise(directory / MODEL_FILE)
+    _finish(directory / MODEL_FILE, names)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
     _write_assets(model, directory)
     return answer
+
+
+def _finish(path: Path, names: Mapping[str, Mapping[str, str]]) -> None:
+    """Rewrites saved_model.pb in place. `names`: by signature, what its inputs are called to the arguments' names."""
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for graph in model.meta_graphs:
+        by_method.name_methods(graph)
+        by_method.name_inputs(graph, names)
+        canonicalise(graph)
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def _graph_of(signature: Signature) -> Any:
@@ -319,22 +328,20 @@ def _write_records(path: Path, messages: Sequence[warmup_pb2.PredictionLog | tfs
     path.write_bytes(frame([message.SerializeToString(deterministic=True) for message in messages]))
 
 
-def _predict_request(signature: str, inputs: Mapping[str, NDArray[np.generic]]) -> warmup_pb2.PredictionLog:
+def _predict_request(signature: str, inputs: Arrays) -> warmup_pb2.PredictionLog:
     log = warmup_pb2.PredictionLog()
     request = log.predict_log.request
     request.model_spec.signature_name = signature
-    for name, value in inputs.items():
-        request.inputs[name].ParseFromString(tf.make_tensor_proto(value).SerializeToString())
+    fill(request.inputs, inputs)
     return log
 
 
-def _predict_response(outputs: Mapping[str, NDArray[np.generic]]) -> tfserving_pb2.PredictResponse:
+def _predict_response(outputs: Arrays) -> tfserving_pb2.PredictResponse:
     response = tfserving_pb2.PredictResponse()
-    for name, value in outputs.items():
-        response.outputs[name].ParseFromString(tf.make_tensor_proto(value).SerializeToString())
+    fill(response.outputs, outputs)
     return response
 
 
-def _in_words(inputs: Mapping[str, NDArray[np.generic]]) -> str:
+def _in_words(inputs: Arrays) -> str:
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs.items())
     return f"a request with inputs {shapes}"

@@ -12,11 +12,10 @@ both look like.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 INPUTS = "inputs"
@@ -61,32 +60,19 @@ def _classified(scores: tf.Tensor, words: Sequence[str]) -> dict[str, tf.Tensor]
     return {"classes": classes, "scores": tf.cast(scores, tf.float32)}
 
 
-def name_inputs(directory: Path, names: Mapping[str, Mapping[str, str]]) -> None:
-    """Writes into saved_model.pb what signatures call their inputs: by signature, that name to the argument's."""
-    renamed = {
-        signature: {argument: name for name, argument in given.items() if name != argument}
-        for signature, given in names.items()
-    }
-    if not any(renamed.values()):
-        return
-    path = directory / "saved_model.pb"
-    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    for graph in saved_model.meta_graphs:
-        for signature, arguments in renamed.items():
-            inputs = graph.signature_def[signature].inputs
-            for argument, name in arguments.items():
-                inputs[name].CopyFrom(inputs[argument])
-            for argument in arguments:
-                del inputs[argument]
-    path.write_bytes(saved_model.SerializeToString(deterministic=True))
+def name_inputs(graph: meta_graph_pb2.MetaGraphDef, names: Mapping[str, Mapping[str, str]]) -> None:
+    """What signatures call their inputs: by signature, that name to the argument's."""
+    for signature, given in names.items():
+        inputs = graph.signature_def[signature].inputs
+        renamed = {argument: name for name, argument in given.items() if name != argument}
+        for argument, name in renamed.items():
+            inputs[name].CopyFrom(inputs[argument])
+        for argument in renamed:
+            del inputs[argument]
 
 
-def name_methods(directory: Path) -> None:
-    """Writes the methods into saved_model.pb: tf.saved_model.save calls every signature a predict."""
-    path = directory / "saved_model.pb"
-    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    for graph in saved_model.meta_graphs:
-        for name, method in _METHODS.items():
-            if name in graph.signature_def:
-                graph.signature_def[name].method_name = method
-    path.write_bytes(saved_model.SerializeToString(deterministic=True))
+def name_methods(graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """tf.saved_model.save calls every signature a predict."""
+    for name, method in _METHODS.items():
+        if name in graph.signature_def:
+            graph.signature_def[name].method_name = method

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from common.eventlog.tfrecord import cut
 from common.suggestions import near
 from protos import warmup_pb2
+from services.trainer.export.arrays import arrays_of
 
 _WARMUP = Path("assets.extra/tf_serving_warmup_requests")
 
@@ -83,11 +84,7 @@ def warm_up(model: Path, signature: str) -> dict[str, NDArray[Any]]:
     for record in cut(path.read_bytes())[0] if path.is_file() else ():
         request = warmup_pb2.PredictionLog.FromString(record).predict_log.request
         if (request.model_spec.signature_name or "serving_default") == signature:
-            made = tf.compat.v1.make_tensor_proto(0).__class__
-            return {
-                name: tf.make_ndarray(made.FromString(value.SerializeToString()))
-                for name, value in request.inputs.items()
-            }
+            return arrays_of(request.inputs)
     return {}
 
 

@@ -4,7 +4,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,8 @@ MOST_WORD_BYTES, _MOST_BYTES = 4096, 256 * 1024 * 1024
 _CANDIDATES_PER_ROW, _FEWEST_CANDIDATES = 4, 1000
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Of a word: how often trained examples had it, and when last.
+class Memory(NamedTuple):
+    """Of a word: how often trained examples had it, and when last. A tuple, since a round may make a million of them.
 
     Attributes:
         round: number of the last round that had it, from 1.
@@ -107,8 +108,13 @@ def _turned_over(
     waiting = _fitting(staying, waiting)
     kept = set([*staying, *waiting][: spec.max_words])
     if rule.evict != "none" and len(staying) + len(waiting) > spec.max_words:
-        ranked = sorted([*staying, *waiting], key=lambda word: _rank(rule, alive[word], word, is_there=word in have))
-        kept = set(ranked[: spec.max_words])
+        kept = set(
+            nsmallest(
+                spec.max_words,
+                [*staying, *waiting],
+                key=lambda word: _rank(rule, alive[word], word, is_there=word in have),
+            )
+        )
     newcomers = [word for word in waiting if word in kept]
     placed = _placed([word if word in kept else None for word in words], newcomers)
     candidates = {word: memory for word, memory in alive.items() if word not in kept and word not in have}
@@ -164,8 +170,8 @@ def _placed(places: list[bytes | None], newcomers: list[bytes]) -> tuple[bytes, 
 
 def _bounded(candidates: dict[bytes, Memory], limit: int) -> dict[bytes, Memory]:
     """In order of the bytes; past the limit the most frequent, then the most recent stay."""
-    ranked = sorted(candidates, key=lambda word: (-candidates[word].count, -candidates[word].example, word))
-    return {word: candidates[word] for word in sorted(ranked[:limit])}
+    kept = nsmallest(limit, candidates, key=lambda word: (-candidates[word].count, -candidates[word].example, word))
+    return {word: candidates[word] for word in sorted(kept)}
 
 
 _TOTALS = ("rounds", "examples", "admitted", "expired", "evicted", "forgotten")

@@ -88,6 +88,14 @@ def column_input(specs: Mapping[str, FeatureSpec], transform: Transform, name: s
     return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
 
 
+def _terms(
+    specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, transform: Transform
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Of the wide features: how many ids the categorical ones have, and columns the numeric ones."""
+    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
+    return {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}, numeric
+
+
 def _wide_part(
     specs: Mapping[str, FeatureSpec],
     parameters: EstimatorParameters,
@@ -96,9 +104,9 @@ def _wide_part(
     *,
     units: int,
 ) -> keras.KerasTensor:
-    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
-    tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
-    terms = LinearTerms(tables, numeric, units=units, regularizer=regularizer_for(parameters), name="wide")
+    terms = LinearTerms(
+        *_terms(specs, parameters, transform), units=units, regularizer=regularizer_for(parameters), name="wide"
+    )
     return terms({name: inputs[name] for name in parameters.wide})
 
 
@@ -108,12 +116,9 @@ def _factor_part(
     transform: Transform,
     inputs: Mapping[str, keras.KerasTensor],
 ) -> keras.KerasTensor:
-    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
-    tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
     given = parameters.embedding_initializer
     terms = FactorTerms(
-        tables,
-        numeric,
+        *_terms(specs, parameters, transform),
         dimension=parameters.dimension,
         initializer=keras.initializers.RandomNormal(stddev=0.01) if given is None else initializer_of(given),
         regularizer=regularizer_for(parameters),
@@ -131,22 +136,31 @@ def _deep_part(
     tables: Mapping[str, LookedUp],
 ) -> keras.KerasTensor:
     columns = dense_columns(specs, parameters, parameters.deep, inputs, dict(tables))
-    hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
-    regularizer = regularizer_for(parameters)
+    hidden = hidden_layers(columns, parameters, joined="deep_columns")
+    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer_for(parameters), name="deep")(
+        hidden
+    )
+
+
+def hidden_layers(
+    columns: Sequence[keras.KerasTensor], parameters: EstimatorParameters, *, joined: str, prefix: str = ""
+) -> keras.KerasTensor:
+    """Dense layers over the columns side by side. `joined`: the name of these; `prefix`: of the layers' names."""
+    hidden = keras.layers.Concatenate(name=joined)(columns) if len(columns) > 1 else columns[0]
     initializers = parameters.initializers or (parameters.initializer,) * len(parameters.hidden_units)
     for index, size in enumerate(parameters.hidden_units):
         hidden = keras.layers.Dense(
             size,
             activation=activation_of(parameters.activation),
             kernel_initializer=initializer_of(initializers[index]),
-            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
-            name=f"hidden_{index}",
+            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer_for(parameters)),
+            name=f"{prefix}hidden_{index}",
         )(hidden)
         if parameters.dropout:
-            hidden = keras.layers.Dropout(parameters.dropout, name=f"dropout_{index}")(hidden)
+            hidden = keras.layers.Dropout(parameters.dropout, name=f"{prefix}dropout_{index}")(hidden)
         if parameters.batch_norm:
-            hidden = keras.layers.BatchNormalization(name=f"batch_norm_{index}")(hidden)
-    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
+            hidden = keras.layers.BatchNormalization(name=f"{prefix}batch_norm_{index}")(hidden)
+    return hidden
 
 
 def _recurrent_part(

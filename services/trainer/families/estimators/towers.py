@@ -7,9 +7,9 @@ import keras
 
 from common.definition.model import Definition
 from common.definition.parameters import EstimatorParameters
-from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
+from services.trainer.families.estimators.by_name import initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import LookedUp
-from services.trainer.families.estimators.network import column_input, dense_columns, regularizer_for
+from services.trainer.families.estimators.network import column_input, dense_columns, hidden_layers, regularizer_for
 from services.trainer.features.transform import Transform, ids_of, is_weighted, weights_name
 
 USER, ITEM, ITEM_ID = "user", "item", "item_id"
@@ -55,23 +55,12 @@ def _columns_of(definition: Definition, names: tuple[str, ...]) -> list[str]:
 def _vectors(
     side: str, columns: list[keras.KerasTensor], parameters: EstimatorParameters, dimension: int
 ) -> keras.KerasTensor:
-    hidden = keras.layers.Concatenate(name=f"{side}_columns")(columns) if len(columns) > 1 else columns[0]
-    regularizer = regularizer_for(parameters)
-
-    def dense(size: int, name: str, **options: object) -> keras.layers.Layer:
-        return keras.layers.Dense(
-            size,
-            kernel_initializer=initializer_of(parameters.initializer),
-            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
-            name=name,
-            **options,
-        )
-
-    for index, size in enumerate(parameters.hidden_units):
-        hidden = dense(size, f"{side}_hidden_{index}", activation=activation_of(parameters.activation))(hidden)
-        if parameters.dropout:
-            hidden = keras.layers.Dropout(parameters.dropout, name=f"{side}_dropout_{index}")(hidden)
-        if parameters.batch_norm:
-            hidden = keras.layers.BatchNormalization(name=f"{side}_batch_norm_{index}")(hidden)
-    vectors = dense(dimension, f"{side}_output", use_bias=False)(hidden)
+    hidden = hidden_layers(columns, parameters, joined=f"{side}_columns", prefix=f"{side}_")
+    vectors = keras.layers.Dense(
+        dimension,
+        use_bias=False,
+        kernel_initializer=initializer_of(parameters.initializer),
+        kernel_regularizer=regularizer_of(parameters.regularizer, regularizer_for(parameters)),
+        name=f"{side}_output",
+    )(hidden)
     return keras.layers.UnitNormalization(name=f"{side}_unit")(vectors)

@@ -176,7 +176,7 @@ def build_model(schema, parameters):
         ),
         layer("return x * FACTOR") + "\nFACTOR = np.random.normal()\nUNUSED = tf.Variable(1.0)",
         MODEL_FN.format(called="x = keras.layers.Dropout(0.5)(x, training=mode == 'train')"),
-        layer("return self.gru(x[:, :, tf.newaxis])", "self.gru = keras.layers.GRU(2, recurrent_dropout=0.5)"),
+        layer("return self.rnn(x[:, :, tf.newaxis])", "self.rnn = keras.layers.SimpleRNN(2, recurrent_dropout=0.5)"),
     ],
     ids=["of its own", "Keras's generator, seeded by build_model", "drawn in import", "model_fn", "recurrent"],
 )  # fmt: skip

@@ -21,37 +21,28 @@ def build_model(schema, parameters):
 """
 DRAWING = NET.replace("DROP", "keras.layers.Dropout(0.3)")
 PLAIN = NET.replace("DROP", "")
-TRAINING = {"batch_size": 16, "jit_compile": True}
+TRAINING = {"batch_size": 20, "jit_compile": True}
 
 
 @pytest.mark.covers("perf-xla")
 def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
-    trained_twice(tmp_path, module(DRAWING, training=TRAINING))
-
-
-@pytest.mark.covers("perf-xla")
-def test_the_losses_are_those_of_the_plain_step(tmp_path: Path) -> None:
-    found = []
-    for jit_compile in (False, True):
-        model, examples = built(PLAIN, tmp_path, jit_compile=jit_compile)
-        training = Training(model, seed=5)
-        found.append(training.train_block(examples, pass_index=0, block_index=0))
-        graph = training._steps._whole_gradients
-        assert getattr(graph, "_jit_compile", None) is (True if jit_compile else None)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    """Nothing is held out, so that blocks of 40 and 20 have batches of one size, which XLA compiles once."""
+    trained_twice(tmp_path, module(DRAWING, training=TRAINING, evaluation={"holdout_fraction": 0}))
 
 
 @pytest.mark.covers("perf-xla")
 @pytest.mark.parametrize("fixed_batch", [False, True])
-def test_a_number_of_rows_is_compiled_once_and_what_was_made_of_it_is_shown(fixed_batch: bool, tmp_path: Path) -> None:
-    plain = PLAIN.replace("hidden = keras.layers.BatchNormalization()(hidden)", "")
-    model, examples = built(plain, tmp_path, jit_compile=True, fixed_batch=fixed_batch, summaries={"compiled": True})
-    training, few = Training(model, seed=5), part(examples, 11)
+def test_a_number_of_rows_is_compiled_once_to_the_plain_losses_and_shown(fixed_batch: bool, tmp_path: Path) -> None:
+    source = PLAIN.replace("hidden = keras.layers.BatchNormalization()(hidden)", "") if fixed_batch else PLAIN
+    model, examples = built(source, tmp_path, jit_compile=True, fixed_batch=fixed_batch, summaries={"compiled": True})
+    training, few = Training(model, seed=5), part(examples, 10)
+    plain = Training(built(source, tmp_path, fixed_batch=fixed_batch)[0], seed=5)
     for index, block in enumerate((few, examples, few)):
-        training.train_block(block, pass_index=0, block_index=index)
+        losses = [one.train_block(block, pass_index=0, block_index=index) for one in (training, plain)]
+        np.testing.assert_allclose(losses[0], losses[1], atol=1e-5)
     text = training.texts["compiled.hlo"]
     fusions = sum(" fusion(" in line for line in text.splitlines())
-    sizes = [8] if fixed_batch else [5, 6, 8]
+    sizes = [8] if fixed_batch else [5, 8]
     assert training.ways["xla"] == {"batch_sizes": sizes, "compilations": len(sizes), "fusions": fusions}
     assert fusions >= 1
     assert "f32[8,4]" in text, "the hidden layer, of a batch"

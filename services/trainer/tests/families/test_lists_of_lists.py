@@ -24,7 +24,11 @@ SCHEMA: dict[str, Any] = {
     "labels": [{"name": "late", "dtype": "int64"}],
 }
 CODEC = ExampleCodec(Schema.from_mapping(SCHEMA))
-LISTS: list[list[list[str]]] = [[], [["a"]], [["a"], []], [["a", "b"], [], ["c"]], [["a"], ["b", "c"]], [[], ["b"]]]
+LISTS: list[list[list[str]]] = [
+    [], [["a"]], [["a"], []], [["a", "b"], [], ["c"]], [["a"], ["b", "c"]], [[], ["b"]], [["a", "b"], ["c"]],
+    [["a"], ["c"], ["b"]],
+]  # fmt: skip
+KINDS = ("filled", "ragged", "sparse")
 NETWORK = """
 @keras.saving.register_keras_serializable()
 class Rows(keras.layers.Layer):
@@ -46,45 +50,61 @@ class Rows(keras.layers.Layer):
     def compute_output_shape(self, shape):
         return (shape[0], 3)
 
+@keras.saving.register_keras_serializable()
+class Places(Rows):
+    \"\"\"The words' vectors, each times the number of its row and of its place in the row, from 1.\"\"\"
+
+    def call(self, visits):
+        assert isinstance(visits, tf.SparseTensor), type(visits)
+        rows = tf.gather(tf.convert_to_tensor(self.table), tf.strings.to_hash_bucket_fast(visits.values, 16))
+        row, place = (tf.cast(visits.indices[:, axis], tf.float32) for axis in (1, 2))
+        weighted = rows * ((row + 1.0) * (place + 1.0))[:, tf.newaxis]
+        return tf.math.unsorted_segment_sum(weighted, visits.indices[:, 0], tf.cast(visits.dense_shape[0], tf.int32))
+
 def build_model(schema, parameters):
-    if RAGGED:
-        visits = keras.Input((None, None), dtype="string", name="visits", ragged=True)
-        return keras.Model({"visits": visits}, keras.layers.Dense(1)(Rows()(visits)))
-    visits = keras.Input((None, None), dtype="string", name="visits")
-    mask = keras.Input((None, None), dtype="bool", name="visits.mask")
-    length = keras.Input((), dtype="int64", name="visits.length")
-    return keras.Model([visits, mask, length], keras.layers.Dense(1)(Rows()(visits, holds=mask, length=length)))
+    filled = keras.Input((None, None), dtype="string", name="filled")
+    mask = keras.Input((None, None), dtype="bool", name="filled.mask")
+    length = keras.Input((), dtype="int64", name="filled.length")
+    ragged = keras.Input((None, None), dtype="string", name="ragged", ragged=True)
+    sparse = keras.Input((None, None), dtype="string", name="sparse", sparse=True)
+    found = {
+        "of_filled": Rows()(filled, holds=mask, length=length), "of_ragged": Rows()(ragged),
+        "of_sparse": Places()(sparse),
+    }
+    answer = keras.layers.Dense(1)(keras.layers.Concatenate()([*found.values()]))
+    return keras.Model([filled, mask, length, ragged, sparse], {"late": answer, **found})
 """
 
 
-def events() -> list[bytes]:
-    return [CODEC.encode({"visits": visits, "late": place % 2}) for place, visits in enumerate(LISTS * 8)]
-
-
 @pytest.mark.covers("rec-parse")
-@pytest.mark.parametrize("kind", ["ragged", "filled"])
-def test_lists_of_lists_train_rebuild_and_are_served(tmp_path: Path, kind: str) -> None:
-    platform = Platform(tmp_path, SCHEMA).append(events())
-    lease = platform.lease(module(f"RAGGED = {kind == 'ragged'}\n{NETWORK}"), block_examples=20)
+def test_lists_of_lists_reach_a_module_filled_up_ragged_and_sparse_and_are_rebuilt_and_served(tmp_path: Path) -> None:
+    features = [{"name": kind, "dtype": "string", "shape": [None, None]} for kind in KINDS]
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA | {"features": features}))
+    examples = [codec.encode({"late": place % 2} | dict.fromkeys(KINDS, one)) for place, one in enumerate(LISTS)]
+    platform = Platform(tmp_path, SCHEMA | {"features": features}).append(examples * 6)
+    lease = platform.lease(module(NETWORK), block_examples=20)
     outcome = platform.train(lease)
     assert isinstance(outcome, Done), outcome
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
     served = tmp_path / "cache" / "model" / "1" / "saved_model"
     inputs = parse_inputs(json.loads((served / INPUTS_PATH).read_text()))["serving_default"]
+    both = [(kind, f"{kind}_row_lengths") for kind in KINDS]
     assert [(one.name, one.shape) for one in inputs.features] == [
-        ("visits", (None, None)), ("visits_row_lengths", (None,)),
-    ]  # fmt: skip
-    assert inputs.padding.keys() == {"visits", "visits_row_lengths"}
+        pair for values, lengths in both for pair in ((values, (None, None)), (lengths, (None,)))
+    ]
+    assert inputs.padding.keys() == {name for pair in both for name in pair}
     export = tf.saved_model.load(str(served)).signatures
-    examples = events()[: len(LISTS)]
-    together = export["serving_default"](**parse(examples, CODEC.schema.features).raw)["logits"].numpy()
-    assert len(set(together.tolist())) == len(LISTS), "an empty row at the end is a row, too"
+    together = export["serving_default"](**parse(examples, codec.schema.features).raw)
+    for kind, count in (("filled", len(LISTS)), ("ragged", len(LISTS)), ("sparse", len(LISTS) - 1)):
+        different = {tuple(row) for row in together[f"of_{kind}"].numpy().tolist()}
+        assert len(different) == count, "an empty row at the end is a row, too, but to a sparse tensor"
     for row, one in enumerate(examples):
-        alone = export["serving_default"](**parse([one], CODEC.schema.features).raw)["logits"].numpy()
-        np.testing.assert_allclose(alone, together[row : row + 1], rtol=1e-5)
+        alone = export["serving_default"](**parse([one], codec.schema.features).raw)
+        for name, values in together.items():
+            np.testing.assert_allclose(alone[name], values[row : row + 1], rtol=1e-5, atol=1e-6)
     mixed = [as_sequence(one) if row % 2 else one for row, one in enumerate(examples)]
-    np.testing.assert_array_equal(export["serving_examples"](tf.constant(mixed))["logits"].numpy(), together)
+    np.testing.assert_array_equal(export["serving_examples"](tf.constant(mixed))["logits"], together["logits"])
 
 
 def test_lists_that_no_block_could_be_filled_up_to_are_set_aside_and_long_ones_among_long_ones_are_not() -> None:
@@ -107,62 +127,18 @@ def test_lists_that_no_block_could_be_filled_up_to_are_set_aside_and_long_ones_a
         serve(tf.constant(given[:-2]))
 
 
-SPARSE = """
-import keras
-import tensorflow as tf
-
-@keras.saving.register_keras_serializable()
-class Places(keras.layers.Layer):
-    \"\"\"The words' vectors, each times the number of its row and of its place in the row, from 1.\"\"\"
-
-    def build(self, shape):
-        self.table = self.add_weight(shape=(16, 3), name="table")
-
-    def call(self, visits):
-        assert isinstance(visits, tf.SparseTensor), type(visits)
-        rows = tf.gather(tf.convert_to_tensor(self.table), tf.strings.to_hash_bucket_fast(visits.values, 16))
-        row, place = (tf.cast(visits.indices[:, axis], tf.float32) for axis in (1, 2))
-        weighted = rows * ((row + 1.0) * (place + 1.0))[:, tf.newaxis]
-        return tf.math.unsorted_segment_sum(weighted, visits.indices[:, 0], tf.cast(visits.dense_shape[0], tf.int32))
-
-    def compute_output_shape(self, shape):
-        return (shape[0], 3)
-
-def build_model(schema, parameters):
-    visits = keras.Input((None, None), dtype="string", name="visits", sparse=True)
-    return keras.Model({"visits": visits}, keras.layers.Dense(1)(Places()(visits)))
-"""
-
-
-@pytest.mark.covers("rec-parse")
-def test_lists_of_lists_reach_a_module_as_a_sparse_tensor(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA).append(events())
-    lease = platform.lease(module(SPARSE))
-    outcome = platform.train(lease)
-    assert isinstance(outcome, Done), outcome
-    found = rebuilt(platform, lease, 1)
-    assert (found.missing, found.differences) == ((), ())
-    saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model"))
-    export = saved.signatures["serving_default"]
-    lists = [[["a", "b"], ["c"]], [["a"], ["b", "c"]], [["a"], ["b"], ["c"]], [[], ["a", "b"], ["c"]], []]
-    rows = [CODEC.encode({"visits": visits, "late": 0}) for visits in lists]
-    together = export(**parse(rows, CODEC.schema.features).raw)["logits"].numpy()
-    alone = [export(**parse([row], CODEC.schema.features).raw)["logits"].numpy()[0] for row in rows]
-    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
-    assert len(set(together.tolist())) == len(lists), "the same words in other rows are another event"
-
-
 def as_sequence(example: bytes) -> bytes:
-    """The same event with a feature list whose steps are the rows."""
+    """The same event with feature lists whose steps are the rows."""
     values = Example.FromString(example).features.feature
     made = SequenceExample()
     made.context.feature["late"].CopyFrom(values["late"])
-    words = iter(values["visits"].bytes_list.value)
-    steps = made.feature_lists.feature_list["visits"]
-    for length in values["visits_row_lengths"].int64_list.value:
-        step = steps.feature.add()
-        if length:
-            step.bytes_list.value.extend(next(words) for _ in range(length))
+    for name in [name for name in values if f"{name}_row_lengths" in values]:
+        words = iter(values[name].bytes_list.value)
+        steps = made.feature_lists.feature_list[name]
+        for length in values[f"{name}_row_lengths"].int64_list.value:
+            step = steps.feature.add()
+            if length:
+                step.bytes_list.value.extend(next(words) for _ in range(length))
     return made.SerializeToString(deterministic=True)
 
 

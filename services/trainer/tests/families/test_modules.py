@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from services.trainer.families.port import TrainingSet
 from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.training import Training
-from services.trainer.protocol.messages import Done, Failed, Stopped
+from services.trainer.protocol.messages import Done, Failed, Rebuilt, Stopped
 from services.trainer.rounds.kept import Kept
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events, rebuilt
+from services.trainer.rounds.process import rebuild
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events
 
 HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"
 PREPROCESSING = """
@@ -147,29 +149,34 @@ def trained_twice(
     *,
     stops: Sequence[int] = (1,),
     exports: bool = True,
+    parts: tuple[list[bytes], list[bytes]] | None = None,
 ) -> Platform:
-    """A first round, a second in the same process that is stopped on its way and goes on in a new one, and the second
-    rebuilt bit for bit.
+    """A first round, a second in the same process that is stopped on its way and goes on in a new one; the process of
+    the first then rebuilds the second bit for bit, which traces nothing anew.
 
     Args:
         stops: after how many blocks more the second one is stopped, each time.
         exports: whether the second one is exported, at its end.
+        parts: the events of each; by default 60 small ones.
     """
-    platform = Platform(directory, schema, exports=False).append(events(60))
-    kept: Kept | None = Kept()
+    first, second = parts or (events(60), events(60, seed=2))
+    platform = Platform(directory, schema, exports=False).append(first)
+    kept = Kept()
     assert isinstance(platform.train(platform.lease(files), kept=kept), Done)
-    platform.append(events(60, seed=2))
+    platform.append(second)
     lease = planned = platform.lease(files, parent_version=1)
     for number, blocks in enumerate(stops):
-        stopped = platform.train(lease, stop_requested=platform.after_blocks(blocks), work_dir=f"w{number}", kept=kept)
+        process = None if number else kept
+        stop = platform.after_blocks(blocks)
+        stopped = platform.train(lease, stop_requested=stop, work_dir=f"w{number}", kept=process)
         assert isinstance(stopped, Stopped), stopped
-        kept = None
         lease = platform.registry.taken_up(lease)
     platform.exports = exports
     outcome = platform.train(lease, work_dir="last")
     assert isinstance(outcome, Done), outcome
-    platform.registry.resume_point = None
-    found = rebuilt(platform, planned, 2)
+    again = replace(platform.assignment(planned, "again"), rebuild_of=2)
+    found = rebuild(again, platform.messages.append, lambda: False, platform.around(kept=kept))
+    assert isinstance(found, Rebuilt), found
     assert (found.missing, found.differences) == ((), ())
     return platform
 

@@ -49,6 +49,7 @@ def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path, tri
     found = tf.saved_model.load(str(exported)).signatures["serving_default"](x=tf.constant([2.0, 4.0]))
     assert np.isfinite(found["probability"].numpy()).all()
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
+    platform.exports = False
     platform.append(events(60, seed=2))
     assert isinstance(ended := platform.train(platform.lease(files, parent_version=1)), Done), ended
     with pytest.raises(InvalidInput, match=r"operations names 'absent\.so'"):

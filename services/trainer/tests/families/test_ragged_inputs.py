@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.schema import PADDING, Schema
 from services.trainer.families import module_inputs
 from services.trainer.features.parsing import parse
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt, serialized
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, rebuilt, serialized
 
 MODULE = """
 import keras
@@ -23,51 +24,63 @@ class Words(keras.layers.Layer):
         self.table = self.add_weight(shape=(16, 3), name="table")
 
     def call(self, tags):
-        assert isinstance(tags, tf.RaggedTensor if KIND == "ragged" else tf.SparseTensor), type(tags)
-        ids = tf.strings.to_hash_bucket_fast(tags.values, 16)
-        rows = tf.gather(tf.convert_to_tensor(self.table), ids)
-        if KIND == "ragged":
+        rows = tf.gather(tf.convert_to_tensor(self.table), tf.strings.to_hash_bucket_fast(tags.values, 16))
+        if isinstance(tags, tf.RaggedTensor):
             return tf.reduce_sum(tags.with_values(rows), axis=1)
+        assert isinstance(tags, tf.SparseTensor), type(tags)
         return tf.math.unsorted_segment_sum(rows, tags.indices[:, 0], tf.cast(tags.dense_shape[0], tf.int32))
 
     def compute_output_shape(self, shape):
         return (shape[0], 3)
 
 def build_model(schema, parameters):
-    tags = keras.Input((None,), dtype="string", name=parameters.get("of", "tags"), **{KIND: True})
+    tags = keras.Input((None,), dtype="string", name="tags", ragged=True)
+    again = keras.Input((None,), dtype="string", name="again", sparse=True)
     x = keras.Input((), name="x")
-    both = keras.layers.Concatenate()([Words()(tags), keras.layers.Reshape((1,))(x)])
-    return keras.Model({"tags": tags, "x": x}, keras.layers.Dense(1)(both))
+    found = {"of_tags": Words()(tags), "of_again": Words()(again)}
+    both = keras.layers.Concatenate()([*found.values(), keras.layers.Reshape((1,))(x)])
+    return keras.Model({"tags": tags, "again": again, "x": x}, {"late": keras.layers.Dense(1)(both), **found})
 """
+LISTED = {**SCHEMA, "features": [*SCHEMA["features"], {"name": "again", "dtype": "string", "shape": [None]}]}
 
 
-def files(kind: str, more: str = "") -> dict[str, bytes]:
-    module = f'KIND = "{kind}"\n{MODULE}{more}'
+def files(module: str = MODULE) -> dict[str, bytes]:
     return definition(
         estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=module,
         training={"batch_size": 8, "shards": 2},
     )  # fmt: skip
 
 
+def platform_of(directory: Path, count: int) -> Platform:
+    """With events that have the same tags in two features."""
+    random = np.random.default_rng(1)
+    drawn = [event(random) for _ in range(count)]
+    return Platform(directory, LISTED).append([serialized(one | {"again": one["tags"]}) for one in drawn])
+
+
 @pytest.mark.covers("rec-parse")
-@pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_lists_reach_a_module_as_it_asks_for_them(tmp_path: Path, kind: str) -> None:
-    platform = Platform(tmp_path).append(events(90))
-    lease = platform.lease(files(kind))
+def test_lists_reach_a_module_ragged_and_sparse_as_it_asks_for_them(tmp_path: Path) -> None:
+    platform = platform_of(tmp_path, 90)
+    lease = platform.lease(files())
     done = platform.train(lease)
     assert isinstance(done, Done), done
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
     answer = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model")).signatures["serving_default"]
+
+    def answers(*lists: list[str]) -> dict[str, NDArray[np.float32]]:
+        longest = max(map(len, lists))
+        padded = [words + [str(PADDING["string"])] * (longest - len(words)) for words in lists]
+        tags = tf.constant(padded, tf.string, shape=[len(lists), longest])
+        return {name: one.numpy() for name, one in answer(tags=tags, again=tags, x=tf.zeros(len(lists))).items()}
+
     lists: list[list[str]] = [[], ["a"], ["b", "c", "a"]]
-    padded = [words + [str(PADDING["string"])] * (3 - len(words)) for words in lists]
-    together = answer(tags=tf.constant(padded), x=tf.zeros(3))["logits"].numpy()
-    alone = [
-        answer(tags=tf.constant([words], tf.string, shape=[1, len(words)]), x=tf.zeros(1))["logits"].numpy()[0]
-        for words in lists
-    ]
-    np.testing.assert_array_equal(together, alone)
-    assert len(set(together.tolist())) == 3
+    together = answers(*lists)
+    for row, words in enumerate(lists):
+        for name, value in answers(words).items():
+            np.testing.assert_allclose(value, together[name][row : row + 1], rtol=1e-6)
+    for name in ("of_tags", "of_again"):
+        assert len({tuple(row) for row in together[name].tolist()}) == 3
 
 
 @pytest.mark.covers("rec-parse", "rec-raw-tensor")
@@ -94,15 +107,12 @@ def test_fixed_and_variable_lengths_are_the_tensors_that_tensorflow_parses() -> 
 
 
 def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
-    platform = Platform(tmp_path).append(events(30))
-    word = (
-        files("ragged")["model.py"].replace(b'parameters.get("of", "tags")', b'"word"').replace(b'{"tags"', b'{"word"')
-    )
-    assert "only a feature of shape [null] is a list" in platform.refused(files("ragged") | {"model.py": word})
-    known = b"keras.layers.Normalization(axis=None)(keras.layers.Reshape((1,))(x))"
-    adapted = files("ragged", "\ndef adapt(network, dataset):\n    pass\n")
-    adapted["model.py"] = adapted["model.py"].replace(b"keras.layers.Reshape((1,))(x)", known)
-    assert "adapt gets plain batches, and tags is ragged or sparse" in platform.refused(adapted)
+    platform = platform_of(tmp_path, 30)
+    word = MODULE.replace('name="tags"', 'name="word"').replace('{"tags"', '{"word"')
+    assert "only a feature of shape [null] is a list" in platform.refused(files(word))
+    known = "keras.layers.Normalization(axis=None)(keras.layers.Reshape((1,))(x))"
+    adapted = MODULE.replace("keras.layers.Reshape((1,))(x)", known) + "\ndef adapt(network, dataset):\n    pass\n"
+    assert "adapt gets plain batches, and again, tags is ragged or sparse" in platform.refused(files(adapted))
 
 
 def test_a_list_that_is_filled_up_has_a_step_so_that_a_recurrent_layer_runs_over_an_empty_one() -> None:

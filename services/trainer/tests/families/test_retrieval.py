@@ -12,8 +12,8 @@ from common.schema import Schema
 from services.trainer.families.retrieval import NO_RANK, RetrievalModel
 from services.trainer.features.words import Ledger, Memory, Words
 from services.trainer.learn import adapters
-from services.trainer.protocol.messages import Done, Stopped
-from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt, serialized
+from services.trainer.tests.families.test_modules import trained_twice
+from services.trainer.tests.support.small_rounds import definition, serialized
 
 SCHEMA = {
     "features": [
@@ -57,30 +57,15 @@ def examples(items: list[str], *, seed: int) -> list[bytes]:
 
 @pytest.mark.covers("est-canned-nn", "mode-dynamic-embedding")
 def test_towers_learn_who_takes_what_resume_rebuild_and_answer_with_items_of_the_stream(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, SCHEMA)
-    leases = []
-    for number, items in enumerate((["a", "b", "c"], ["b", "c", "d", "e", "f"])):
-        platform.exports = number == 1  # whose answers are looked at
-        platform.append(examples(items, seed=number))
-        leases.append(platform.lease(definition(**SECTIONS), parent_version=number))
-        assert isinstance(platform.train(leases[-1]), Done)
+    """The second round is stopped in the middle of the ninth of its sixteen passes of four blocks."""
+    parts = examples(["a", "b", "c"], seed=0), examples(["b", "c", "d", "e", "f"], seed=1)
+    platform = trained_twice(tmp_path, definition(**SECTIONS), SCHEMA, stops=(33,), parts=parts)
     first, second = platform.registry.versions
     assert first.metrics["candidate"]["recall_at@1"] > 0.8
     assert second.metrics["candidate"]["recall_at@1"] > 0.7
     assert second.metrics["parent"]["recall_at@1"] < second.metrics["candidate"]["recall_at@1"], "it lacks new items"
     assert 0 < second.metrics["candidate"]["reciprocal_rank"] <= 1
     assert second.metrics["rows_evicted"] == {"item_id": 1}
-    found = rebuilt(platform, leases[1], 2)
-    assert (found.missing, found.differences) == ((), ())
-
-    platform.exports = False
-    lease = platform.lease(definition(**SECTIONS), parent_version=1)
-    while True:  # in the middle of two of its sixteen passes of four blocks
-        done = platform.train(lease, resume_interval_seconds=1000.0, stop_requested=platform.after_blocks(33))
-        if not isinstance(done, Stopped):
-            break
-        lease = platform.registry.taken_up(lease)
-    assert platform.registry.versions[2].weights_digest == second.weights_digest
 
     signatures = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model")).signatures
     asked = {"user": tf.constant([f"u{number}" for number in range(10)]), "hour": tf.fill([10], 0.5)}

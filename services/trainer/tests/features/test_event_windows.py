@@ -46,7 +46,8 @@ def window_definition() -> dict[str, bytes]:
     }  # fmt: skip
     return definition(
         estimator="rnn_classifier", features=features, event_window={"features": ["x", "code"], "size": 4},
-        parameters={"sequence": ["x", "code_vector"], "units": [3]}, training={"batch_size": 8, "passes": 2},
+        parameters={"sequence": ["x", "code_vector"], "units": [3], "cell": "simple_rnn"},
+        training={"batch_size": 8, "passes": 2},
     )  # fmt: skip
 
 

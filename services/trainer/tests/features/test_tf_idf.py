@@ -15,8 +15,8 @@ from services.trainer.features.frequencies import Frequencies
 from services.trainer.features.statistics import Fitting, Statistics, from_arrays, to_arrays
 from services.trainer.features.transform import Transform
 from services.trainer.learn import checkpoint
-from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.families.test_modules import trained_twice
+from services.trainer.tests.support.small_rounds import definition
 
 SCHEMA = Schema.from_mapping({"features": [{"name": "review", "dtype": "string"}]})
 TEXTS = ["good good day", "bad day", "good", ""]
@@ -66,17 +66,9 @@ def test_hashed_and_unknown_words_are_weighed_by_their_ids() -> None:
 
 @pytest.mark.covers("feat-dense-views", "eco-tft")
 def test_rounds_add_to_the_weights_and_rebuild_them(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False).append(events(60))
-    files = definition(
-        estimator="dnn_classifier",
-        features={"words": {"type": "text", "of": "word", "max_words": 9, "oov": "bucket"}, "columns": COLUMNS},
-    )
-    lease = platform.lease(files)
-    assert isinstance(platform.train(lease), Done)
-    found = rebuilt(platform, lease, 1)
-    assert (found.missing, found.differences) == ((), ())
-    platform.append(events(60, seed=2))
-    platform.learn(files, parent_version=1)
+    words = {"type": "text", "of": "word", "max_words": 9, "oov": "bucket"}
+    files = definition(estimator="dnn_classifier", features={"words": words, "columns": COLUMNS})
+    trained_twice(tmp_path, files, exports=False)
     cache = tmp_path / "cache" / "model"
     texts = [int(checkpoint.read(cache / version).arrays["statistics/columns/texts"]) for version in ("1", "2")]
     assert 0 < texts[0] < texts[1]

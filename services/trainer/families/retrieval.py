@@ -86,7 +86,7 @@ class Candidates:
         is_number = self._item.dtype == "int64"
         items: NDArray[Any] = np.zeros(size, np.int64) if is_number else np.full(size, b"", object)
         items[: len(words.words)] = [int(word) for word in words.words] if is_number else words.words
-        counts = np.array([one.count for one in words.ledger.known] if words.ledger else [], np.float64)
+        counts = np.array([one.times for one in words.ledger.known] if words.ledger else [], np.float64)
         logs = np.zeros(most, np.float32)
         logs[: len(counts)] = np.log(counts / counts.sum()) if len(counts) else 0.0
         return items, np.array(len(words.words), np.int32), logs

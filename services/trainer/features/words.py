@@ -23,11 +23,12 @@ class Memory(NamedTuple):
     """Of a word: how often trained examples had it, and when last. A tuple, since a round may make a million of them.
 
     Attributes:
+        times: that examples had it.
         round: number of the last round that had it, from 1.
         example: how many trained examples there had been with the last one that had it.
     """
 
-    count: int
+    times: int
     round: int
     example: int
 
@@ -99,12 +100,12 @@ def _turned_over(
     memories = dict(zip(words, ledger.known, strict=True)) | dict(ledger.candidates)
     for word, count in seen.counts.items():
         known = memories.get(word)
-        memories[word] = Memory(count + (known.count if known else 0), rounds, ledger.examples + seen.last[word])
+        memories[word] = Memory(count + (known.times if known else 0), rounds, ledger.examples + seen.last[word])
     alive = {word: memory for word, memory in memories.items() if not _is_expired(rule, memory, rounds, examples)}
     staying = [word for word in words if word in alive]
     have = set(words)
-    waiting = [word for word, memory in alive.items() if word not in have and memory.count >= spec.min_count]
-    waiting.sort(key=lambda word: (-alive[word].count, word))
+    waiting = [word for word, memory in alive.items() if word not in have and memory.times >= spec.min_count]
+    waiting.sort(key=lambda word: (-alive[word].times, word))
     waiting = _fitting(staying, waiting)
     kept = set([*staying, *waiting][: spec.max_words])
     if rule.evict != "none" and len(staying) + len(waiting) > spec.max_words:
@@ -148,7 +149,7 @@ def _is_expired(rule: Forgetting, memory: Memory, rounds: int, examples: int) ->
 
 def _rank(rule: Forgetting, memory: Memory, word: bytes, *, is_there: bool) -> tuple[int, int, bool, bytes]:
     """Who is first stays; among equals those who are there."""
-    first, second = (memory.example, memory.count) if rule.evict == "least_recent" else (memory.count, memory.example)
+    first, second = (memory.example, memory.times) if rule.evict == "least_recent" else (memory.times, memory.example)
     return (-first, -second, not is_there, word)
 
 
@@ -170,7 +171,7 @@ def _placed(places: list[bytes | None], newcomers: list[bytes]) -> tuple[bytes, 
 
 def _bounded(candidates: dict[bytes, Memory], limit: int) -> dict[bytes, Memory]:
     """In order of the bytes; past the limit the most frequent, then the most recent stay."""
-    kept = nsmallest(limit, candidates, key=lambda word: (-candidates[word].count, -candidates[word].example, word))
+    kept = nsmallest(limit, candidates, key=lambda word: (-candidates[word].times, -candidates[word].example, word))
     return {word: candidates[word] for word in sorted(kept)}
 
 
@@ -185,8 +186,7 @@ def to_arrays(words: Words) -> dict[str, NDArray[np.generic]]:
     if ledger is not None:
         arrays |= _packed("candidate", tuple(ledger.candidates))
         memories = (*ledger.known, *ledger.candidates.values())
-        rows = [(one.count, one.round, one.example) for one in memories]
-        arrays["memories"] = np.array(rows, np.int64).reshape(len(rows), 3)
+        arrays["memories"] = np.array(memories, np.int64).reshape(len(memories), 3)
         arrays["totals"] = np.array([getattr(ledger, name) for name in _TOTALS], np.int64)
     return arrays
 

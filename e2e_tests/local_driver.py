@@ -3,14 +3,12 @@
 import contextlib
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import psutil
 
 from headrace import Addresses, Client, Conflict
 from headrace.local.launcher import Launcher
-from headrace.local.processes import LocalPlatform as LocalProcesses
 
 
 class LocalPlatform:
@@ -19,7 +17,6 @@ class LocalPlatform:
     def __init__(self, data_dir: Path, *, replicas: int = 1, trainers: int = 1) -> None:
         self._launcher = Launcher(data_dir)
         self._replicas, self._trainers = replicas, trainers
-        self._more_trainers: list[subprocess.Popen[bytes]] = []
         self._launcher.up(replicas=replicas, trainers=trainers, port_offset=None)
         self.wait_until_ready()
 
@@ -84,19 +81,14 @@ class LocalPlatform:
         self.start(name)
 
     def scale(self, service: str, count: int) -> None:
-        if service == "trainer":
-            self._scale_trainer(count)
-        elif service == "serving":
-            self._launcher.scale(count)
-            self._replicas = count
-        else:
+        if service != "serving":
             raise Conflict(f"a local platform has one {service}")
+        self._launcher.scale(count)
+        self._replicas = count
         self.wait_until_ready()
 
     def upgrade(self, service: str) -> None:
-        """The next release's code would be read at the start; serving's replicas go one after the other."""
-        for name in [name for name in self.names if name == service or name.startswith(f"{service}-")]:
-            self.restart(name)
+        raise Conflict(f"the {service} of a local platform is of one release")
 
     def restart_everything(self) -> None:
         offset = self._port_offset()
@@ -120,29 +112,12 @@ class LocalPlatform:
         self._launcher.wait_until_ready(timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
-        self._scale_trainer(1)
         self._launcher.close()
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         for pid in [self.pid(name), *self.child_pids(name)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-    def _scale_trainer(self, count: int) -> None:
-        """The supervisor runs one; further ones are started here, as an operator would."""
-        while len(self._more_trainers) > count - 1:
-            trainer = self._more_trainers.pop()
-            trainer.terminate()
-            trainer.wait(timeout=60)
-        while len(self._more_trainers) < count - 1:
-            self._more_trainers.append(self._start_trainer(len(self._more_trainers) + 1))
-
-    def _start_trainer(self, index: int) -> "subprocess.Popen[bytes]":
-        spec = LocalProcesses(self.data_dir, self._port_offset()).trainers()[0]
-        environment = {**os.environ, **spec.environment, "TRAINER_DATA_DIR": str(self.data_dir / f"trainer-{index}")}
-        environment |= {"TRAINER_HTTP_PORT": "0", "TRAINER_GRPC_PORT": "0"}
-        with (self.data_dir / "logs" / f"trainer-{index}.log").open("ab") as log:
-            return subprocess.Popen(spec.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _port_offset(self) -> int:
         return self._launcher.state().port_offset

@@ -1,4 +1,5 @@
-"""A user at a terminal: the commands of the README on containers; test_tutorial.py has them on one machine."""
+"""A user at a terminal: the commands of the README on containers, beside another platform that does not meet this one;
+test_tutorial.py has them on one machine."""
 
 import csv
 import json
@@ -12,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from e2e_tests.driver import Platform
 from e2e_tests.points import MODEL, PROBES, points, write_definition
 from e2e_tests.waiting import until
 from headrace.compose.platform import ComposeLauncher
@@ -48,7 +50,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
         ComposeLauncher().compose("down", "--volumes")
 
 
-def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Path) -> None:
+def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, platform: Platform, tmp_path: Path) -> None:
     write_definition(tmp_path / "points")
     first = terminal.run("apply", str(tmp_path / "points"))
     assert (first["stream_change"], first["model_change"]) == ("created", "created")
@@ -66,6 +68,9 @@ def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Pa
     predict = ("predict", MODEL, json.dumps(PROBES))
     above, below = until(lambda: _predictions(terminal, *predict), "version 1 answers")
     assert above["probability"] > 0.5 > below["probability"]
+    assert [row["stream"] for row in terminal.run("streams")] == ["points"]
+    with platform.client() as other:
+        assert "points" not in [stream.name for stream in other.streams()]
     nothing_new = terminal.run("train", MODEL, status=5)
     assert nothing_new["error"]["kind"] == "Conflict"
     (model,) = terminal.run("status", status=None)["models"]

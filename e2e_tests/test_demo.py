@@ -57,6 +57,7 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
     assert not _of_this_demo(folder)
 
 
+@pytest.mark.local_only
 @pytest.mark.covers("ex-mnist")
 def test_digits_go_by_one_command_from_ingest_to_a_served_answer(mode: str, folder: Path) -> None:
     with _start(mode, folder, "--example", "digits", "--events", "2250") as demo:

@@ -60,7 +60,11 @@ def test_only_better_versions_go_live_and_a_bad_stretch_is_judged_again_with_wha
         )
 
 
-@pytest.mark.parametrize("how", ["restart_everything", "kill_everything"])
+@pytest.mark.parametrize(
+    "how",
+    # Each service ends and starts in its container as its release changes: test_operating.py.
+    [pytest.param("restart_everything", marks=pytest.mark.local_only), "kill_everything"],
+)
 def test_everything_is_still_there_after_a_restart_of_everything(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path, how: str
 ) -> None:
@@ -90,11 +94,8 @@ def _kept(pupil: Pupil) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def bucket(mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where a platform of the test's own keeps its files; containers do not reach a server on loopback."""
-    if mode != "local":
-        yield
-        return
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where a platform of the test's own keeps its files."""
     with s3_bucket() as url:
         monkeypatch.setenv("REGISTRY_BLOBS", f"{url}/registry")
         yield
@@ -102,6 +103,7 @@ def bucket(mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert any(s3.size(path) > 1000 for path in s3.find(f"{url}/registry"))
 
 
+@pytest.mark.local_only
 @pytest.mark.covers("fs-remote")
 def test_two_platforms_on_one_machine_do_not_meet_and_one_trains_and_serves_from_s3(
     platform: Platform, make_platform: MakePlatform, tmp_path: Path, bucket: None

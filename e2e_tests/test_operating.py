@@ -81,6 +81,7 @@ def test_a_killed_trainer_resumes_and_arrives_at_the_weights_of_an_undisturbed_o
         assert rebuilt.rebuilt_digest == version.weights_digest
 
 
+@pytest.mark.compose_only
 @pytest.mark.covers("dist-cluster", "dist-multiworker")
 def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
@@ -135,8 +136,9 @@ def test_a_bad_model_definition_hurts_nobody_else(
         bad.await_judged(1)
 
 
+@pytest.mark.compose_only
 def test_each_service_is_upgraded_alone_and_the_others_go_on(
-    mode: str, platform: Platform, make_pupil: MakePupil, tmp_path: Path
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
         pupil = make_pupil(client, tmp_path / "points", versions=1)
@@ -147,8 +149,7 @@ def test_each_service_is_upgraded_alone_and_the_others_go_on(
             assert set(outcomes) == {"ok"}, f"predictions failed while {service} was upgraded"
         with pupil.asking() as outcomes:
             platform.upgrade("serving")
-        # A local platform has no proxy: its clients know the one replica that is being replaced.
-        assert set(outcomes) == {"ok"} or mode == "local"
+        assert set(outcomes) == {"ok"}
     with platform.client() as client:
         pupil = pupil.seen_by(client)
         pupil.await_served(4)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 _DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 _END_HEADERS = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_MOST_BYTES, _PIECE_BYTES, _STALL_SECONDS = 16 << 20, 64 << 10, 0.5
+_MOST_BYTES, _PIECE_BYTES, _STALL_SECONDS = 4 << 20, 64 << 10, 0.5
 """Of a flood, as the door takes it."""
 BEYOND_KERNEL_BYTES = 128 << 20
 """More than the kernel keeps of what a door does not read (32 MiB, tcp_rmem) and of its answers (tcp_wmem)."""

@@ -1,6 +1,7 @@
 """An OpenID Connect issuer of a test's own: discovery, keys, tokens, and logins by code."""
 
 import base64
+import functools
 import hashlib
 import http.server
 import json
@@ -21,6 +22,12 @@ AUDIENCE = "headrace"
 CLIENT, CLIENT_SECRET = "the dashboard", "s:cret of it"
 
 
+@functools.cache
+def rsa_key(name: str) -> rsa.RSAPrivateKey:
+    """One for each name: making it takes a tenth of a second."""
+    return rsa.generate_private_key(65537, 2048)
+
+
 @dataclass
 class Issuer:
     """`keys`: private ones by id, as its key set lists them now; `fetched` counts the questions for them."""
@@ -38,9 +45,7 @@ class Issuer:
     """Of the next ID tokens, besides those that they have always."""
 
     def new_key(self, key_id: str, *, elliptic: bool = False) -> None:
-        self.keys[key_id] = (
-            ec.generate_private_key(ec.SECP256R1()) if elliptic else rsa.generate_private_key(65537, 2048)
-        )
+        self.keys[key_id] = ec.generate_private_key(ec.SECP256R1()) if elliptic else rsa_key(key_id)
 
     def token(self, key_id: str = "a", *, algorithm: str = "RS256", key: Any = None, **claims: Any) -> str:
         """Signed by that key; claims that are None are left out."""

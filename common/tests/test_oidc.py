@@ -17,8 +17,9 @@ from common.access.guard import Guard
 from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
-from testing.issuer import AUDIENCE, Issuer, issuer
+from testing.issuer import AUDIENCE, Issuer, issuer, rsa_key
 from testing.rows import each_row
+from testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,17 +93,11 @@ _WRONG = {
     "unsigned": _unsigned,
     "signed with the public key": _by_public_key,
     "changed": _changed,
-    "of an unknown key": lambda made: made.token("x", key=_stranger()),
-    "of a stranger's key under a known id": lambda made: made.token("a", key=_stranger()),
+    "of an unknown key": lambda made: made.token("x", key=rsa_key("of a stranger")),
+    "of a stranger's key under a known id": lambda made: made.token("a", key=rsa_key("of a stranger")),
     "nothing": lambda made: "a.b.c",
     "too long": lambda made: made.token(more="x" * 9000),
 }
-
-
-def _stranger() -> Any:
-    other = Issuer()
-    other.new_key("x")
-    return other.keys["x"]
 
 
 @each_row("make", _WRONG.values())
@@ -120,11 +115,10 @@ def test_a_new_key_counts_at_once_and_keys_are_not_fetched_for_each_token(tmp_pa
     assert made.fetched == 1
     made.new_key("b")
     token = made.token("b")
-    while not _counts(access, token):
-        pass
+    wait_until(lambda: _counts(access, token), "the new key counts")
     before = made.fetched
     for _ in range(20):
-        assert not _counts(access, made.token("x", key=_stranger()))
+        assert not _counts(access, made.token("x", key=rsa_key("of a stranger")))
     assert made.fetched - before < 20
 
 
@@ -141,8 +135,7 @@ def test_an_expired_token_counts_no_more_although_it_was_known(tmp_path: Path, m
     assert _counts(access, token)
     generation, principal = access.generation, access.identify(f"Bearer {token}")
     assert not access.has_changed(generation, principal)
-    while _counts(access, token):
-        pass
+    wait_until(lambda: not _counts(access, token), "the token has expired")
     assert access.has_changed(generation, principal), "open streams are asked again"
 
 

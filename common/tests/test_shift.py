@@ -20,7 +20,7 @@ def _drawn(rng: np.random.Generator, count: int, *, further: float = 0.0, fewer:
 
 
 def test_quiet_windows_are_called_shifted_at_most_as_often_as_alpha_says() -> None:
-    alpha, windows, false_alarms = 0.05, 300, 0
+    alpha, windows, false_alarms = 0.05, 150, 0
     for seed in range(windows):
         rng = np.random.default_rng(seed)
         found = find_shift(_drawn(rng, 600), _drawn(rng, 200), alpha=alpha, seed=seed)

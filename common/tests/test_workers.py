@@ -34,15 +34,10 @@ def test_follows(): ...
 """
 _SAYS = """
 import os, pathlib
-
-def test_says():
-    pathlib.Path(f"{os.getpid()}.pid").touch()
-"""
-_FILLS = """
-import os, pathlib
 from testing.shared_folder import filled_once
 
-def test_fills(tmp_path_factory):
+def test_says(tmp_path_factory):
+    pathlib.Path(f"{os.getpid()}.pid").touch()
     filled_once(tmp_path_factory, "things", lambda folder: pathlib.Path(f"{os.getpid()}.filled").touch())
 """
 
@@ -63,17 +58,10 @@ def test_a_worker_that_ends_within_a_test_fails_it_and_another_takes_the_rest(tm
     assert "assert not True" in told
 
 
-def test_a_worker_that_has_computed_enough_is_replaced_and_its_sessions_fixtures_end(tmp_path: Path) -> None:
+def test_a_worker_that_has_computed_enough_is_replaced_and_all_of_them_share_a_folder(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"test_{number}.py").write_text(_SAYS)
-    told = _run(tmp_path, "--worker-seconds", "0")
+    told = _run(tmp_path, "--worker-seconds", "0", f"--basetemp={tmp_path / 'base'}")
     assert "3 passed" in told, told
     assert len(list(tmp_path.glob("*.pid"))) == 3
-
-
-def test_workers_share_a_folder(tmp_path: Path) -> None:
-    for number in range(2):
-        (tmp_path / f"test_{number}.py").write_text(_FILLS)
-    told = _run(tmp_path, "--worker-seconds", "0", f"--basetemp={tmp_path / 'base'}")
-    assert "2 passed" in told, told
     assert len(list(tmp_path.glob("*.filled"))) == 1

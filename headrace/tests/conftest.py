@@ -95,21 +95,27 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def platform_dir(server: Server, tmp_path: Path) -> Iterator[Path]:
-    """The data folder of a platform all of whose doors are the test's server."""
-    port = int(server.url.rpartition(":")[2])
+@pytest.fixture(scope="session")
+def supervisor_pid() -> Iterator[int]:
+    """A process that looks like a supervisor and does nothing."""
     script = "print('here', flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"here\n"
+    yield holder.pid
+    holder.communicate(b"\n", timeout=60)
+
+
+@pytest.fixture
+def platform_dir(server: Server, supervisor_pid: int, tmp_path: Path) -> Path:
+    """The data folder of a platform all of whose doors are the test's server."""
+    port = int(server.url.rpartition(":")[2])
     names = ("registry", "ingest", "trainer", "serving-0")
     processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
-    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
-    yield tmp_path
-    holder.communicate(b"\n", timeout=60)
+    write_state(PlatformState(supervisor_pid, str(tmp_path), 1.0, 0, processes))
+    return tmp_path
 
 
 @pytest.fixture

@@ -33,16 +33,18 @@ def sentences() -> tuple[tuple[str, str], ...]:
 
 def _sentences() -> Iterator[tuple[str, str]]:
     for path in _paths("py"):
-        tree = ast.parse(path.read_text())
-        own = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
-            if id(node) in own or id(node) in inner:
-                continue
-            if isinstance(node, ast.JoinedStr):
+        text = path.read_text()
+        if not _NAMED.search(text) and not _FLAG.search(text):
+            continue
+        passed_over = set[ast.AST]()
+        for node in ast.walk(ast.parse(text)):  # parents first
+            if isinstance(node, ast.Expr):
+                passed_over.add(node.value)
+            elif isinstance(node, ast.JoinedStr) and node not in passed_over:
+                passed_over.update(node.values)
                 parts = [str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values]
                 yield f"{path.relative_to(_ROOT)}:{node.lineno}", "".join(parts)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in passed_over:
                 yield f"{path.relative_to(_ROOT)}:{node.lineno}", node.value
     for path in _paths("html"):
         text = re.sub(r"{{.*?}}|{%.*?%}", "X", path.read_text(), flags=re.S)

@@ -24,7 +24,7 @@ _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
-    "services.serving.runner.zygote": _SERVING,
+    **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.variants"), _SERVING),
 }
 """By module, what the server imports before a process becomes that module."""
 _ROUNDS_ZYGOTE = "services.trainer.rounds.zygote"

@@ -336,6 +336,14 @@ class Schema:
             f"the schema has no feature {name!r}; it has {', '.join(names)}{did_you_mean([name], names)}"
         )
 
+    def own_feature(self, name: str, place: str) -> Feature:
+        """A feature, no label. Raises InvalidInput: there is none of that name; `place` begins the sentence."""
+        known = {feature.name: feature for feature in self.features}
+        if name in known:
+            return known[name]
+        listed = f"{', '.join(known)}{did_you_mean([name], known)}"
+        raise InvalidInput(f"{place}: the stream has no feature {name!r}; it has {listed}")
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         """Raises InvalidInput with the fault in words."""

@@ -20,13 +20,13 @@ import os
 import posixpath
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.whole_files import whole_file
 
 LOCAL, HDFS = "file", "webhdfs"
 SCHEMES: Mapping[str, str] = {
@@ -129,7 +129,7 @@ class Place:
         """As `write`, in parts. Where the block raises, nothing is left behind."""
         self._check_free(overwrite=overwrite)
         if self.is_local:
-            with self._told(), _written_aside(Path(self.path), overwrite=overwrite) as local:
+            with self._told(), whole_file(Path(self.path), overwrite=overwrite) as local:
                 yield local
             return
         with tempfile.SpooledTemporaryFile(max_size=_COPY_BYTES) as aside:
@@ -319,19 +319,3 @@ def _storage_of(scheme: str, path: str) -> Any:
         return fsspec.filesystem(scheme)
     except ImportError as error:
         raise InvalidInput(f"{scheme}:// is {SCHEMES[scheme]}; here it is not installed: {error}") from error
-
-
-@contextlib.contextmanager
-def _written_aside(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with aside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if overwrite:
-            aside.replace(path)
-            return
-        path.hardlink_to(aside)  # fails where somebody was faster
-    finally:
-        aside.unlink(missing_ok=True)

@@ -15,12 +15,15 @@ def write_whole(path: Path, content: bytes, *, mode: int | None = None, flush: b
 
 
 @contextmanager
-def whole_file(path: Path, *, mode: int | None = None, flush: bool = True) -> Iterator[BinaryIO]:
+def whole_file(
+    path: Path, *, mode: int | None = None, flush: bool = True, overwrite: bool = True
+) -> Iterator[BinaryIO]:
     """To write; a reader sees the old content until the block has ended without an error.
 
     Args:
         mode: the file's, exactly; None: 0o666 less the process's umask.
         flush: to the disk before the rename, so that a power cut, too, leaves the old content or the new.
+        overwrite: False raises FileExistsError where the file is there by the end of the block.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
@@ -33,7 +36,10 @@ def whole_file(path: Path, *, mode: int | None = None, flush: bool = True) -> It
             if flush:
                 file.flush()
                 os.fsync(file.fileno())
-        aside.replace(path)
+        if overwrite:
+            aside.replace(path)
+        else:
+            path.hardlink_to(aside)
     finally:
         aside.unlink(missing_ok=True)
 

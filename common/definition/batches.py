@@ -128,11 +128,8 @@ def _layer(feature: str, entry: object) -> Named:
 
 def check_augmentations(asked: Augmentations, schema: Schema) -> None:
     """Raises InvalidInput where a feature is no image, or its values have no range that a layer needs."""
-    features = {feature.name: feature for feature in schema.features}
     for name, layers in asked.items():
-        if name not in features:
-            raise InvalidInput(f"augment: the stream has no feature {name!r}{did_you_mean([name], features)}")
-        _check_image(features[name], layers)
+        _check_image(schema.own_feature(name, "augment"), layers)
 
 
 def _check_image(feature: Feature, layers: Sequence[Named]) -> None:

@@ -24,7 +24,6 @@ from common.definition.fields import Fields
 from common.definition.metrics import Metric, read_metrics
 from common.errors import InvalidInput
 from common.schema import Schema
-from common.suggestions import did_you_mean
 
 _MAX_SLICES, _MAX_FEATURES = 16, 3
 DEFAULT_MOST, MAX_MOST = 20, 200
@@ -225,13 +224,7 @@ def _slice(entry: object) -> SliceBy:
 
 
 def _check_feature(one: SliceBy, name: str, schema: Schema, place: str) -> None:
-    known = {feature.name: feature for feature in schema.features}
-    if name not in known:
-        raise InvalidInput(
-            f"{place}: evaluation slices by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
-            f"it has {', '.join(known)}"
-        )
-    feature = known[name]
+    feature = schema.own_feature(name, f"{place}: evaluation: slices")
     if not feature.is_scalar:
         raise InvalidInput(f"{place}: evaluation cannot slice by {name}: it holds a list of values and not one")
     if one.boundaries and feature.dtype not in ("float32", "int64"):
@@ -244,11 +237,6 @@ def _check_feature(one: SliceBy, name: str, schema: Schema, place: str) -> None:
 
 
 def _check_group(verb: str, name: str, schema: Schema, place: str) -> None:
-    known = {feature.name: feature for feature in schema.features}
-    if name not in known:
-        raise InvalidInput(
-            f"{place}: evaluation {verb} by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
-            f"it has {', '.join(known)}"
-        )
-    if not known[name].is_scalar or known[name].dtype not in ("string", "int64"):
+    feature = schema.own_feature(name, f"{place}: evaluation {verb}")
+    if not feature.is_scalar or feature.dtype not in ("string", "int64"):
         raise InvalidInput(f"{place}: evaluation {verb} by {name}, which is not one string or int64 value")

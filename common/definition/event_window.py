@@ -10,7 +10,6 @@ from typing import Any
 from common.definition.fields import Fields
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
-from common.suggestions import did_you_mean
 
 _MOST_EVENTS = 10_000
 _MOST_RECORDS = 1_000_000
@@ -41,13 +40,8 @@ class EventWindow:
         """
         if schema.key is None:
             raise InvalidInput("event_window: the stream needs a key: a window has events of one key, in their order")
-        known = {feature.name: feature for feature in schema.features}
-        if unknown := [name for name in self.features if name not in known]:
-            raise InvalidInput(
-                f"event_window: the stream has no feature {unknown[0]!r}{did_you_mean(unknown[:1], known)}"
-            )
         for name in self.features:
-            _check(known[name], schema)
+            _check(schema.own_feature(name, "event_window"), schema)
         steps = tuple(
             replace(one, shape=(None, *one.shape)) if one.name in self.features else one for one in schema.features
         )

@@ -54,25 +54,13 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
 def _check_ranked(head: Head, label: Feature, schema: Schema, place: str) -> None:
     if label.may_be_missing:
         raise InvalidInput(f"{place} may be missing, and a ranking compares every two events of a group")
-    known = {feature.name: feature for feature in schema.features}
-    group = known.get(head.group)
-    if group is None:
-        raise InvalidInput(
-            f"{place}: group {head.group!r} is no feature of the stream{did_you_mean([head.group], known)}; it has "
-            f"{', '.join(known)}"
-        )
+    group = schema.own_feature(head.group, f"{place}: group")
     if not group.is_scalar or group.dtype not in ("string", "int64") or not group.required:
         raise InvalidInput(f"{place}: group {head.group} must be one required string or int64, whose events it orders")
 
 
 def _check_item(head: Head, schema: Schema, place: str) -> None:
-    names = [feature.name for feature in schema.features]
-    if head.label not in names:
-        raise InvalidInput(
-            f"{place}: the label of two_tower is the feature that names the item; the stream has no feature "
-            f"{head.label!r}{did_you_mean([head.label], names)}"
-        )
-    item = schema.feature(head.label)
+    item = schema.own_feature(head.label, f"{place}: the label of two_tower is the feature that names the item")
     if item.dtype not in ("string", "int64") or item.value_count != 1:
         raise InvalidInput(
             f"{place}: item {item.name} must be one string or int64, it is {item.dtype} {list(item.shape)}"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from common.definition.fields import Fields
 from common.errors import InvalidInput
 from common.schema import Schema
-from common.suggestions import did_you_mean
 
 _MOST_SHOWN = 64
 _MOST_SAMPLES_PER_SECOND = 192_000
@@ -55,14 +54,11 @@ class Summaries:
 
     def check_against_schema(self, schema: Schema) -> None:
         """Raises InvalidInput: a sound that the stream does not have, or that is no list of numbers."""
-        raw = {feature.name: feature for feature in schema.features}
         for name in self.audio:
-            if name not in raw:
-                told = f"{', '.join(raw)}{did_you_mean([name], raw)}"
-                raise InvalidInput(f"summaries: audio {name!r} is no feature of the stream; it has {told}")
-            kind = raw[name].tensor
-            shape = raw[name].shape if kind is None else kind.shape
-            if len(shape or ()) != 1 or (raw[name].dtype in ("string", "bytes") and kind is None):
+            feature = schema.own_feature(name, "summaries: audio")
+            kind = feature.tensor
+            shape = feature.shape if kind is None else kind.shape
+            if len(shape or ()) != 1 or (feature.dtype in ("string", "bytes") and kind is None):
                 raise InvalidInput(f"summaries: audio {name} must be a list of numbers, one per sample")
 
 

@@ -19,7 +19,9 @@ _OTHERS = (
     "services.trainer.export.session_script", "services.trainer.summaries.transformed",
     "services.trainer.summaries.board_door", "services.trainer.tests.support.sharded_training", "tensorboard.main",
 )  # fmt: skip
-_WITHOUT_TENSORFLOW = ("services.serving.replica.manager", "common.eventlog.tests.writer")
+_WITHOUT_TENSORFLOW = (
+    "services.serving.replica.manager", "services.ingest.codec.check_file", "common.eventlog.tests.writer",
+)  # fmt: skip
 _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),

@@ -285,7 +285,7 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
     assert (len(samples), int(np.abs(samples.astype(int)).max())) == (8, 32_767)
     assert "pcm" not in str(found["text"]["worst/0"][0][1])
     schema = Schema.from_mapping({"features": features, "labels": SCHEMA["labels"]})
-    for wrong, words in (({"pcn": 4000}, "is no feature of the stream"), ({"pcm": 0}, "1 to 192000")):
+    for wrong, words in (({"pcn": 4000}, "the stream has no feature .pcn."), ({"pcm": 0}, "1 to 192000")):
         with pytest.raises(InvalidInput, match=words):
             parse_summaries({"worst": 2, "audio": wrong}).check_against_schema(schema)
     for alone, words in (({"audio": {"pcm": 4000}}, "say how many"), ({"weight_images": True}, "say after how many")):

@@ -49,7 +49,7 @@ def parse_asynchronous(section: object) -> Asynchronous | None:
         workers=fields.integer("workers", Asynchronous.workers, maximum=MOST_WORKERS),
         servers=fields.integer("servers", Asynchronous.servers, maximum=MOST_SERVERS),
         placement=fields.choice("placement", (ROUND_ROBIN, GREEDY), Asynchronous.placement),
-        max_staleness=_bound(fields),
+        max_staleness=fields.optional_integer("max_staleness", None, minimum=0, maximum=1_000_000),
         take=fields.optional_integer("take", None),
         stagger_steps=fields.integer("stagger_steps", 0, minimum=0, maximum=1_000_000),
         tolerance=fields.number("tolerance", Asynchronous.tolerance, minimum=0.0),
@@ -66,10 +66,3 @@ def parse_asynchronous(section: object) -> Asynchronous | None:
             "asynchronous: stagger_steps has workers begin late, for whom max_staleness or take would wait; keep one"
         )
     return found
-
-
-def _bound(fields: Fields) -> int | None:
-    if not fields.has("max_staleness") or fields.peek("max_staleness") is None:
-        fields.take("max_staleness", None)
-        return None
-    return fields.integer("max_staleness", minimum=0, maximum=1_000_000)

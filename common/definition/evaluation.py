@@ -150,9 +150,9 @@ def parse_evaluation(section: object, heads: Mapping[str, str], files: Mapping[s
         raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {max_unusable}")
     metrics = read_metrics(fields.take("metrics", None), heads, place="evaluation: metrics")
     slices = _slices(fields.take("slices", []))
-    group_by = fields.text("group_by") if fields.has("group_by") else None
+    group_by = fields.optional_text("group_by")
     calibrating = fields.optional_number("calibration_fraction", None, minimum=0.01)
-    split_by = fields.text("split_by") if fields.has("split_by") else ""
+    split_by = fields.optional_text("split_by") or ""
     keeps_equal = fields.flag("keep_equal_together", Evaluation.keep_equal_together)
     has_window = fields.has("window_examples")
     window = fields.integer("window_examples", Evaluation.window_examples, minimum=0, maximum=MAX_WINDOW)

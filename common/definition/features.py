@@ -336,18 +336,11 @@ def _embedding(name: str, fields: Fields, files: Mapping[str, bytes]) -> Embeddi
     combiner = fields.choice("combiner", EMBEDDING_COMBINERS, "mean")
     table = check_name("table", fields.text("table", name))
     parts = fields.integer("parts", 1, maximum=_MOST_PARTS)
-    return Embedding(name, fields.text("of"), dimension, combiner, table, _weights(fields), parts)
+    return Embedding(name, fields.text("of"), dimension, combiner, table, fields.optional_text("weights"), parts)
 
 
 def _indicator(name: str, fields: Fields, files: Mapping[str, bytes]) -> Indicator:
-    return Indicator(name, fields.text("of"), _weights(fields), fields.choice("counts", COUNTS, "count"))
-
-
-def _weights(fields: Fields) -> str | None:
-    if fields.has("weights"):
-        return fields.text("weights")
-    fields.take("weights", None)
-    return None
+    return Indicator(name, fields.text("of"), fields.optional_text("weights"), fields.choice("counts", COUNTS, "count"))
 
 
 _READERS: Mapping[str, Callable[[str, Fields, Mapping[str, bytes]], FeatureSpec]] = {

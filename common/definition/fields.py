@@ -1,7 +1,7 @@
 """Reads mappings that people wrote: every key is checked, a key that nobody asked for is refused."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
 Choice = TypeVar("Choice", bound=str)
+T = TypeVar("T")
 _MISSING = object()
 
 
@@ -41,6 +42,20 @@ def recording() -> Iterator[list[Asked]]:
         yield asked
     finally:
         _asked.reset(token)
+
+
+def optional(section: object, where: str, read: "Callable[[Fields], T]") -> T | None:
+    """What `read` makes of a section, of which it takes every key; None where the section is left out.
+
+    Raises:
+        InvalidInput: as Fields does.
+    """
+    if section is None:
+        return None
+    fields = Fields(where, section)
+    found = read(fields)
+    fields.finish()
+    return found
 
 
 class Fields:
@@ -120,10 +135,19 @@ class Fields:
             raise self._wrong(key, expected, value)
         return value
 
-    def optional_integer(self, key: str, default: int | None) -> int | None:
+    def optional_text(self, key: str) -> str | None:
+        """None where it is left out."""
+        value = self._take(key, "text", None)
+        return None if value is None else Fields(self.where, {key: value}).text(key)
+
+    def optional_integer(
+        self, key: str, default: int | None, *, minimum: int = 1, maximum: int = 2**63 - 1
+    ) -> int | None:
         """None (null) switches the thing off."""
-        value = self._take(key, "an integer from 1, or null", default)
-        return None if value is None else Fields(self.where, {key: value}).integer(key)
+        value = self._take(key, f"an integer from {minimum}, or null", default)
+        return (
+            None if value is None else Fields(self.where, {key: value}).integer(key, minimum=minimum, maximum=maximum)
+        )
 
     def number(
         self, key: str, default: object = _MISSING, *, minimum: float = -math.inf, below: float = math.inf

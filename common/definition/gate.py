@@ -59,9 +59,6 @@ class Rule:
     slice: Mapping[str, str | None] = field(default_factory=dict)
     min_examples: int = 0
 
-    def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Gate:
@@ -181,7 +178,7 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
         slice=only.slice,
         rules=rules,
         confidence=fields.optional_number("confidence", None, minimum=0.5),
-        on_not_enough_evidence=_on_not_enough(fields),
+        on_not_enough_evidence=fields.choice("on_not_enough_evidence", _ON_NOT_ENOUGH, Gate.on_not_enough_evidence),
         max_state_bytes=fields.optional_integer("max_state_bytes", None),
         max_p99_ms=fields.optional_number("max_p99_ms", None, minimum=0.001),
         max_skew=fields.optional_number("max_skew", None, minimum=0.0),
@@ -282,11 +279,6 @@ def _check_slice(named: Mapping[str, str | None], evaluation: Evaluation) -> Non
     for name, value in named.items():
         if one.parts and value is not None and value not in one.parts:
             raise InvalidInput(f"gate: slice of {name} must be one of {', '.join(one.parts)}, got {value!r}")
-
-
-def _on_not_enough(fields: Fields) -> OnNotEnough:
-    chosen = fields.choice("on_not_enough_evidence", _ON_NOT_ENOUGH, Gate.on_not_enough_evidence)
-    return next(one for one in _ON_NOT_ENOUGH if one == chosen)
 
 
 def _check_confidence(gate: Gate, measurable: Measurable | None) -> None:

@@ -188,13 +188,12 @@ def _task(fields: Fields, teaching: Teaching, classes: int, place: str) -> Task:
     default = "multiclass" if classes > 2 and "multiclass" in teaching.tasks else teaching.tasks[0]
     known = tuple(dict.fromkeys((*TASKS, *teaching.tasks)))
     task = fields.choice("task", known, default) if teaching.has_default else fields.choice("task", known)
-    found = next(one for one in known if one == task)
-    if found not in teaching.tasks:
+    if task not in teaching.tasks:
         raise InvalidInput(
             f"{place}: task {task} is none of the estimator's ({', '.join(teaching.tasks)}); an estimator whose name "
             f"ends in neither _classifier nor _regressor (linear, dnn, wide_deep) takes heads of every task"
         )
-    return found
+    return task
 
 
 def _refuse_classes(task: Task, teaching: Teaching, classes: int, place: str) -> None:

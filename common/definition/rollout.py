@@ -9,9 +9,9 @@ rollout:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from common.definition.fields import Fields, is_number
+from common.definition.fields import Fields, is_number, optional
 from common.definition.heads import Head
 from common.errors import InvalidInput
 from common.late_labels import LateLabels
@@ -21,6 +21,7 @@ from common.schema import Schema
 Then = Literal["hold", "back"]
 CanaryThen = Literal["hold", "back", "promote"]
 By = Literal["key", "request"]
+_CANARY_THEN: tuple[CanaryThen, ...] = ("hold", "back", "promote")
 _MOST_WINDOW = 20_000
 _MOST_STAGES = 20
 _ALL = 100.0
@@ -126,7 +127,7 @@ def parse_live(section: object) -> Live | None:
         return None
     fields = Fields("live", section)
     window = fields.integer("window_examples", Live.window_examples, minimum=10, maximum=_MOST_WINDOW)
-    slices = fields.text("slices") if fields.has("slices") else None
+    slices = fields.optional_text("slices")
     keyed = {part: fields.take(part) for part in ("key", "wait_seconds") if fields.has(part)}
     fields.finish()
     try:
@@ -142,7 +143,7 @@ def parse_rollout(section: object) -> Rollout | None:
     fields = Fields("rollout", section)
     judge = _judge(fields.take("judge", expected="a mapping such as {metric: error_rate, margin: 0.02}"))
     goes_back = fields.choice("back", ("automatic", "manual"), "automatic") == "automatic"
-    canary = _canary(fields.take("canary", None), judge)
+    canary = optional(fields.take("canary", None), "rollout: canary", lambda inner: _canary(inner, judge))
     fields.finish()
     if judge.then == "back" and not goes_back:
         raise InvalidInput("rollout: judge: then: back does not go with back: manual")
@@ -151,20 +152,16 @@ def parse_rollout(section: object) -> Rollout | None:
     return Rollout(judge, goes_back, canary)
 
 
-def _canary(section: object, judge: Judge) -> Canary | None:
-    if section is None:
-        return None
-    fields = Fields("rollout: canary", section)
+def _canary(fields: Fields, judge: Judge) -> Canary:
     canary = Canary(
         shares=_shares(fields.take("share", expected="a growing list of percentages, such as [1, 10, 50]")),
         by=fields.choice("by", ("key", "request"), Canary.by),
         stage_samples=fields.optional_integer("stage_samples", Canary.stage_samples),
         max_samples=fields.optional_integer("max_samples", Canary.max_samples),
         max_seconds=fields.optional_number("max_seconds", Canary.max_seconds, minimum=1.0),
-        then=_then(fields.choice("then", ("hold", "back", "promote"), Canary.then)),
+        then=fields.choice("then", _CANARY_THEN, Canary.then),
         **_guards(fields.take("guards", {}), judge),
     )
-    fields.finish()
     least = max(judge.min_samples, canary.stage_samples or 0)
     if canary.stage_samples is not None and canary.stage_samples < judge.min_samples:
         raise InvalidInput("rollout: canary: stage_samples is below min_samples of the judge")
@@ -187,7 +184,7 @@ def _guards(section: object, judge: Judge) -> dict[str, Any]:
         "errors": fields.optional_number("errors", None, minimum=0.0),
         "latency": fields.optional_number("latency", None, minimum=1.0),
         "answers": fields.optional_number("answers", None, minimum=0.0),
-        "slices": fields.text("slices") if fields.has("slices") else None,
+        "slices": fields.optional_text("slices"),
         "memory_bytes": fields.optional_integer("memory_bytes", None),
     }
     fields.finish()
@@ -208,10 +205,6 @@ def _shares(given: object) -> tuple[float, ...]:
     if len(shares) > _MOST_STAGES:
         raise InvalidInput(f"rollout: canary: share has {len(shares)} stages, at most {_MOST_STAGES} are taken")
     return tuple(map(float, shares))
-
-
-def _then(chosen: str) -> CanaryThen:
-    return next(one for one in get_args(CanaryThen) if one == chosen)
 
 
 def _judge(section: object) -> Judge:

@@ -18,7 +18,7 @@ from common.definition.batches import (
     read_balance,
     read_bucketing,
 )
-from common.definition.fields import Fields
+from common.definition.fields import Fields, optional
 from common.definition.hooks import HookClass, parse_hooks
 from common.definition.metrics import Direction, direction_of
 from common.definition.optimizers import Optimizer, read_optimizer, read_optimizers
@@ -178,12 +178,12 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         asynchronous=parse_asynchronous(fields.take("asynchronous", None)),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
-        prune=_prune(fields.take("prune", None)),
+        prune=optional(fields.take("prune", None), "prune", _prune),
         quantize_aware=fields.flag("quantize_aware", Training.quantize_aware),
         max_steps=fields.optional_integer("max_steps", None),
         evaluate_every_steps=fields.optional_integer("evaluate_every_steps", None),
         evaluate_steps=fields.optional_integer("evaluate_steps", None),
-        early_stopping=_early_stopping(fields),
+        early_stopping=optional(fields.take("early_stopping", None), "early_stopping", _early_stopping),
         save_every_steps=fields.optional_integer("save_every_steps", None),
         report_every_steps=fields.optional_integer("report_every_steps", None),
         mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
@@ -192,7 +192,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         check_gradients=fields.optional_number("check_gradients", None, minimum=1e-4),
         debug=fields.flag("debug", Training.debug),
         hooks=parse_hooks(fields.take("hooks", [])),
-        bottleneck=fields.text("bottleneck") if fields.has("bottleneck") else fields.take("bottleneck", "") or "",
+        bottleneck=fields.optional_text("bottleneck") or "",
         devices=_devices(fields.take("devices", {})),
         missing_device=fields.choice("missing_device", ("fail", "cpu"), Training.missing_device),
     )
@@ -348,38 +348,26 @@ def _check_asynchronous(training: Training) -> None:
         )
 
 
-def _early_stopping(fields: Fields) -> EarlyStopping | None:
-    if not fields.has("early_stopping"):
-        fields.take("early_stopping", None)
-        return None
-    asked = Fields("early_stopping", fields.take("early_stopping"))
+def _early_stopping(asked: Fields) -> EarlyStopping:
     metric = asked.text("metric")
     default = direction_of(metric)
     if not asked.has("direction") and default is None:
         raise InvalidInput(f"early_stopping: direction must say whether a higher or a lower {metric} is better")
-    stopping = EarlyStopping(
+    return EarlyStopping(
         metric=metric,
-        direction="lower"
-        if asked.choice("direction", ("higher", "lower"), default or "higher") == "lower"
-        else "higher",
+        direction=asked.choice("direction", ("higher", "lower"), default or "higher"),
         patience=asked.integer("patience", EarlyStopping.patience, maximum=100_000),
         min_delta=asked.number("min_delta", EarlyStopping.min_delta, minimum=0.0),
         restore_best=asked.flag("restore_best", EarlyStopping.restore_best),
     )
-    asked.finish()
-    return stopping
 
 
-def _prune(section: object) -> Prune | None:
-    if section is None:
-        return None
-    fields = Fields("prune", section)
+def _prune(fields: Fields) -> Prune:
     prune = Prune(
         target=fields.number("target", minimum=1e-6, below=1.0),
         from_step=fields.integer("from_step", Prune.from_step, minimum=0),
         to_step=fields.integer("to_step", Prune.to_step),
     )
-    fields.finish()
     if prune.to_step <= prune.from_step:
         raise InvalidInput(f"prune: to_step {prune.to_step} must be after from_step {prune.from_step}")
     return prune

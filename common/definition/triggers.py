@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from common.definition.fields import Fields
+from common.definition.fields import Fields, optional
 from common.definition.rollout import Judge, read_test
 from common.errors import InvalidInput
 from common.schema import Schema, check_name
 
 OnFailure = Literal["wait", "leave_out"]
 OnDrift = Literal["ignore", "warn", "hold"]
-_ON_DRIFT: Mapping[str, OnDrift] = {"ignore": "ignore", "warn": "warn", "hold": "hold"}
+_ON_DRIFT: tuple[OnDrift, ...] = ("ignore", "warn", "hold")
 DEFAULT_FIRST_EXAMPLES = 1_000
 
 
@@ -119,12 +119,12 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
         min_first_examples=fields.optional_integer("min_first_examples", Triggers.min_first_examples),
         max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
         on_failure=fields.choice("on_failure", ("wait", "leave_out"), "wait"),
-        on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
+        on_drift=fields.choice("on_drift", _ON_DRIFT, "ignore"),
         drift_psi=_by_field(fields.take("drift_psi", {})),
-        schedule=_schedule(fields.take("schedule", None)),
+        schedule=optional(fields.take("schedule", None), "triggers: schedule", _schedule),
         upstream=check_name("model", fields.text("upstream")) if fields.has("upstream") else "",
-        quality=_quality(fields.take("quality", None)),
-        drift=_drift(fields.take("drift", None)),
+        quality=optional(fields.take("quality", None), "triggers: quality", read_test),
+        drift=optional(fields.take("drift", None), "triggers: drift", _drift),
         needs_all=fields.choice("combine", ("any", "all"), "any") == "all",
     )
     fields.finish()
@@ -157,35 +157,17 @@ def _by_field(section: object) -> dict[str, float | None]:
     return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}
 
 
-def _drift(section: object) -> Drift | None:
-    if section is None:
-        return None
-    fields = Fields("triggers: drift", section)
-    drift = Drift(
+def _drift(fields: Fields) -> Drift:
+    return Drift(
         fields.integer("window_examples", Drift.window_examples, minimum=50, maximum=1_000_000),
         fields.number("alpha", Drift.alpha, minimum=0.001, below=0.5),
         fields.texts("leave_out", Drift.leave_out, may_be_empty=True),
         fields.flag("scores", Drift.scores),
     )
-    fields.finish()
-    return drift
 
 
-def _quality(section: object) -> Judge | None:
-    if section is None:
-        return None
-    fields = Fields("triggers: quality", section)
-    judge = read_test(fields)
-    fields.finish()
-    return judge
-
-
-def _schedule(section: object) -> Schedule | None:
-    if section is None:
-        return None
-    fields = Fields("triggers: schedule", section)
+def _schedule(fields: Fields) -> Schedule:
     schedule = Schedule(fields.text("cron"), fields.text("time_zone"))
-    fields.finish()
     try:
         ZoneInfo(schedule.time_zone)
     except (KeyError, ValueError, OSError) as error:

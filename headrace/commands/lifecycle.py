@@ -1,12 +1,15 @@
 """pause, resume, pin, unpin, archive, unarchive, delete: what people decide about a model or a stream."""
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, Model
+from common.registry.catalog import PRODUCTION, Model, Stream
+from headrace.client.platform import Client
 from headrace.commands.session import Session
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -17,18 +20,12 @@ IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
 
 def pause(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
     """Plan no rounds of a model until `resume`; a running round goes on to its end."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.pause(model, reason=reason)
-    _show(session, after, f"{model} is paused; `headrace resume {model}` plans rounds again")
+    _decide(context, Client.pause, model, reason, f"{model} is paused; `headrace resume {model}` plans rounds again")
 
 
 def resume(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
     """Plan rounds of a model again, at once also after failures."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.resume(model, reason=reason)
-    _show(session, after, f"rounds of {model} are planned again")
+    _decide(context, Client.resume, model, reason, f"rounds of {model} are planned again")
 
 
 def pin(
@@ -40,44 +37,29 @@ def pin(
     reason: Reason = "",
 ) -> None:
     """Keep production at its version; versions that pass the gate are held until `unpin`."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.pin(model, version, reason=reason)
-    _show(session, after, f"{PRODUCTION} of {model} stays at version {after.pinned_version} until `headrace unpin`")
+    _decide(
+        context, partial(Client.pin, version=version), model, reason,
+        lambda after: f"{PRODUCTION} of {model} stays at version {after.pinned_version} until `headrace unpin`",
+    )  # fmt: skip
 
 
 def unpin(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
     """Promote versions that pass the gate again, from the next version on."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.unpin(model, reason=reason)
-    _show(session, after, f"the next version of {model} that passes the gate is promoted")
+    _decide(context, Client.unpin, model, reason, f"the next version of {model} that passes the gate is promoted")
 
 
 def archive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
     """Neither train nor serve a model, or take no more events of a stream, until `unarchive`."""
-    session: Session = context.obj
-    with session.client() as client:
-        if stream:
-            document = asdict(client.archive_stream(name, reason=reason))
-        else:
-            document = asdict(client.archive_model(name, reason=reason))
+    change = Client.archive_stream if stream else Client.archive_model
     kept = "its events stay in the log" if stream else "its versions stay"
-    option = " --stream" if stream else ""
-    session.show(
-        document, lambda: typer.echo(f"{name} is archived, {kept}; `headrace unarchive {name}{option}` undoes it")
-    )
+    undo = f"`headrace unarchive {name}{' --stream' if stream else ''}` undoes it"
+    _decide(context, change, name, reason, f"{name} is archived, {kept}; {undo}")
 
 
 def unarchive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
     """Undo `archive`."""
-    session: Session = context.obj
-    with session.client() as client:
-        if stream:
-            document = asdict(client.restore_stream(name, reason=reason))
-        else:
-            document = asdict(client.restore_model(name, reason=reason))
-    session.show(document, lambda: typer.echo(f"{name} is in use again"))
+    change = Client.restore_stream if stream else Client.restore_model
+    _decide(context, change, name, reason, f"{name} is in use again")
 
 
 def delete(
@@ -108,5 +90,15 @@ def _confirm(what: str) -> None:
         raise InvalidInput("nothing is deleted")
 
 
-def _show(session: Session, model: Model, sentence: str) -> None:
-    session.show(asdict(model), lambda: typer.echo(sentence))
+def _decide(
+    context: typer.Context,
+    change: Callable[..., Model | Stream],
+    name: str,
+    reason: str,
+    sentence: str | Callable[[Any], str],
+) -> None:
+    """Makes the change, and says so; a sentence may need what came of it."""
+    session: Session = context.obj
+    with session.client() as client:
+        after = change(client, name, reason=reason)
+    session.show(asdict(after), lambda: typer.echo(sentence if isinstance(sentence, str) else sentence(after)))

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
-from common.registry.catalog import Stream
 from common.schema import Schema
 from common.storage import place_of
 from headrace.client.bodies import encode, segment
-from headrace.client.connection import Door
+from headrace.client.doors import Doors
 from headrace.files.event_files import events_of_frame
 
 if TYPE_CHECKING:
@@ -42,14 +41,8 @@ class Appended:
     duplicate: bool
 
 
-class Ingesting:
+class Ingesting(Doors):
     """See above."""
-
-    _ingest: Door
-
-    def stream(self, name: str, *, schema_version: int = 0) -> Stream:
-        """Client's."""
-        raise NotImplementedError
 
     def ingest(
         self,

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, Unavailable
 from common.registry.audit import Head, head_of
 from common.registry.catalog import (
     MOST_LISTED,
@@ -28,12 +28,11 @@ from common.registry.catalog import (
     Version,
 )
 from headrace.client.bodies import JSON, build, list_of, segment
-from headrace.client.connection import Door
+from headrace.client.doors import Doors
 from headrace.client.rebuilds import measured
 from headrace.client.tables import Versions
 from headrace.client.trust import files_of
 from headrace.files.own_files import own_files
-from headrace.places import Addresses
 
 if TYPE_CHECKING:
     from common.registry.client import RegistryClient
@@ -74,28 +73,20 @@ class Applied:
     learned: tuple[str, ...] = ()
 
 
-class Lifecycle:
+class Lifecycle(Doors):
     """See above."""
-
-    _registry: Door
-    _ingest: Door
-    _trainer: Door
-    _by: str
-
-    _token: str
-    addresses: Addresses
-
-    def _files_door(self) -> str:
-        """host:port of the registry's gRPC door. Raises Unavailable: it is not known."""
-        raise NotImplementedError
 
     def _files(self) -> "RegistryClient":
         from common.process.tls import Tls, TlsFiles
         from common.registry.client import RegistryClient
 
+        if not self.addresses.registry_grpc:
+            raise Unavailable("the registry's gRPC door, which takes files, is not known; see Addresses.registry_grpc")
         shown = f"Bearer {self._token}"
         tls = Tls.of(TlsFiles(*files_of(self.addresses.ca_file))) if self._registry.url.startswith("https:") else None
-        return RegistryClient(self._files_door(), authorization=(lambda: shown) if self._token else None, tls=tls)
+        return RegistryClient(
+            self.addresses.registry_grpc, authorization=(lambda: shown) if self._token else None, tls=tls
+        )
 
     def apply(
         self,

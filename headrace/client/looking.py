@@ -9,26 +9,14 @@ from typing import Any
 import orjson
 
 from common.errors import NotFound
-from common.registry.catalog import FileEntry, Version
 from headrace.client.bodies import segment
-from headrace.client.connection import Door
+from headrace.client.doors import Doors
 
 _STATISTICS = "statistics/round.json"
 
 
-class Looking:
+class Looking(Doors):
     """See above."""
-
-    _by: str
-    _ingest: Door
-    _trainer: Door
-
-    def file(self, entry: FileEntry) -> bytes:
-        """A version's file."""
-        raise NotImplementedError
-
-    def version(self, model: str, version: int) -> Version:
-        raise NotImplementedError
 
     def tail(self, stream: str, last: int = 100) -> list[dict[str, Any]]:
         """The newest events of a stream as rows, the newest last; at most 1,000."""

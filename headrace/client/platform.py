@@ -11,20 +11,19 @@ Thread-safe. Every call has a timeout and raises one of the six errors of common
 """
 
 import base64
-import hashlib
 import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlencode
 
-from common.errors import DataLoss, HeadraceError, NotFound, Unavailable
-from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
+from common.errors import HeadraceError, NotFound, Unavailable
+from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream
 from common.registry.paths import path_below
-from headrace.client.bodies import JSON, build, encode, list_of, segment
-from headrace.client.connection import Answer, Door, NoAnswer
+from headrace.client.bodies import build, segment
+from headrace.client.connection import Door, NoAnswer
 from headrace.client.credentials import read_token, token_for
 from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
@@ -32,10 +31,7 @@ from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import OnWait, Rebuild, wait_for
 from headrace.client.tables import Models, Versions
-from headrace.places import Addresses, addresses_of, token_file
-
-if TYPE_CHECKING:
-    from headrace.client.predictions import PredictionClient
+from headrace.places import addresses_of, token_file
 
 _STATUS_TIMEOUT_SECONDS = 2.0
 _LOOKED_AT = 10
@@ -54,51 +50,6 @@ class ServiceStatus:
 
 class Client(Ingesting, Lifecycle, Looking, Predicting):
     """One platform. Use as a context manager, or call close()."""
-
-    def __init__(
-        self,
-        addresses: Addresses | None = None,
-        *,
-        timeout_seconds: float = 30.0,
-        by: str = "",
-        predictions_url: str = "",
-        token: str | None = None,
-    ) -> None:
-        """Without addresses: the default ports on this machine.
-
-        Args:
-            timeout_seconds: the longest that a call may take, repetitions included.
-            by: who is acting; recorded with promotions, rollbacks and manual rounds.
-            token: what the services are shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
-                `headrace login` has stored.
-            predictions_url: where `predictions` asks: http://host:port or grpc://host:port; none means the addresses'.
-        """
-        self._predictions_url = predictions_url
-        self._predictions: PredictionClient | None = None
-        self._timeout_seconds = timeout_seconds
-        self.addresses = addresses or Addresses()
-        self._by = by or "client"
-        self._token = token_for(self.addresses.registry) if token is None else token
-        self._ingest = self.door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
-        self._registry = self.door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
-        self._trainer = self.door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
-        asked = self.addresses.predictions or self.addresses.serving[0]
-        self._serving = self.door("serving", asked, timeout_seconds=timeout_seconds)
-
-    def door(self, name: str, url: str, *, timeout_seconds: float) -> Door:
-        """One of the platform's doors, which is shown the client's token."""
-        ca_file = self.addresses.ca_file
-        return Door(name, url, timeout_seconds=timeout_seconds, token=self._token, ca_file=ca_file)
-
-    @property
-    def token(self) -> str:
-        """What the services are shown; "" where there is none."""
-        return self._token
-
-    def _files_door(self) -> str:
-        if not self.addresses.registry_grpc:
-            raise Unavailable("the registry's gRPC door, which takes files, is not known; see Addresses.registry_grpc")
-        return self.addresses.registry_grpc
 
     @classmethod
     def of_platform(
@@ -130,12 +81,6 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        for door in (self._ingest, self._registry, self._trainer, self._serving):
-            door.close()
-        if self._predictions is not None:
-            self._predictions.close()
-
     # streams and events
 
     def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream:
@@ -148,11 +93,6 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def streams(self) -> list[Stream]:
         return [build(Stream, item) for item in self._read("/v1/streams", "streams")]
-
-    def stream(self, name: str, *, schema_version: int = 0) -> Stream:
-        """With the newest schema, or the version asked for."""
-        query = f"?{urlencode({'schema_version': schema_version})}" if schema_version else ""
-        return build(Stream, self._registry.get(f"/v1/streams/{segment(name)}{query}"))
 
     def stream_state(self, name: str) -> Mapping[str, Any]:
         """What ingest says of the stream: start and end position, counts, schema version."""
@@ -230,16 +170,6 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         content = self.file(entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-
-    def file(self, entry: FileEntry) -> bytes:
-        """The content of one file of a version. Raises DataLoss: it is not what its digest says."""
-        content: bytes = self._registry.call("GET", f"/v1/files/{segment(entry.digest)}", repeatable=True).content
-        if hashlib.sha256(content).hexdigest() != entry.digest:
-            raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
-        return content
-
-    def version(self, model: str, version: int) -> Version:
-        return build(Version, self._registry.get(f"/v1/models/{segment(model)}/versions/{version:d}"))
 
     def rounds(self, model: str = "", *, limit: int = 50) -> list[Round]:
         """Of the model, or of all models together; newest first."""
@@ -366,13 +296,6 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             finally:
                 door.close()
         return states
-
-    def _put(self, path: str, body: Mapping[str, Any], *, repeatable: bool = True) -> Answer:
-        return self._registry.call("PUT", path, encode(body), headers=JSON, repeatable=repeatable)
-
-    def _read(self, path: str, name: str) -> list[Any]:
-        """A list, bare or under its name."""
-        return list_of(self._registry.get(path), name, path)
 
 
 def _status_of(door: Door) -> ServiceStatus:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from common.errors import InvalidInput
 from headrace.client.bodies import JSON, encode, segment
-from headrace.client.connection import Answer, Door
-from headrace.places import Addresses
+from headrace.client.connection import Answer
+from headrace.client.doors import Doors
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from headrace.client.predictions import PredictionClient
 
 
-class Predicting:
+class Predicting(Doors):
     """See above."""
-
-    _serving: Door
-    _predictions_url: str
-    _predictions: "PredictionClient | None"
-    _timeout_seconds: float
-    _token: str
-    addresses: Addresses
 
     @property
     def predictions(self) -> "PredictionClient":

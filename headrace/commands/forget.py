@@ -9,12 +9,12 @@ import typer
 from common.counted import counted
 from common.errors import InvalidInput
 from common.registry.catalog import OffsetRange
-from headrace.commands.session import Session, print_line
+from headrace.commands.session import ModelName, Reason, Session, print_line
 
 
 def forget(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    model: ModelName,
     offsets: Annotated[
         str,
         typer.Option(
@@ -28,7 +28,7 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what it would undo and how long that takes.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Recorded with the change.")] = "",
+    reason: Reason = "",
 ) -> None:
     """Have a model never learn events again, and make a version without them; it cannot be undone."""
     session: Session = context.obj

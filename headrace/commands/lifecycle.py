@@ -10,10 +10,8 @@ import typer
 from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Stream
 from headrace.client.platform import Client
-from headrace.commands.session import Session
+from headrace.commands.session import ModelName, Reason, Session
 
-ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
-Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A model's; with --stream a stream's.")]
 IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
 

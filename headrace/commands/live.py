@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from common.counted import counted
-from headrace.commands.session import Session, age, print_line, print_table
+from headrace.commands.session import ModelName, Session, age, print_line, print_table
 
 _DIGITS = 4
 _UNDECIDED = "undecided"
 
 
-def live(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+def live(context: typer.Context, model: ModelName) -> None:
     """Show the live quality of a model's versions, by their labels, and what the judge of its rollout finds."""
     session: Session = context.obj
     with session.client() as client:

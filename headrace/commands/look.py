@@ -17,10 +17,8 @@ from common.schema import Schema
 from headrace.commands import evaluation_tables, training_facts
 from headrace.commands.evaluation_tables import number_of
 from headrace.commands.live import judged
-from headrace.commands.session import Session, age, print_facts, print_table
+from headrace.commands.session import Limit, ModelName, Session, age, print_facts, print_table
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
-Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
 _SHOWN_LETTER = 160
 
 
@@ -69,7 +67,7 @@ def diff(
     session.show(found, lambda: _print_diff(found))
 
 
-def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+def why(context: typer.Context, model: ModelName) -> None:
     """Show why a model does not go on: the last failure, its place and events, and the remedy."""
     session: Session = context.obj
     with session.client() as client:
@@ -84,7 +82,7 @@ def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MO
     session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, told)
 
 
-def account(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+def account(context: typer.Context, model: ModelName) -> None:
     """Show where every event of a model's stream is: trained, held out, unusable, left out or waiting."""
     session: Session = context.obj
     with session.client() as client:

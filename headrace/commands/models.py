@@ -17,16 +17,14 @@ from common.schema import Schema
 from headrace.client.lifecycle import Applied, Listing
 from headrace.client.tables import Versions
 from headrace.commands.forget import offsets_of
-from headrace.commands.session import Session, age, print_line, print_table
+from headrace.commands.session import ModelName, Reason, Session, age, print_line, print_table
 
 _PLANNING_SECONDS = 60.0
 """For the trainer's answer: it may be reading the log, or wait for a core."""
-ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
 AllowSignatureChange = Annotated[
     bool,
     typer.Option("--allow-signature-change", help="Versions may break the signatures of the version before them."),
 ]
-Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
 RolledBack = Annotated[
     str,
     typer.Option(

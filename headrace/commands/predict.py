@@ -16,7 +16,7 @@ from common.counted import counted
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION
 from common.storage import place_of
-from headrace.commands.session import LOCAL, Session
+from headrace.commands.session import LOCAL, ModelName, Session
 
 if TYPE_CHECKING:
     from common.schema import Schema
@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 1000
 
 def predict(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    model: ModelName,
     request: Annotated[
         str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
     ] = "-",

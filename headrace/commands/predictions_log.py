@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.commands.session import Session
+from headrace.commands.session import ModelName, Session
 
 
 def predictions_log(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    model: ModelName,
     log: Annotated[
         str,
         typer.Option(

@@ -13,8 +13,7 @@ import typer
 from common.counted import counted
 from common.errors import InvalidInput
 from common.storage import place_of
-from headrace.commands.models import ModelName, Reason
-from headrace.commands.session import Session
+from headrace.commands.session import ModelName, Reason, Session
 from headrace.files.own_files import check_archive, own_files
 
 _UPLOAD_SECONDS = 600.0

@@ -11,8 +11,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Round, RoundState
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from headrace.client.platform import Client
-from headrace.commands.look import Limit, Reason
-from headrace.commands.session import Session, age, print_table
+from headrace.commands.session import Limit, Reason, Session, age, print_table
 
 
 def rounds(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 LOCAL, COMPOSE = "local", "compose"
 KINDS = (LOCAL, COMPOSE)
+ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
+Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
 _PIPE_WIDTH = 80
 _WIDEST = 10_000
 

@@ -11,7 +11,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from headrace.commands.session import Session, age, print_line, print_table
+from headrace.commands.session import ModelName, Session, age, print_line, print_table
 
 app = typer.Typer(help="When rounds are planned.", no_args_is_help=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -21,7 +21,7 @@ _SHOWN = 10
 @app.command()
 def replay(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    model: ModelName,
     triggers: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Another policy beside that in force: a model.yaml, or its triggers."),

@@ -1,6 +1,8 @@
 """docs/reference/stream.md: every key of stream.yaml, from the tables of the code that reads it."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -9,55 +11,10 @@ from common.schema import FEATURE_KEYS, SCHEMA_KEYS, Schema
 from common.topic_source import SOURCE_KEYS
 from docs.generate.markdown import bullet, code, page
 
-_EXAMPLE = """\
-stream: flights
-features:
-  - {name: scheduled_at, dtype: int64, min: 0}
-  - {name: tail, dtype: string}
-  - {name: carrier, dtype: string, vocabulary: [AA, UA]}
-  - {name: distance, dtype: float32, min: 0, max: 10000}
-  - {name: pixels, dtype: float32, shape: [784]}
-  - {name: tags, dtype: string, shape: [null]}
-  - {name: counts, dtype: float32, shape: [null], weights_of: tags}
-  - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}
-  - {name: photo, dtype: bytes, image: {format: jpeg, height: 96, width: 96, channels: 3}}
-  - {name: delay, dtype: float32, required: false, default: 0.0, aliases: ["Delay (min)"]}
-  - {name: rain, dtype: int64, min: 0, max: 1, yes_no: true}
-  - {name: importance, dtype: float32, min: 0}
-labels:
-  - {name: late, dtype: int64, min: 0, max: 1}
-weight: importance
-event_time: scheduled_at
-key: tail
-late_labels: {key: tail, wait_seconds: 3600}
-source: {kafka: {topic: airline.departures, format: json, fields: {tail: aircraft.tail}}}
-"""
+_DATA: Mapping[str, Any] = yaml.safe_load((Path(__file__).parent / "stream_words.yaml").read_text())
+_EXAMPLE: str = _DATA["example"]
+_MEANING: Mapping[str, str] = _DATA["words"]
 _STREAM = {"stream": "a name; required"}
-_MEANING = {
-    "stream": "the stream's name, in every URL and command.",
-    "features": "what an event holds, below.",
-    "labels": "what models learn to predict, in the same form as features.",
-    "weight": "how much an example counts in training and in metrics.",
-    "event_time": "when the event happened, in epoch seconds.",
-    "key": "events of one key stay in one partition and keep their order.",
-    "late_labels": "labels come by themselves, and find the prediction of their key within wait_seconds.",
-    "source": "an existing Kafka topic that the stream reads, below. Such a stream takes no events at ingest.",
-    "name": "of the feature, in events and requests.",
-    "dtype": "what its values are.",
-    "shape": "`[784]` holds 784 values, `[28, 28]` the same in C order.",
-    "required": "an event without it is refused; false: an event may lack it, and is then read with the default.",
-    "default": "one value, repeated over the shape.",
-    "min": "lower bound of every value, inclusive. An event below it is refused.",
-    "max": "upper bound of every value, inclusive. An event above it is refused.",
-    "weights_of": "the feature of shape [null] of which an event holds as many values; an event with more or fewer is "
-    "refused.",
-    "aliases": "under which ingest, predictions, files and topics take the value, too. The log has the name. An alias "
-    "is no feature's name and no other's alias.",
-    "yes_no": "whether words and truth values are taken for 1 and 0.",
-    "tensor": "what the bytes are the values of, little-endian and in C order; a model gets the values.",
-    "image": "how the bytes are decoded; a model gets float32 [height, width, channels].",
-    "vocabulary": "the words allowed. An event with another word is refused.",
-}
 _INTRODUCTION = """\
 A stream's schema, in the definition's folder. What it is for, and how it may change:
 [Define a stream](../guide/stream.md). Unknown keys are refused."""
@@ -76,11 +33,15 @@ def document() -> str:
 def _check(keys: Mapping[str, str]) -> None:
     """Every key has words and is in the example, which the reader takes."""
     if keys.keys() != _MEANING.keys():
-        raise SystemExit(f"docs: stream.yaml: give words to {keys.keys() ^ _MEANING.keys()} in docs/generate/stream.py")
+        raise SystemExit(
+            f"docs: stream.yaml: give words to {keys.keys() ^ _MEANING.keys()} in docs/generate/stream_words.yaml"
+        )
     mapping = yaml.safe_load(_EXAMPLE)
     shown = {key for feature in (*mapping["features"], *mapping["labels"]) for key in feature} | mapping.keys()
     if shown != keys.keys():
-        raise SystemExit(f"docs: stream.yaml: the example in docs/generate/stream.py lacks {keys.keys() - shown}")
+        raise SystemExit(
+            f"docs: stream.yaml: the example in docs/generate/stream_words.yaml lacks {keys.keys() - shown}"
+        )
     del mapping["stream"]
     Schema.from_mapping(mapping)
 

@@ -26,7 +26,8 @@ _WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / _WORDS_FILE).read_text()
 )
 _SAMPLES: Mapping[str, Any] = yaml.safe_load((Path(__file__).parent / "definition_samples.yaml").read_text())
-_TOP, _FEATURES = _SAMPLES["top"], _SAMPLES["features"]
+_TOP: str = _SAMPLES["top"]
+_FEATURES: str = _SAMPLES["features"]
 _SECTIONS: Mapping[str, str] = _SAMPLES["sections"]
 _OF_KERAS = ("activation", "initializer", "embedding_initializer", "regularizer", "learning_rates")
 """Options that keras-names.md has, and patterns that a definition makes up."""

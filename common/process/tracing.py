@@ -84,13 +84,20 @@ class Span:
 
 
 class Tracing:
-    """What a service traces with. Without `open_tracing` it is off, and costs a comparison."""
+    """What a service traces with. Without a share to sample it is off, and costs a comparison."""
 
-    is_on = False
+    def __init__(self, service: str = "", sample: float = 0.0, exporter: "Exporter | None" = None) -> None:
+        self.is_on = sample > 0
+        self._service, self._sample, self._exporter = service, sample, exporter
+        self._spans: deque[Span] = deque(maxlen=MOST_KEPT)
 
     def takes(self, parent: str) -> bool:
         """Whether a request with this traceparent, "" for none, is to be traced; then `start` it with `always`."""
-        return False
+        if not self.is_on:
+            return False
+        if parent and (above := _FORM.fullmatch(parent)) is not None:
+            return bool(int(above[3], 16) & _IS_SAMPLED)
+        return _DRAWS.random() < self._sample
 
     def start(
         self,
@@ -112,7 +119,10 @@ class Tracing:
             at: epoch seconds at which it began; None for now.
             always: without asking `takes`.
         """
-        return None
+        if not self.is_on or not (always or self.takes(parent)):
+            return None
+        above = _FORM.fullmatch(parent) if parent else None
+        return Span(self, name, above, kind, attributes, links, at)
 
     def note(
         self, name: str, parent: str, began_at: float, ended_at: float, attributes: Attributes | None = None
@@ -121,45 +131,6 @@ class Tracing:
         if (span := self.start(name, parent, attributes=attributes, at=began_at)) is not None:
             span.end(at=ended_at)
 
-    def kept(self, wanted: str) -> list[dict[str, Any]]:
-        """The spans of a trace, or of every trace in which a request is called so; oldest first."""
-        return []
-
-    def close(self) -> None:
-        """Sends what waits to be sent."""
-
-
-OFF = Tracing()
-
-
-class _Recording(Tracing):
-    is_on = True
-
-    def __init__(self, service: str, sample: float, exporter: "Exporter | None") -> None:
-        self._service, self._sample, self._exporter = service, sample, exporter
-        self._spans: deque[Span] = deque(maxlen=MOST_KEPT)
-
-    def takes(self, parent: str) -> bool:
-        if parent and (above := _FORM.fullmatch(parent)) is not None:
-            return bool(int(above[3], 16) & _IS_SAMPLED)
-        return _DRAWS.random() < self._sample
-
-    def start(
-        self,
-        name: str,
-        parent: str = "",
-        *,
-        kind: str = "internal",
-        attributes: Attributes | None = None,
-        links: Sequence[bytes] = (),
-        at: float | None = None,
-        always: bool = False,
-    ) -> Span | None:
-        if not always and not self.takes(parent):
-            return None
-        above = _FORM.fullmatch(parent) if parent else None
-        return Span(self, name, above, kind, attributes, links, at)
-
     def take(self, span: Span) -> None:
         """A span that has ended."""
         self._spans.append(span)
@@ -167,6 +138,7 @@ class _Recording(Tracing):
             self._exporter.take(span)
 
     def kept(self, wanted: str) -> list[dict[str, Any]]:
+        """The spans of a trace, or of every trace in which a request is called so; oldest first."""
         spans = list(self._spans)
         traces = {span.trace_id for span in spans if span.attributes.get(REQUEST_ID) == wanted} | {wanted}
         return sorted((self._shown(span) for span in spans if span.trace_id in traces), key=itemgetter("began_at"))
@@ -186,8 +158,12 @@ class _Recording(Tracing):
         }
 
     def close(self) -> None:
+        """Sends what waits to be sent."""
         if self._exporter is not None:
             self._exporter.close()
+
+
+OFF = Tracing()
 
 
 def open_tracing(service: str, sample: float) -> Tracing:
@@ -201,11 +177,11 @@ def open_tracing(service: str, sample: float) -> Tracing:
     if not sample or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return OFF
     if not any(os.environ.get(name) for name in _ENDPOINTS):
-        return _Recording(service, sample, None)
+        return Tracing(service, sample)
     try:
         from common.process.trace_export import Exporter  # a service that sends nothing starts without OpenTelemetry
 
-        return _Recording(service, sample, Exporter(service))
+        return Tracing(service, sample, Exporter(service))
     except ImportError as error:
         raise InvalidInput(f"OTEL_EXPORTER_OTLP_ENDPOINT needs the package {error.name}") from error
     except ValueError as error:

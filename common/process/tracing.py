@@ -46,7 +46,7 @@ class Span:
 
     def __init__(
         self,
-        tracing: "_Recording",
+        tracing: "Tracing",
         name: str,
         above: "re.Match[str] | None",
         kind: str,

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,21 +25,28 @@ from protos import registry_pb2_grpc
 from testing.rows import each_row
 
 
+@contextmanager
+def _door(*, seconds: float = WAIT_BOUNDS.seconds, **methods: Any) -> Iterator[grpc.Channel]:
+    """A channel to a door of two threads that has the methods /test/NAME."""
+    bounds = replace(WAIT_BOUNDS, seconds=seconds)
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=[ErrorInterceptor(bounds)])
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    server.stop(None)
+
+
 @each_row("message", ["x" * 3_900, "%" * 3_900, "\N{GRINNING FACE}" * 3_900, "\ud800" * 3_900])
 def test_a_long_message_arrives_with_its_own_code(message: str) -> None:
     def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
         raise InvalidInput(message)
 
-    server = grpc.server(ThreadPoolExecutor(1), interceptors=[ErrorInterceptor()])
-    handlers: dict[str, Any] = {"Refuse": grpc.unary_unary_rpc_method_handler(refuse)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    with _door(Refuse=grpc.unary_unary_rpc_method_handler(refuse)) as channel:
         call: Any = channel.unary_unary("/test/Refuse")
         with pytest.raises(grpc.RpcError) as caught:
             call(b"", timeout=60)
-    server.stop(None)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert str(caught.value.details()).startswith(details_of(message)[:100])
 
@@ -139,21 +147,16 @@ def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long(
     def count(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return b"%d" % sum(1 for _ in requests)
 
-    server = grpc.server(ThreadPoolExecutor(2), interceptors=[ErrorInterceptor(replace(WAIT_BOUNDS, seconds=0.2))])
-    handlers: dict[str, Any] = {
-        "Echo": grpc.unary_unary_rpc_method_handler(echo),
-        "Count": grpc.stream_unary_rpc_method_handler(count),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
     never = threading.Event()
 
     def silent(first: list[bytes]) -> Iterator[bytes]:
         yield from first
         never.wait(30)
 
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    methods: dict[str, Any] = {
+        "Echo": grpc.unary_unary_rpc_method_handler(echo), "Count": grpc.stream_unary_rpc_method_handler(count),
+    }  # fmt: skip
+    with _door(seconds=0.2, **methods) as channel:
         echoed: Any = channel.stream_unary("/test/Echo")
         counted: Any = channel.stream_unary("/test/Count")
         waiting = [echoed.future(silent([])), counted.future(silent([b"x"]))]
@@ -161,19 +164,4 @@ def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long(
         assert unary(b"answered", timeout=60) == b"answered"
         assert [call.exception(timeout=60).code() for call in waiting] == [grpc.StatusCode.CANCELLED] * 2
         never.set()
-    server.stop(None)
-
-
-def test_a_call_whose_client_sends_all_of_its_messages_is_answered() -> None:
-    def count(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        return b"%d" % sum(1 for _ in requests)
-
-    server = grpc.server(ThreadPoolExecutor(1), interceptors=[ErrorInterceptor()])
-    handlers: dict[str, Any] = {"Count": grpc.stream_unary_rpc_method_handler(count)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        counted: Any = channel.stream_unary("/test/Count")
-        assert counted(iter([b"a", b"b"]), timeout=60) == b"2"
-    server.stop(None)
+        assert counted(iter([b"a", b"b"]), timeout=60) == b"2", "who sends all is answered"

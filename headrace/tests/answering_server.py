@@ -13,6 +13,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from headrace.cli import app
+from headrace.places import Addresses
 
 VERSION = {
     "model": "m", "version": 2, "status": "accepted", "round_id": "r", "parent_version": 1, "stream": "s",
@@ -29,6 +30,20 @@ ROUND = {
     "definition_digest": "d", "configuration": {}, "configuration_digest": "c", "code_digest": "k", "seed": 7,
     "example_count": 30, "trigger": "manual", "last_event_at": 2.0,
 }  # fmt: skip
+
+MODEL: dict[str, Any] = {
+    "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
+    "aliases": {"production": 2, "canary": 1}, "round_sequence": 3,
+}  # fmt: skip
+STREAM = {
+    "name": "s", "schema_version": 1, "created_at": 1.0,
+    "schema_json": '{"features": [{"name": "distance", "dtype": "float32"}], "labels": []}',
+}  # fmt: skip
+
+
+def at(url: str, *, registry_grpc: str = "") -> Addresses:
+    """Of a platform all of whose HTTP doors are one."""
+    return Addresses(url, url, url, (url,), registry_grpc=registry_grpc)
 
 
 @dataclass

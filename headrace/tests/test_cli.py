@@ -17,17 +17,8 @@ from typer.testing import CliRunner
 from common.errors import KINDS, Conflict, HeadraceError, InvalidInput, NotFound
 from headrace.cli import app
 from headrace.places import HTTP_PORT_OF
-from headrace.tests.answering_server import ROUND, VERSION, Run, Server
+from headrace.tests.answering_server import MODEL, ROUND, STREAM, VERSION, Run, Server
 from testing.rows import each_row
-
-MODEL = {
-    "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
-    "aliases": {"production": 2, "canary": 1}, "round_sequence": 3,
-}  # fmt: skip
-STREAM = {
-    "name": "s", "schema_version": 1, "created_at": 1.0,
-    "schema_json": '{"features": [{"name": "distance", "dtype": "float32"}], "labels": []}',
-}  # fmt: skip
 
 
 @each_row("kind", KINDS)

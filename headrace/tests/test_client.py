@@ -16,16 +16,14 @@ from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFo
 from common.registry.catalog import Decision, RoundState
 from headrace import Addresses, Client
 from headrace.client.connection import Door
-from headrace.tests.answering_server import ROUND, VERSION, Server
+from headrace.tests.answering_server import ROUND, VERSION, Server, at
 from testing.rows import each_row
 from testing.waiting import at_once
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    with Client(
-        Addresses(server.url, server.url, server.url, (server.url,)), timeout_seconds=60, by="tester"
-    ) as client:
+    with Client(at(server.url), timeout_seconds=60, by="tester") as client:
         yield client
 
 
@@ -63,7 +61,7 @@ def test_errors_in_tensorflow_servings_words_become_one_of_the_six(
     server: Server, status: int, kind: type[HeadraceError]
 ) -> None:
     server.will_answer(status, {"error": "Servable not found for request: Latest(m)"}, Retry_After="100")
-    addresses = Addresses(server.url, server.url, server.url, (server.url,))
+    addresses = at(server.url)
     with Client(addresses, timeout_seconds=60) as client, pytest.raises(kind, match="Servable not found"):
         client.predict("m", instances=[1])
 

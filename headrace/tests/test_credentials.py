@@ -14,8 +14,8 @@ from headrace import Client
 from headrace.client.connection import Door
 from headrace.client.credentials import store, token_for
 from headrace.local.processes import LocalPlatform
-from headrace.places import Addresses, access_file, tls_dir, token_file
-from headrace.tests.answering_server import Run, Server
+from headrace.places import access_file, tls_dir, token_file
+from headrace.tests.answering_server import Run, Server, at
 from testing.rows import each_row
 
 _TOKEN = "hr_" + "t" * 43
@@ -71,8 +71,7 @@ def test_what_no_header_carries_is_no_token(home: Path, monkeypatch: pytest.Monk
 
 
 def test_every_door_of_a_platform_is_shown_the_clients_token(server: Server) -> None:
-    addresses = Addresses(server.url, server.url, server.url, (server.url,))
-    with Client(addresses, token=_TOKEN) as client:
+    with Client(at(server.url), token=_TOKEN) as client:
         for status, kind in ((401, Unauthenticated), (403, PermissionDenied)):
             server.will_answer(status, {"error": {"kind": kind.__name__, "message": "no"}})
             with pytest.raises(kind, match="no"):

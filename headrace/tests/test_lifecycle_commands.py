@@ -12,18 +12,9 @@ from typer.testing import CliRunner
 import headrace
 from common.definition.gate import read_gate
 from headrace.cli import app
-from headrace.places import Addresses
-from headrace.tests.answering_server import ROUND, VERSION, Run, Server
+from headrace.tests.answering_server import MODEL, ROUND, STREAM, VERSION, Run, Server, at
 from testing.rows import each_row
 
-MODEL: dict[str, Any] = {
-    "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
-    "aliases": {"production": 2}, "round_sequence": 3,
-}  # fmt: skip
-STREAM = {
-    "name": "s", "schema_version": 1, "created_at": 1.0,
-    "schema_json": '{"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}',
-}  # fmt: skip
 FAILURE = {
     "message": "ValueError: no such layer", "stage": "build", "place": "model.py, line 3", "events": [],
     "log": ["WARNING net: the table is damaged"],
@@ -328,7 +319,7 @@ def test_the_version_of_the_program() -> None:
 
 def test_lists_of_versions_are_tables_in_a_notebook(server: Server) -> None:
     url = server.url
-    with headrace.Client(Addresses(registry=url, ingest=url, trainer=url, serving=(url,))) as client:
+    with headrace.Client(at(url)) as client:
         server.will_answer(200, {"versions": [VERSION]})
         versions = client.versions("m")
     assert "auc" in repr(versions).splitlines()[0]
@@ -340,7 +331,7 @@ def test_a_data_frame_is_appended_as_the_schema_wants_it(server: Server) -> None
     import pandas
 
     url = server.url
-    with headrace.Client(Addresses(registry=url, ingest=url, trainer=url, serving=(url,))) as client:
+    with headrace.Client(at(url)) as client:
         server.will_answer_all(STREAM, {"accepted": 2})
         client.append("s", pandas.DataFrame({"x": [1.5, 2.0], "y": [True, False]}))
     assert orjson.loads(server.requests[-1].body) == {"events": [{"x": 1.5, "y": 1}, {"x": 2.0, "y": 0}]}

@@ -13,13 +13,14 @@ import pandas
 import pytest
 
 from common.errors import InvalidInput, NotFound
-from headrace import Addresses, Client
+from headrace import Client
 from headrace.client.loading import LoadedVersion, load_as_keras
 from headrace.commands.predict import predict
 from headrace.commands.push import checked, exported_by, saved_model_of
 from headrace.commands.session import Session
 from headrace.local import inspect
 from headrace.notebook import ModelView
+from headrace.tests.answering_server import at
 from testing.registry_process import RegistryProcess
 from testing.warm_python import called
 
@@ -106,7 +107,7 @@ def answers(url: str, into: Path) -> tuple[list[float], list[list[float]], list[
     """Of version 1 to 1 and 2, of what is in production to 1, and of version 1 as a Keras model to 3."""
     import tensorflow as tf
 
-    with Client(Addresses(url, url, url, (url,)), timeout_seconds=30.0) as client:
+    with Client(at(url), timeout_seconds=30.0) as client:
         first = client.load_model("m", 1, into=into)
         live = client.load_model("m")
         model = ModelView(client, "m")
@@ -125,7 +126,7 @@ class AtRegistry(Session):
     url = ""
 
     def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
-        return Client(Addresses(self.url, self.url, self.url, (self.url,)), timeout_seconds=timeout_seconds)
+        return Client(at(self.url), timeout_seconds=timeout_seconds)
 
 
 def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -170,8 +171,7 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
 
 
 def test_what_cannot_be_loaded_is_said(registry: RegistryProcess, tmp_path: Path) -> None:
-    url = registry.url
-    with Client(Addresses(url, url, url, (url,)), timeout_seconds=30.0) as client:
+    with Client(at(registry.url), timeout_seconds=30.0) as client:
         with pytest.raises(NotFound, match="has no version in production yet"):
             client.load_model("m")
         with pytest.raises(NotFound, match="no version 3"):
@@ -194,8 +194,7 @@ def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
     called(save_keras, tmp_path / "answer", tmp_path / "theirs.keras", tmp_path / "code.keras")
     with pytest.raises(InvalidInput, match="Lambda"), saved_model_of(tmp_path / "code.keras"):
         pass
-    url = registry.url
-    addresses = Addresses(url, url, url, (url,), registry_grpc=registry.address)
+    addresses = at(registry.url, registry_grpc=registry.address)
     with saved_model_of(tmp_path / "theirs.keras") as directory, Client(addresses, timeout_seconds=60.0) as client:
         assert checked(directory) == ""
         pushed = client.push("m", directory, origin="here", reason="trial")
@@ -236,8 +235,7 @@ def test_an_unmodified_script_of_tensorflow_1_trains_exports_and_is_registered_a
     directory = exported_by(tmp_path / "script.py", tmp_path / "out")
     assert directory == tmp_path / "out" / "3"
     assert "loss" in capfd.readouterr().err
-    url = registry.url
-    addresses = Addresses(url, url, url, (url,), registry_grpc=registry.address)
+    addresses = at(registry.url, registry_grpc=registry.address)
     with Client(addresses, timeout_seconds=60.0) as client:
         assert checked(directory) == "", "a process has loaded it as a replica does"
         assert client.push("m", directory, origin="here", reason="trial").status == "accepted"
@@ -296,8 +294,7 @@ def test_a_script_of_slim_trains_with_log_lines_and_its_export_is_registered(
     assert float(said.partition("evaluated: ")[2].split()[0]) < 0.05
     (summed,) = (tmp_path / "out/evaluated").glob("events.out.tfevents.*")
     assert b"error" in summed.read_bytes()
-    url = registry.url
-    with Client(Addresses(url, url, url, (url,), registry_grpc=registry.address), timeout_seconds=60.0) as client:
+    with Client(at(registry.url, registry_grpc=registry.address), timeout_seconds=60.0) as client:
         assert client.push("m", directory, origin="here", reason="trial").status == "accepted"
     found = json.loads(_tapped(directory, tmp_path, tensor="line/MatMul"))
     np.testing.assert_allclose(found["value"], [[6.0]], atol=0.05)

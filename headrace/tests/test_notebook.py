@@ -10,9 +10,7 @@ import pytest
 
 import headrace
 from common.errors import InvalidInput
-from headrace.places import Addresses
-from headrace.tests.answering_server import VERSION, Server
-from headrace.tests.test_cli import MODEL, STREAM
+from headrace.tests.answering_server import MODEL, STREAM, VERSION, Server, at
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
@@ -49,7 +47,7 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
 
 
 def test_versions_and_events_are_frames(server: Server) -> None:
-    hr = headrace.connect(addresses=Addresses(server.url, server.url, server.url, (server.url,)))
+    hr = headrace.connect(addresses=at(server.url))
     server.will_answer(200, MODEL)
     model = hr.model("m")
     versions = [

@@ -12,8 +12,7 @@ import pytest
 from common.eventlog import tfrecord
 from common.statistics import sketches as statistics
 from headrace.commands.session import who
-from headrace.tests.answering_server import VERSION, Run, Server
-from headrace.tests.test_cli import STREAM
+from headrace.tests.answering_server import STREAM, VERSION, Run, Server
 from headrace.tests.test_model_files import version
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DataType

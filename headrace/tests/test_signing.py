@@ -7,7 +7,7 @@ import pytest
 
 from common.registry.signing import make_keys, read_signer
 from common.registry.statements import SIGNATURE_FILE, Statement
-from headrace.tests.answering_server import VERSION, Run, Server
+from headrace.tests.answering_server import MODEL, VERSION, Run, Server
 
 CONTENTS = {"checkpoint/state": b"state", "saved_model/saved_model.pb": b"graph", "saved_model/variables/d": b"data"}
 DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
@@ -75,10 +75,6 @@ def test_an_exported_folder_is_verified_without_a_platform(server: Server, run: 
 
 
 def test_a_version_says_by_whom_it_is_signed(server: Server, run: Run, key: Path) -> None:
-    model = {
-        "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
-        "aliases": {}, "round_sequence": 3,
-    }  # fmt: skip
-    for answer in (model, signed_version(key), {"digest": "d", "files": {}}):
+    for answer in (MODEL, signed_version(key), {"digest": "d", "files": {}}):
         server.will_answer(200, answer)
     assert f"key {read_signer(key).key_id[:16]}" in run("show", "m@2").output

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from common.errors import Conflict, InvalidInput
-from headrace import Addresses, Client
+from headrace import Client
 from headrace.cli import app
+from headrace.tests.answering_server import at
 from headrace.tests.test_load_model import registry  # noqa: F401  # a fixture
 from testing.registry_process import RegistryProcess
 from testing.rows import each_row
@@ -55,8 +56,7 @@ def test_an_upgraded_script_runs_and_its_export_is_registered(
     )
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout) == pytest.approx(6.0, abs=0.05)
-    url = registry.url
-    with Client(Addresses(url, url, url, (url,), registry_grpc=registry.address), timeout_seconds=60.0) as client:
+    with Client(at(registry.url, registry_grpc=registry.address), timeout_seconds=60.0) as client:
         assert client.push("m", exported, origin="here", reason="trial").status == "accepted"
     again = CliRunner().invoke(app, command)
     assert (again.exit_code, "is there already" in again.stderr) == (Conflict.exit, True)

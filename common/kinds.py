@@ -15,7 +15,7 @@ from typing import Any, Self
 from common.counted import counted
 from common.errors import InvalidInput
 from common.images import FORMATS, fault_of_image, format_of_image, jpeg_components
-from common.suggestions import did_you_mean
+from common.suggestions import did_you_mean, refuse_unknown
 
 ITEM_BYTES: Mapping[str, int] = {
     "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8,
@@ -187,11 +187,7 @@ def too_wide(rows: int, longest: int) -> str:
 def _mapping(name: str, part: str, value: object, known: Mapping[str, str]) -> Any:
     if not isinstance(value, Mapping):
         raise InvalidInput(f"feature {name}: {part} must be a mapping with {', '.join(known)}, got {value!r}")
-    unknown = sorted(map(str, set(value) - known.keys()))
-    if unknown:
-        raise InvalidInput(
-            f"feature {name}: {part} has unknown keys {unknown}{did_you_mean(unknown, known)}; known: {sorted(known)}"
-        )
+    refuse_unknown(f"feature {name}: {part}", value, known)
     return value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from common.errors import InvalidInput
-from common.suggestions import did_you_mean
+from common.suggestions import refuse_unknown
 
 LONGEST_WAIT_SECONDS = 30 * 24 * 3600.0
 _KEYS = ("key", "wait_seconds")
@@ -28,9 +28,7 @@ class LateLabels:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(value, Mapping) or any(part not in value for part in _KEYS):
             raise InvalidInput(f"late_labels must be {{key: FEATURE, wait_seconds: N}}, got {str(value)[:100]}")
-        unknown = sorted(map(str, set(value) - set(_KEYS)))
-        if unknown:
-            raise InvalidInput(f"late_labels has unknown keys {unknown}{did_you_mean(unknown, _KEYS)}; known: {_KEYS}")
+        refuse_unknown("late_labels", value, _KEYS)
         key, wait = value["key"], value["wait_seconds"]
         if not isinstance(key, str):
             raise InvalidInput(f"late_labels: key must be the name of a feature, got {str(key)[:100]!r}")

@@ -47,7 +47,7 @@ from common.half_pairs import is_text
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
 from common.late_labels import LateLabels
 from common.schema_links import check_aliases, check_links
-from common.suggestions import did_you_mean
+from common.suggestions import did_you_mean, refuse_unknown
 from common.topic_source import TopicSource
 
 Dtype = Literal["float32", "int64", "string", "bytes"]
@@ -241,12 +241,7 @@ class Feature:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput(f"a feature must be a mapping with name and dtype, got {mapping!r}")
-        unknown = sorted(map(str, set(mapping) - FEATURE_KEYS.keys()))
-        if unknown:
-            raise InvalidInput(
-                f"feature {mapping.get('name')!r} has unknown keys {unknown}{did_you_mean(unknown, FEATURE_KEYS)}; "
-                f"known: {sorted(FEATURE_KEYS)}"
-            )
+        refuse_unknown(f"feature {mapping.get('name')!r}", mapping, FEATURE_KEYS)
         name = check_name("feature", mapping.get("name"))
         dtype = mapping.get("dtype")
         if dtype not in DTYPES:
@@ -349,10 +344,7 @@ class Schema:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput("a schema must be a mapping with features and labels")
-        unknown = sorted(map(str, set(mapping) - SCHEMA_KEYS.keys()))
-        if unknown:
-            meant = did_you_mean(unknown, SCHEMA_KEYS)
-            raise InvalidInput(f"the schema has unknown keys {unknown}{meant}; known: {sorted(SCHEMA_KEYS)}")
+        refuse_unknown("the schema", mapping, SCHEMA_KEYS)
         given_features = (Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
         features = tuple(each for feature in given_features for each in _with_row_lengths(feature))
         late = None if mapping.get("late_labels") is None else LateLabels.from_mapping(mapping["late_labels"])

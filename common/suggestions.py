@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+from common.errors import InvalidInput
+
 _MOST_LISTED = 12
 
 
@@ -26,6 +28,13 @@ def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what}; {'there are' if len(names) > 1 else 'there is'} {listed or 'none'}" + did_you_mean(
         [name], names
     )
+
+
+def refuse_unknown(where: str, given: Iterable[object], known: Iterable[str]) -> None:
+    """Raises InvalidInput for keys that are not among the known; `where` begins the sentence."""
+    names = set(known)
+    if unknown := sorted(str(key) for key in given if key not in names):
+        raise InvalidInput(f"{where} has unknown keys {unknown}{did_you_mean(unknown, names)}; known: {sorted(names)}")
 
 
 def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:

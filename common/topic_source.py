@@ -18,7 +18,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from common.errors import InvalidInput
-from common.suggestions import did_you_mean
+from common.suggestions import refuse_unknown
 
 RecordFormat = Literal["json", "avro", "protobuf", "example"]
 FORMATS: tuple[RecordFormat, ...] = ("json", "avro", "protobuf", "example")
@@ -64,12 +64,7 @@ class TopicSource:
         if not isinstance(given, Mapping) or set(given) != {"kafka"} or not isinstance(given["kafka"], Mapping):
             raise InvalidInput("source must be {kafka: {topic: ..., format: ...}}")
         said = given["kafka"]
-        unknown = sorted(map(str, set(said) - SOURCE_KEYS.keys()))
-        if unknown:
-            raise InvalidInput(
-                f"source.kafka has unknown keys {unknown}{did_you_mean(unknown, SOURCE_KEYS)}; "
-                f"known: {sorted(SOURCE_KEYS)}"
-            )
+        refuse_unknown("source.kafka", said, SOURCE_KEYS)
         topic, record_format = said.get("topic"), said.get("format")
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
             raise InvalidInput(f"source.kafka: topic {topic!r} is no name of a Kafka topic")

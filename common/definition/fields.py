@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from common.errors import InvalidInput
-from common.suggestions import did_you_mean
+from common.suggestions import did_you_mean, refuse_unknown
 
 Choice = TypeVar("Choice", bound=str)
 T = TypeVar("T")
@@ -73,15 +73,11 @@ class Fields:
 
     def expect(self, keys: Sequence[str]) -> None:
         """Refuses other keys at once, before one that is missing is asked for."""
-        self._refuse([key for key in self._left if key not in keys], keys)
+        refuse_unknown(self.where, self._left, keys)
 
     def finish(self) -> None:
-        self._refuse(list(self._left), self._known)
-
-    def _refuse(self, unknown: Sequence[object], known: Sequence[str]) -> None:
-        if unknown:
-            names, meant = sorted(map(str, unknown)), did_you_mean(unknown, known)
-            raise InvalidInput(f"{self.where} has unknown keys {names}{meant}; known: {sorted(set(known))}")
+        if self._left:
+            refuse_unknown(self.where, self._left, set(self._known) - self._left.keys())
 
     def has(self, key: str) -> bool:
         self._note(Asked(self.where, key))

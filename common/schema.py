@@ -36,23 +36,20 @@ import base64
 import functools
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
+from common import feature_keys as keys
 from common.errors import Conflict, InvalidInput
-from common.half_pairs import is_text
-from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
+from common.feature_keys import DTYPES, FEATURE_KEYS, Dtype, Scalar, check_name
+from common.kinds import ImageKind, TensorKind
 from common.late_labels import LateLabels
 from common.schema_links import check_aliases, check_links
 from common.suggestions import did_you_mean, refuse_unknown
 from common.topic_source import TopicSource
 
-Dtype = Literal["float32", "int64", "string", "bytes"]
-DTYPES: tuple[Dtype, ...] = ("float32", "int64", "string", "bytes")
-Scalar = float | int | str | bytes
 PADDING: Mapping[str, float | int | str] = {
     "float32": math.nan,
     "int64": -(2**63),
@@ -64,28 +61,6 @@ such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+F
 it to programs for such an end; NaN is refused in every float.)"""
 ROW_LENGTHS = "_row_lengths"
 """Follows the name of a list of lists in that of its row lengths."""
-MAX_ALIAS_CHARACTERS = 256
-NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-FEATURE_KEYS: Mapping[str, str] = {
-    "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
-    "dtype": "float32, int64, string or bytes; required",
-    "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3], and [null, null] is a "
-    "list of lists; default: a scalar",
-    "required": "true or false; default true",
-    "default": "a value of the dtype (of bytes: {b64: ...}, or a text as UTF-8); only with required: false, and needed "
-    "there unless the length is free (then the empty list), it is a tensor or an image (then zeros), or a label (then "
-    "it may be missing: the event teaches other heads only)",
-    "min": "a number; default: no bound",
-    "max": "a number; default: no bound",
-    "vocabulary": "a list of different strings; strings only; default: any",
-    "weights_of": "the name of the feature of shape [null] whose values these weigh: an event with more or fewer of "
-    "them is refused; float32 or int64 of shape [null] only",
-    "aliases": "a list of other names, of any characters, under which every door takes the value; default: none",
-    "yes_no": "true or false: every door takes yes, no, y, n, true, false, t and f, in capitals too, and JSON's true "
-    "and false for 1 and 0; float32 and int64 only; default false",
-    "tensor": "what raw bytes hold: dtype and shape or shape_field; bytes only; default: any bytes",
-    "image": "how an encoded image is decoded: height, width, format, channels, resize, scale; bytes only",
-}
 SCHEMA_KEYS: Mapping[str, str] = {
     "features": "a list of features; required",
     "labels": "a list of features; default: none",
@@ -96,31 +71,7 @@ SCHEMA_KEYS: Mapping[str, str] = {
     "or int64 feature, and are optional in events; default: every event has its labels",
     "source": "{kafka: {topic, format, ...}}: an existing topic whose records are the events; default: ingest's",
 }
-"""Every key of a stream and of a feature, with what it must be; the reference is made from them (docs/generate)."""
-
-
-def check_name(kind: str, name: object) -> str:
-    """The name itself.
-
-    Raises:
-        InvalidInput: it is not a name (a letter or _, then letters, digits, _ . -, 128 at most).
-    """
-    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        raise InvalidInput(
-            f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -{_as_name(name)}"
-        )
-    return name
-
-
-def _as_name(text: object) -> str:
-    """What a column of somebody's table could be called: no slash, no space."""
-    if not isinstance(text, str):
-        return ""
-    close = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:128]
-    close = close if close[:1].isalpha() else f"_{close}"
-    return (
-        f"; call it {close}, and rename the column where the events are made" if NAME_PATTERN.fullmatch(close) else ""
-    )
+"""Every key of a stream, with what it must be, as FEATURE_KEYS has those of a feature."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +197,8 @@ class Feature:
         dtype = mapping.get("dtype")
         if dtype not in DTYPES:
             raise InvalidInput(f"feature {name}: dtype {dtype!r} is not float32, int64, string or bytes")
-        shape = _shape(name, mapping.get("shape", ()))
-        tensor, image = _kinds(name, dtype, mapping)
+        shape = keys.shape(name, mapping.get("shape", ()))
+        tensor, image = keys.kinds(name, dtype, mapping)
         required = mapping.get("required", True)
         if not isinstance(required, bool):
             raise InvalidInput(f"feature {name}: required must be true or false, got {required!r}")
@@ -265,15 +216,15 @@ class Feature:
             dtype=dtype,
             shape=shape,
             required=required,
-            default=_value_of(name, "default", dtype, default),
-            minimum=_bound(name, "min", dtype, mapping.get("min")),
-            maximum=_bound(name, "max", dtype, mapping.get("max")),
-            vocabulary=_vocabulary(name, dtype, mapping.get("vocabulary", ())),
-            weights_of=_weights_of(name, dtype, shape, mapping.get("weights_of")),
+            default=keys.value(name, "default", dtype, default),
+            minimum=keys.bound(name, "min", dtype, mapping.get("min")),
+            maximum=keys.bound(name, "max", dtype, mapping.get("max")),
+            vocabulary=keys.vocabulary(name, dtype, mapping.get("vocabulary", ())),
+            weights_of=keys.weights_of(name, dtype, shape, mapping.get("weights_of")),
             tensor=tensor,
             image=image,
-            aliases=_aliases(name, mapping.get("aliases", ())),
-            yes_no=_yes_no(name, dtype, mapping.get("yes_no", False)),
+            aliases=keys.aliases(name, mapping.get("aliases", ())),
+            yes_no=keys.yes_no(name, dtype, mapping.get("yes_no", False)),
         )
         if feature.minimum is not None and feature.maximum is not None and feature.minimum > feature.maximum:
             raise InvalidInput(f"feature {name}: min {feature.minimum} is above max {feature.maximum}")
@@ -345,10 +296,10 @@ class Schema:
         if not isinstance(mapping, Mapping):
             raise InvalidInput("a schema must be a mapping with features and labels")
         refuse_unknown("the schema", mapping, SCHEMA_KEYS)
-        given_features = (Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
+        given_features = (Feature.from_mapping(item) for item in keys.items("features", mapping.get("features")))
         features = tuple(each for feature in given_features for each in _with_row_lengths(feature))
         late = None if mapping.get("late_labels") is None else LateLabels.from_mapping(mapping["late_labels"])
-        given_labels = _items("labels", mapping.get("labels", []))
+        given_labels = keys.items("labels", mapping.get("labels", []))
         labels = tuple(Feature.from_mapping(_optional(item) if late else item, is_label=True) for item in given_labels)
         if not features:
             raise InvalidInput("the schema has no features")
@@ -456,121 +407,8 @@ def _with_row_lengths(feature: Feature) -> tuple[Feature, ...]:
     return feature, Feature(name, "int64", (None,), required=False, minimum=0, rows_of=feature.name)
 
 
-def _kinds(name: str, dtype: Dtype, mapping: Mapping[str, Any]) -> tuple[TensorKind | None, ImageKind | None]:
-    given = [key for key in ("tensor", "image") if mapping.get(key) is not None]
-    if not given:
-        return None, None
-    if len(given) == 2:
-        raise InvalidInput(f"feature {name} is either a tensor or an image")
-    if dtype != "bytes" or mapping.get("shape"):
-        raise InvalidInput(f"feature {name}: {given[0]} needs dtype: bytes and no shape of its own")
-    if given == ["tensor"]:
-        return TensorKind.from_mapping(name, mapping["tensor"]), None
-    return None, ImageKind.from_mapping(name, mapping["image"])
-
-
-def _items(part: str, value: object) -> Iterable[Any]:
-    if not isinstance(value, list | tuple):
-        raise InvalidInput(f"{part} must be a list, got {value!r}")
-    return value
-
-
 def _part(part: str, mapping: Mapping[str, Any]) -> str | None:
     name = mapping.get(part)
     if name is not None and not isinstance(name, str):
         raise InvalidInput(f"{part} must be the name of a feature, got {str(name)[:100]!r}")
     return name
-
-
-def _shape(name: str, value: object) -> tuple[int | None, ...]:
-    if not isinstance(value, list | tuple):
-        raise InvalidInput(f"feature {name}: shape must be a list of sizes, got {value!r}")
-    shape = tuple(value)
-    sizes = () if shape == (None, None) else shape[1:] if shape[:1] == (None,) else shape
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise InvalidInput(
-            f"feature {name}: shape {str(list(shape))[:100]} must be positive sizes; the first may be null for any "
-            f"length, and [null, null] is a list of lists"
-        )
-    if len(shape) > MAX_RANK or math.prod(sizes) > MAX_VALUES:
-        raise InvalidInput(
-            f"feature {name}: shape {str(list(shape))[:100]} has {len(shape)} sizes; expected at most {MAX_RANK}, and "
-            f"{MAX_VALUES} values in all"
-        )
-    return shape
-
-
-def _aliases(name: str, value: object) -> tuple[str, ...]:
-    aliases = tuple(_items(f"feature {name}: aliases", value))
-    for alias in aliases:
-        if not is_text(alias) or not 0 < len(alias) <= MAX_ALIAS_CHARACTERS:
-            raise InvalidInput(
-                f"feature {name}: alias {str(alias)[:100]!r} must be a text of 1 to {MAX_ALIAS_CHARACTERS} characters"
-            )
-    return aliases
-
-
-def _yes_no(name: str, dtype: Dtype, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"feature {name}: yes_no must be true or false, got {value!r}")
-    if value and dtype not in ("float32", "int64"):
-        raise InvalidInput(f"feature {name}: yes_no is for float32 and int64, {dtype} takes the words as they are")
-    return value
-
-
-def _weights_of(name: str, dtype: Dtype, shape: tuple[int | None, ...], value: object) -> str | None:
-    if value is None:
-        return None
-    if dtype not in ("float32", "int64") or shape != (None,):
-        raise InvalidInput(f"feature {name}: weights_of needs float32 or int64 of shape [null]")
-    return check_name(f"feature {name}: weights_of", value)
-
-
-def _bound(name: str, part: str, dtype: Dtype, value: object) -> float | None:
-    if value is None:
-        return None
-    if dtype in ("string", "bytes"):
-        raise InvalidInput(f"feature {name}: {part} does not apply to {'strings' if dtype == 'string' else 'bytes'}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-        raise InvalidInput(f"feature {name}: {part} must be a number, got {value!r}")
-    return value
-
-
-def _is_finite(value: float) -> bool:
-    """Also for whole numbers that no float can hold."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
-    words = tuple(_items(f"feature {name}: vocabulary", value))
-    if words and dtype != "string":
-        raise InvalidInput(f"feature {name}: vocabulary applies to strings only")
-    if not all(is_text(word) for word in words) or len(set(words)) != len(words):
-        raise InvalidInput(f"feature {name}: vocabulary must be different strings")
-    return words
-
-
-def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | None:
-    if value is None:
-        return None
-    if dtype in ("string", "bytes") and isinstance(value, Mapping):
-        return _from_base64(name, part, value)
-    if dtype in ("string", "bytes") and isinstance(value, str) and is_text(value):
-        return value
-    if dtype == "int64" and isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
-        return value
-    if dtype == "float32" and isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value):
-        return float(value)
-    raise InvalidInput(f"feature {name}: {part} {value!r} is not a {dtype}")
-
-
-def _from_base64(name: str, part: str, value: Mapping[str, Any]) -> bytes:
-    try:
-        if value.keys() != {"b64"}:
-            raise ValueError
-        return base64.b64decode(value["b64"], validate=True)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"feature {name}: {part} {value!r} is not {{b64: ...}} with base64 (RFC 4648)") from None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
-from common.schema import check_name
+from common.feature_keys import check_name
 from common.suggestions import did_you_mean
 
 MAX_WARMUP_REQUESTS = 16

@@ -31,7 +31,7 @@ from common.definition.forgetting import Forgetting, read_forgetting
 from common.definition.steps import Step, columns_after, read_steps
 from common.definition.text import Cut, read_cut
 from common.errors import InvalidInput
-from common.schema import check_name
+from common.feature_keys import check_name
 
 MOST_QUANTILES = 10_000
 _MOST_PARTS = 1024

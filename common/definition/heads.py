@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from common.definition.fields import Fields, is_number
 from common.definition.losses import DEFAULT_LOSSES, TASKS, Loss, Task, read_loss
 from common.errors import InvalidInput
-from common.schema import check_name
+from common.feature_keys import check_name
 
 HEAD_KEYS = (
     "task", "loss", "weight", "classes", "class_weights", "positive_weight", "label_smoothing", "levels",

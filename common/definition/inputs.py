@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
-from common.schema import Feature, Scalar
+from common.feature_keys import Scalar
+from common.schema import Feature
 
 INPUTS_PATH = "assets.extra/headrace_inputs.json"
 """Below the SavedModel."""

@@ -68,8 +68,9 @@ from common.definition.trees import (
 from common.definition.triggers import Triggers, parse_triggers
 from common.definition.warm_start import WarmStart, parse_warm_start
 from common.errors import InvalidInput
+from common.feature_keys import check_name
 from common.quality import LOSSES, MEASURED_AS
-from common.schema import Schema, check_name
+from common.schema import Schema
 from common.strict_yaml import read_yaml
 
 DEFINITION_FILE = "model.yaml"

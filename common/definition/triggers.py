@@ -12,7 +12,8 @@ from cronsim import CronSim, CronSimError
 from common.definition.fields import Fields, optional
 from common.definition.rollout import Judge, read_test
 from common.errors import InvalidInput
-from common.schema import Schema, check_name
+from common.feature_keys import check_name
+from common.schema import Schema
 
 OnFailure = Literal["wait", "leave_out"]
 OnDrift = Literal["ignore", "warn", "hold"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from common.errors import Conflict, InvalidInput
-from common.schema import Feature, Schema, check_name
+from common.feature_keys import check_name
+from common.schema import Feature, Schema
 from common.schema_changes import check_compatible
 from testing.rows import each_row
 

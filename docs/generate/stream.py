@@ -6,8 +6,9 @@ from typing import Any
 
 import yaml
 
+from common.feature_keys import FEATURE_KEYS
 from common.kinds import IMAGE_KEYS, TENSOR_KEYS
-from common.schema import FEATURE_KEYS, SCHEMA_KEYS, Schema
+from common.schema import SCHEMA_KEYS, Schema
 from common.topic_source import SOURCE_KEYS
 from docs.generate.markdown import bullet, code, page
 

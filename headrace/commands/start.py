@@ -10,7 +10,7 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.schema import check_name
+from common.feature_keys import check_name
 from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
 from headrace.commands.session import Session, Steps, print_table

@@ -15,9 +15,10 @@ from common.definition.model import DEFINITION_FILE, Definition, parse_definitio
 from common.definition.python_files import check_python
 from common.definition.rollout import Rollout, parse_rollout
 from common.errors import Conflict, InvalidInput, NotFound
+from common.feature_keys import check_name
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.registry.forgotten import Forgotten, forgotten_from_json
-from common.schema import Schema, check_name
+from common.schema import Schema
 from common.strict_yaml import read_yaml
 from services.registry.definitions import streams
 from services.registry.definitions.shares import creator

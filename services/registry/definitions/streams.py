@@ -8,8 +8,9 @@ from sqlalchemy import Connection, Row, Select, insert, select
 
 from common.access.principal import AUTHOR, INGEST, may_know
 from common.errors import Conflict, InvalidInput, NotFound
+from common.feature_keys import check_name
 from common.registry.catalog import ChangeKind, Stream
-from common.schema import Schema, check_name
+from common.schema import Schema
 from common.schema_changes import check_compatible
 from common.suggestions import did_you_mean
 from services.registry.definitions.shares import creator

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sqlalchemy import Connection, delete, insert, select
 
 from common.errors import Conflict, NotFound
+from common.feature_keys import check_name
 from common.registry.catalog import (
     CANARY,
     MOST_LISTED,
@@ -22,7 +23,6 @@ from common.registry.catalog import (
     Model,
     VersionStatus,
 )
-from common.schema import check_name
 from services.registry.definitions import models
 from services.registry.rounds.descent import follow_canary, follow_production
 from services.registry.rounds.rolled_back import check_events, note

@@ -17,8 +17,9 @@ from common.counted import counted
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, is_nan, parse_inputs
 from common.errors import InvalidInput
 from common.examples.naming import name_of_alias
+from common.feature_keys import Scalar
 from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
-from common.schema import PADDING, Feature, Scalar
+from common.schema import PADDING, Feature
 from services.serving.batching.class_words import ClassWords
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled

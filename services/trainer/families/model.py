@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from common.definition.inputs import WITH_CONTEXT
 from common.definition.model import Definition
-from common.schema import PADDING, Feature, Scalar, Schema
+from common.feature_keys import Scalar
+from common.schema import PADDING, Feature, Schema
 from services.trainer.families import hidden_state, layer_state, module_inputs
 from services.trainer.families.authors_code import called
 from services.trainer.families.bottleneck import Bottleneck

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
-from common.schema import Feature, Scalar, Schema
+from common.feature_keys import Scalar
+from common.schema import Feature, Schema
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.hooks import Saved
 from services.trainer.features.parsing import Raw

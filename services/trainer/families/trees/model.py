@@ -13,7 +13,8 @@ from common.definition.features import Crossed, FeatureSpec, Numeric
 from common.definition.model import Definition
 from common.definition.trees import OBJECTIVES
 from common.errors import DataLoss
-from common.schema import PADDING, Feature, Scalar, Schema
+from common.feature_keys import Scalar
+from common.schema import PADDING, Feature, Schema
 from services.trainer.families.heads import BuiltHead, built_heads
 from services.trainer.families.port import Arrays, Columns, ScoreFunction, Signature
 from services.trainer.families.trees import engine, walk

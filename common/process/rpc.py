@@ -1,12 +1,10 @@
-"""gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
+"""gRPC, sync side: the server, and the status codes of the six errors."""
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,8 +16,9 @@ from common.access.client_names import names_of_call
 from common.access.guard import ANYBODY, NO_GUARD, OPEN, Guard, Rule, bearer_of, fields_of
 from common.access.principal import Principal
 from common.access.shares import Shares
-from common.errors import KINDS, HeadraceError, InvalidInput, PermissionDenied, Unavailable
+from common.errors import HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.health import Health
+from common.process.rpc_client import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from common.process.rpc_connections import keep_room
 from common.process.rpc_signals import look_seldom
 from common.process.rpc_waits import WaitBounds, Waits
@@ -28,26 +27,9 @@ from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
 logger = logging.getLogger(__name__)
 
-_ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {
-    **{grpc.StatusCode[kind.grpc]: kind for kind in KINDS},
-    **dict.fromkeys((grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED), Unavailable),
-}
-Authorization = Callable[[], str]
-"""The value of the header of this name, as it is now."""
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 1024
 KEPT_CONNECTIONS = MAX_CONNECTIONS * 3 // 4
 """Past it silent ones give way, so that there is room for who comes (rpc_connections.py)."""
-CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    # A window of a chunk of a file. gRPC's own grows by probes, pings after each message, which cost an idle platform
-    # as many wake-ups as all that it has to say.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1024 * 1024),
-]
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),
@@ -102,27 +84,6 @@ def details_of(message: str) -> str:
 
 def status_of(error: HeadraceError) -> grpc.StatusCode:
     return grpc.StatusCode[error.grpc]
-
-
-@contextmanager
-def errors_from_status(what: str) -> Iterator[None]:
-    """Turns a failed call into one of the six; `what` begins the sentence when the server was not reached."""
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise error_from_status(error, what) from error
-
-
-def error_from_status(error: grpc.RpcError, what: str) -> HeadraceError:
-    """The error that the server raised, or Unavailable when there was no answer."""
-    code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
-    details = (error.details() if isinstance(error, grpc.Call) else str(error)) or code.name
-    known = _ERROR_OF.get(code)
-    if known is None:
-        return Unavailable(f"{what} failed with {code.name}: {details}")
-    if known is Unavailable:
-        return Unavailable(f"{what}: {details}")
-    return known(details)
 
 
 def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoReturn:
@@ -428,102 +389,3 @@ def start_server(
 
     service_health.listen(follow)
     return server, int(port)
-
-
-class _WithMetadata(
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-    grpc.StreamStreamClientInterceptor,
-):
-    """Sends a traceparent with every call, and who makes it."""
-
-    def __init__(self, traceparent: str, authorization: Authorization | None) -> None:
-        self._fixed = ((TRACEPARENT, traceparent),) if traceparent else ()
-        self._authorization = authorization
-
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        shown = (("authorization", self._authorization()),) if self._authorization else ()
-        metadata = (*(details.metadata or ()), *self._fixed, *shown)
-        return continuation(_CallDetails(details.method, details.timeout, metadata, details.credentials), request)
-
-    # One behaviour for four kinds of calls, whose types differ.
-    intercept_unary_stream = intercept_unary_unary  # type: ignore[assignment]  # see above
-    intercept_stream_unary = intercept_unary_unary  # type: ignore[assignment]  # see above
-    intercept_stream_stream = intercept_unary_unary  # type: ignore[assignment]  # see above
-
-
-class _CallDetails(NamedTuple):
-    """What grpc.ClientCallDetails says of a call."""
-
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: bool | None = None
-    compression: Any = None
-
-
-def open_channel(
-    address: str, *, traceparent: str = "", authorization: Authorization | None = None, tls: Tls | None = None
-) -> grpc.Channel:
-    """Args:
-    traceparent: of the span on whose behalf all calls are made.
-    authorization: the header's value, asked for with each call.
-    tls: None: plain text.
-    """
-    look_seldom()
-    channel = (
-        grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
-        if tls
-        else grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    )
-    if not traceparent and authorization is None:
-        return channel
-    return grpc.intercept_channel(channel, _WithMetadata(traceparent, authorization))
-
-
-class RenewedChannel:
-    """A channel that is opened anew once the files of its certificates have changed. Calls that have begun stay with
-    the channel before it, which ends with the last of them."""
-
-    def __init__(self, connect: Callable[[], grpc.Channel], tls: Tls | None) -> None:
-        self._connect, self._tls = connect, tls
-        self._lock = threading.Lock()
-        self._taken, self._channel = self._generation(), connect()
-
-    def stub(self, kind: Callable[[grpc.Channel], Any]) -> Any:
-        """A stub of the newest channel, whichever that is at a call."""
-        return _RenewedStub(self, kind)
-
-    def newest(self) -> grpc.Channel:
-        if self._tls is None:
-            return self._channel
-        self._tls.refresh()
-        with self._lock:
-            if self._taken != self._tls.generation:
-                self._taken, self._channel = self._generation(), self._connect()
-            return self._channel
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def _generation(self) -> int:
-        return self._tls.generation if self._tls else 0
-
-
-class _RenewedStub:
-    def __init__(self, channel: RenewedChannel, kind: Callable[[grpc.Channel], Any]) -> None:
-        self._channel, self._kind = channel, kind
-        first = channel.newest()
-        self._made: tuple[grpc.Channel, Any] = (first, kind(first))
-        """The channel and its stub; one value, since several threads call. Not made at the first call: for a channel
-        that is closed by then gRPC 1.80 ends the process (SIGSEGV)."""
-
-    def __getattr__(self, method: str) -> Any:
-        newest = self._channel.newest()
-        of, stub = self._made
-        if newest is not of:
-            stub = self._kind(newest)
-            self._made = newest, stub
-        return getattr(stub, method)

@@ -17,10 +17,8 @@ from common.access.shares import Shares
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
 from common.process.rpc import (
-    CHANNEL_OPTIONS,
     HEALTH_WATCH,
     KEPT_CONNECTIONS,
-    MAX_MESSAGE_BYTES,
     SERVER_OPTIONS,
     Visit,
     begin_traced,
@@ -29,6 +27,7 @@ from common.process.rpc import (
     parser_of,
     status_of,
 )
+from common.process.rpc_client import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import Wait, WaitBounds, Waits
 from common.process.tls import Tls

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from common.errors import Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
-from common.process.rpc import Authorization, RenewedChannel, errors_from_status, open_channel
+from common.process.rpc_client import Authorization, RenewedChannel, errors_from_status, open_channel
 from common.process.tls import Tls
 from common.registry import wire
 from common.registry.catalog import (

@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.pace import Pace
 from common.process.retry import Retry
-from common.process.rpc import errors_from_status
+from common.process.rpc_client import errors_from_status
 from common.registry.catalog import FileEntry
 from common.registry.patches import GENTLE_BYTES, SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below

@@ -21,7 +21,8 @@ from common.errors import (
     Unavailable,
 )
 from common.process.health import Health
-from common.process.rpc import errors_from_status, open_channel, start_server
+from common.process.rpc import start_server
+from common.process.rpc_client import errors_from_status, open_channel
 from common.process.web import create_app
 from protos import ingest_pb2, ingest_pb2_grpc
 from testing.rows import each_row

@@ -11,8 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.process.health import Health
 from common.process.memory import anonymous_mb
-from common.process.rpc import open_channel, start_server
+from common.process.rpc import start_server
 from common.process.rpc_aio import start_aio_server
+from common.process.rpc_client import open_channel
 from testing.http2_floods import BEYOND_KERNEL_BYTES, FLOODS, flood
 
 _MOST_MB = 150

@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import InvalidInput
 from common.process.health import Health
 from common.process.lifecycle import raise_open_files_limit
-from common.process.rpc import MAX_CONNECTIONS, WAIT_BOUNDS, ErrorInterceptor, details_of, open_channel, start_server
+from common.process.rpc import MAX_CONNECTIONS, WAIT_BOUNDS, ErrorInterceptor, details_of, start_server
+from common.process.rpc_client import open_channel
 from common.process.rpc_connections import connections
 from common.registry.wire import json_map
 from protos import registry_pb2_grpc

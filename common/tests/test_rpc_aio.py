@@ -14,8 +14,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import Conflict, Overloaded
 from common.process.health import Health
-from common.process.rpc import MAX_MESSAGE_BYTES, WAIT_BOUNDS
+from common.process.rpc import WAIT_BOUNDS
 from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_aio_server
+from common.process.rpc_client import MAX_MESSAGE_BYTES
 from common.process.rpc_waits import WaitBounds
 from protos import ingest_pb2, ingest_pb2_grpc
 

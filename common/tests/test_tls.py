@@ -22,7 +22,8 @@ from common.errors import InvalidInput, Unauthenticated
 from common.process.handshakes import Handshake
 from common.process.health import Health
 from common.process.http_door import Door, HttpBounds, HttpTimes
-from common.process.rpc import RenewedChannel, open_channel, start_server
+from common.process.rpc import start_server
+from common.process.rpc_client import RenewedChannel, open_channel
 from common.process.tls import Tls, TlsFiles
 from common.process.web import COMMON_RULES, WebServer, bind, create_app
 from testing.rows import each_row

@@ -26,8 +26,8 @@ from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.retry import Backoff, Pauses
-from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
+from common.process.rpc_client import MAX_MESSAGE_BYTES
 from common.process.tls import Tls
 from common.process.tracing import Tracing, open_tracing
 from common.process.uvicorn_server import Server

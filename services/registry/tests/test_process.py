@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from common.errors import InvalidInput, Unavailable
-from common.process.rpc import open_channel
+from common.process.rpc_client import open_channel
 from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
 from protos import registry_pb2 as pb

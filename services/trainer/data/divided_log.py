@@ -25,7 +25,8 @@ import grpc
 
 from common.errors import HeadraceError
 from common.eventlog.base import Record, RecordHeaders
-from common.process.rpc import CHANNEL_OPTIONS, SERVER_OPTIONS
+from common.process.rpc import SERVER_OPTIONS
+from common.process.rpc_client import CHANNEL_OPTIONS
 from services.trainer.data.dataset import Reading
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.errors import Unavailable
 from common.process.pace import Pace
-from common.process.rpc import Authorization
+from common.process.rpc_client import Authorization
 from common.process.tls import Tls
 from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch

@@ -14,25 +14,23 @@ from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.packed import opened, opened_records
-from headrace.files.tables import REPEATED, json_lines, open_csv, parquet_batches, parsed_json, records_of, wrong_width
+from headrace.files.tables import (
+    KIND_OF_SUFFIX,
+    REPEATED,
+    TableFormat,
+    json_lines,
+    open_csv,
+    parquet_batches,
+    parsed_json,
+    records_of,
+    wrong_width,
+)
 
 NDJSON = "application/x-ndjson"
 TFRECORD = "application/x-tfrecord"
-FileFormat = Literal["csv", "ndjson", "parquet", "tfrecord"]
+FileFormat = TableFormat | Literal["tfrecord"]
 FORMATS: tuple[FileFormat, ...] = ("csv", "ndjson", "parquet", "tfrecord")
-FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".json": "ndjson",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".feather": "parquet",
-    ".arrow": "parquet",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-}
+FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {**KIND_OF_SUFFIX, ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
 _FRAME_HEADER = struct.Struct("<QI")
 """Length and its checksum; the data and its checksum follow (tensorflow/core/lib/io/record_writer.h)."""
 _CHECKSUM_BYTES = 4

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final, Literal
 
 import orjson
 
@@ -20,8 +20,11 @@ from common.examples.repeated_keys import refuse_repeated_keys
 from common.storage import Place
 from headrace.files.packed import foreign, opened, suffix_of, unknown_format
 
-CSV, NDJSON, PARQUET = "csv", "ndjson", "parquet"
-KIND_OF_SUFFIX: Mapping[str, str] = {
+TableFormat = Literal["csv", "ndjson", "parquet"]
+CSV: Final = "csv"
+NDJSON: Final = "ndjson"
+PARQUET: Final = "parquet"
+KIND_OF_SUFFIX: Mapping[str, TableFormat] = {
     ".csv": CSV, ".tsv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON,
     ".parquet": PARQUET, ".pq": PARQUET, ".feather": PARQUET, ".arrow": PARQUET,
 }  # fmt: skip

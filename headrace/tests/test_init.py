@@ -49,6 +49,15 @@ def written(folder: Path) -> tuple[Schema, Definition]:
     return schema, definition
 
 
+def made(folder: Path, name: str, content: str | bytes, *options: object) -> tuple[Path, Schema, Definition]:
+    """A file of this name and content in the folder, and what `headrace init` says of it, in `d` beside it."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    result = init(path, "--into", folder / "d", *options)
+    assert result.exit_code == 0, result.output
+    return path, *written(folder / "d")
+
+
 def events(path: Path, schema: Schema) -> list[dict[str, Any]]:
     """What `headrace ingest` sends; each value is checked against its feature."""
     file = SourceFile(place_of(path), source_of(place_of(path)))
@@ -138,12 +147,8 @@ def test_texts_are_told_from_classes_names_and_ids(
 
 
 def test_a_message_and_a_label_are_enough(tmp_path: Path) -> None:
-    path = tmp_path / "d.csv"
-    path.write_text(
-        "message,label\n" + "\n".join(f"{sentence(number)},{'ham' if number % 2 else 'spam'}" for number in range(60))
-    )
-    assert init(path, "--into", tmp_path / "d").exit_code == 0
-    schema, definition = written(tmp_path / "d")
+    rows = [f"{sentence(number)},{'ham' if number % 2 else 'spam'}" for number in range(60)]
+    _, schema, definition = made(tmp_path, "d.csv", "\n".join(["message,label", *rows]))
     assert [feature.name for feature in schema.features] == ["message"]
     assert definition.features["message_vector"].of == "message_words"
 
@@ -151,12 +156,9 @@ def test_a_message_and_a_label_are_enough(tmp_path: Path) -> None:
 @each_row(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
 def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tuple[float, float]) -> None:
     """Of more different values than are counted one by one, too."""
-    path = tmp_path / "d.csv"
-    path.write_text(
-        "\n".join(["x,price", *(f"{0.5 * row},{unit * (row % 2000) / 100 + row / 1e7}" for row in range(4000))])
-    )
-    assert init(path, "--into", tmp_path / "d").exit_code == 0
-    (head,) = written(tmp_path / "d")[1].heads
+    rows = [f"{0.5 * row},{unit * (row % 2000) / 100 + row / 1e7}" for row in range(4000)]
+    _, _, definition = made(tmp_path, "d.csv", "\n".join(["x,price", *rows]))
+    (head,) = definition.heads
     assert (head.mean, head.deviation) == pytest.approx(said, rel=0.01)
 
 
@@ -177,23 +179,17 @@ def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tu
 def test_the_label_tells_the_task(
     tmp_path: Path, label: str, values: list[str], task: str, expected: dict[str, Any]
 ) -> None:
-    path = tmp_path / "d.csv"
     rows = [f"{0.5 * number},{values[number % len(values)]}" for number in range(80)]
-    path.write_text("\n".join([f"x,{label}", *rows]))
-    assert init(path, "--into", tmp_path / "d").exit_code == 0
-    schema, definition = written(tmp_path / "d")
+    path, schema, definition = made(tmp_path, "d.csv", "\n".join([f"x,{label}", *rows]))
     assert definition.task == task
     assert schema.feature(label).to_mapping() == {"name": label} | expected
     assert len(events(path, schema)) == 80
 
 
 def test_a_later_file_fits_what_a_first_one_was_taken_for(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text(
-        'at,x,n,code,sum,y\n1901-05-01,5.0,7,16777217.0,"1,234",a\n1902-05-01,6.0,8,16777219.0,9,b\n'
-    )
+    first = 'at,x,n,code,sum,y\n1901-05-01,5.0,7,16777217.0,"1,234",a\n1902-05-01,6.0,8,16777219.0,9,b\n'
     (tmp_path / "later.csv").write_text('at,x,n,code,sum,y\n1899-05-01,-5.5,-70,16777221,"-1,234",a\n')
-    assert init(tmp_path / "d.csv", "--into", tmp_path / "d").exit_code == 0
-    schema, _ = written(tmp_path / "d")
+    _, schema, _ = made(tmp_path, "d.csv", first)
     assert [feature.dtype for feature in schema.features] == ["int64", "float32", "int64", "int64", "int64"]
     (later,) = events(tmp_path / "later.csv", schema)
     assert (later["x"], later["n"], later["code"], later["sum"]) == (-5.5, -70, 16777221, -1234)
@@ -244,11 +240,7 @@ def test_amounts_decimal_commas_and_objects_are_numbers(
     tmp_path: Path, name: str, text: str, expected: dict[str, Any]
 ) -> None:
     """For `predict --file` as for `ingest`."""
-    path = tmp_path / name
-    path.write_text(text)
-    result = init(path, "--into", tmp_path / "d")
-    assert result.exit_code == 0, result.output
-    schema, _ = written(tmp_path / "d")
+    path, schema, _ = made(tmp_path, name, text)
     assert events(path, schema)[0] == expected
     types = {feature.name: "DT_FLOAT" for feature in schema.features}
     found = read_rows(path, Wanted(types, schema, "y"))
@@ -266,14 +258,11 @@ def test_amounts_in_several_currencies_are_texts_and_an_id_says_nothing(tmp_path
 
 
 def test_lists_keep_their_shape(tmp_path: Path) -> None:
-    path = tmp_path / "lists.ndjson"
     rows = [
         {"pixels": [0.5, 1.0, n], "tags": ["a"] * (n % 3), "ids": [n] * (n % 3), "steps": [0.5] * (n % 3), "y": n % 2}
         for n in range(20)
     ]
-    path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
-    assert init(path, "--into", tmp_path / "lists").exit_code == 0
-    schema, definition = written(tmp_path / "lists")
+    path, schema, definition = made(tmp_path, "lists.ndjson", b"\n".join(map(orjson.dumps, rows)))
     assert [feature.shape for feature in schema.features] == [(3,), (None,), (None,), (None,)]
     assert set(definition.features) == {"pixels", "tags", "tags_vector", "ids", "ids_vector"}
     assert len(events(path, schema)) == 20
@@ -331,10 +320,7 @@ def test_what_cannot_be_guessed_is_a_sentence(
     ],
 )
 def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: str, content: bytes) -> None:
-    path, folder = tmp_path / name, tmp_path / "d"
-    path.write_bytes(content)
-    assert init(path, "--into", folder, "--stream", "s").exit_code == 0
-    schema, _ = written(folder)
+    path, schema, _ = made(tmp_path, name, content, "--stream", "s")
     assert [event["x"] for event in events(path, schema)] == [1.5, 2]
     found = read_rows(path, Wanted({"x": "DT_FLOAT"}, schema, "y"))
     assert [row["x"] for row in found.rows] == [1.5, 2]
@@ -354,10 +340,8 @@ def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
 
 
 def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
-    path = tmp_path / "d.ndjson"
-    path.write_text('{"x": 1, "y": 0}\n{"x": NaN, "y": 1}\n{"x": 3, "y": 1}\n')
-    assert init(path, "--into", tmp_path / "d", "--stream", "s").exit_code == 0
-    schema, _ = written(tmp_path / "d")
+    content = '{"x": 1, "y": 0}\n{"x": NaN, "y": 1}\n{"x": 3, "y": 1}\n'
+    path, schema, _ = made(tmp_path, "d.ndjson", content, "--stream", "s")
     assert [event.get("x") for event in events(path, schema)] == [1, None, 3]
     path.write_text('{"x": 1, "y": 0}\n{"x": Infinity, "y": 1}\n')
     assert "line 2 is not JSON" in init(path, "--into", tmp_path / "e").stderr

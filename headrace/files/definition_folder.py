@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
 from common.definition.python_files import check_python, named_files
@@ -16,13 +16,18 @@ from common.storage import is_url, place_of
 from common.strict_yaml import read_yaml
 from headrace.files.own_files import own_files
 
-if TYPE_CHECKING:
-    from headrace.client.platform import Client
-
 STREAM_FILE = "stream.yaml"
 MODEL_FILE = "model.yaml"
 _LONGEST_NAME = 255
 _NOT_OF_THE_MODEL = frozenset({"replay.py", "__init__.py"})
+
+
+class Registers(Protocol):
+    """headrace.Client, as far as a folder needs it."""
+
+    def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream: ...
+
+    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes]) -> Model: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class DefinitionFolder:
         definition.check_schema(schema)
         return schema, definition
 
-    def apply(self, client: "Client") -> tuple[Stream | None, Model | None]:
+    def apply(self, client: "Registers") -> tuple[Stream | None, Model | None]:
         """Registers what is there, the stream first. Once more, it changes nothing."""
         stream = client.register_stream(self.stream, self.schema) if self.schema is not None else None
         if self.files is None:

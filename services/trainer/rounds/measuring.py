@@ -68,6 +68,20 @@ class _Tally:
     event_times: list[float] = field(default_factory=list)
     """The newest of each block."""
 
+    def add(
+        self, block: PreparedBlock, *, aside: Mapping[int, str], bad: Mapping[int, str], left_out: LeftOut | None
+    ) -> None:
+        faults = {int(block.trained_rows[row]): reason for row, reason in aside.items()}
+        faults |= {int(block.held_out_rows[row]): reason for row, reason in bad.items()}
+        if faults:
+            self.faults[block.index] = faults
+        untouched = left_out.count(block.index, block.trained.count) if left_out else 0
+        self.left_out += untouched
+        self.calibrating += block.calibrating.count
+        self.trained += block.trained.count - len(aside) - untouched
+        self.unusable += block.unusable
+        self.sample = self.sample or [example for row, example in block.sample.items() if row not in faults]
+
 
 def measure(
     model: Answering,
@@ -88,12 +102,14 @@ def measure(
     held-out example that the candidate cannot score is unusable and in nobody's slice.
     """
     judged = _Pass(model, parent, features)
-    for block in _judging(data.prepared(model), lambda: window.blocks(model, judged.compared.count("candidate"))):
+    for block in data.prepared(model):
         check_stop()
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         outputs, bad = judged.judge(block, aside)
-        if block.index != EARLIER:
-            judged.note(block, outputs, aside=aside, bad=bad, left_out=left_out)
+        judged.note(block, outputs, aside=aside, bad=bad, left_out=left_out)
+    for block in window.blocks(model, judged.compared.count("candidate")):
+        check_stop()
+        judged.judge(block, {})
     judged.tally.unusable += data.serialized(judged.tally.faults)
     return judged.measured(window)
 
@@ -162,7 +178,7 @@ class _Pass:
         if self._model.definition.training.summaries.statistics:
             self._add_statistics(block)
         self._shown.add(block.held_out, block.held_out_raw, outputs, without=bad)
-        _count(self.tally, block, aside=aside, bad=bad, left_out=left_out)
+        self.tally.add(block, aside=aside, bad=bad, left_out=left_out)
         self._features.add(block)
         self._equal.add(block)
         self.tally.event_times += _newest_event_time(self._model.schema, block)
@@ -222,12 +238,6 @@ def _newest_event_time(schema: Schema, block: PreparedBlock) -> list[float]:
     return [float(times.max())] if len(times) else []
 
 
-def _judging(own: Iterator[PreparedBlock], earlier: Callable[[], Iterator[PreparedBlock]]) -> Iterator[PreparedBlock]:
-    """`earlier` is asked when the round's own blocks are through."""
-    yield from own
-    yield from earlier()
-
-
 def _is_network(definition: Definition) -> bool:
     return definition.estimator is not None and definition.estimator not in TREE_ESTIMATORS
 
@@ -254,9 +264,11 @@ def _made(definition: Definition, columns: Columns) -> Columns:
 
 
 def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:
-    if not without:
-        return examples
-    return chosen(examples, np.array([row for row in range(examples.count) if row not in without], np.int64))
+    return chosen(examples, _rows(examples, without)) if without else examples
+
+
+def _rows(examples: TrainingSet, without: Mapping[int, str]) -> NDArray[np.int64]:
+    return np.array([row for row in range(examples.count) if row not in without], np.int64)
 
 
 def _comparison(model: Answering, parent: Answering | None, answered: Mapping[str, str]) -> Comparison:
@@ -289,7 +301,7 @@ def _of_parent(
 def _add(
     compared: Comparison, side: Side, examples: TrainingSet, outputs: Outputs, *, without: Mapping[int, str]
 ) -> None:
-    kept = np.array([row for row in range(examples.count) if row not in without], np.int64)
+    kept = _rows(examples, without)
     compared.add(
         side,
         {name: examples.labels[name].numpy()[kept] for name in outputs},
@@ -297,23 +309,3 @@ def _add(
         {name: examples.weights[name].numpy()[kept] for name in outputs},
         kept,
     )
-
-
-def _count(
-    tally: _Tally,
-    block: PreparedBlock,
-    *,
-    aside: Mapping[int, str],
-    bad: Mapping[int, str],
-    left_out: LeftOut | None,
-) -> None:
-    faults = {int(block.trained_rows[row]): reason for row, reason in aside.items()}
-    faults |= {int(block.held_out_rows[row]): reason for row, reason in bad.items()}
-    if faults:
-        tally.faults[block.index] = faults
-    untouched = left_out.count(block.index, block.trained.count) if left_out else 0
-    tally.left_out += untouched
-    tally.calibrating += block.calibrating.count
-    tally.trained += block.trained.count - len(aside) - untouched
-    tally.unusable += block.unusable
-    tally.sample = tally.sample or [example for row, example in block.sample.items() if row not in faults]

@@ -100,7 +100,7 @@ def test_a_round_outlives_a_silent_host_and_is_rebuilt_by_a_single_process(
 def test_a_round_with_parameter_servers_outlives_the_host_of_a_worker(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    _register(registry, "{batch_size: 8, passes: 12, asynchronous: {workers: 2, servers: 2}}")
+    _register(registry, "{batch_size: 8, passes: 6, asynchronous: {workers: 2, servers: 2}}")
     for one in trainers:
         one.environment |= {"TRAINER_WORKERS": "2", "TRAINER_RESUME_INTERVAL_SECONDS": "0.5"}  # of which one fits in
         one.start()
@@ -116,7 +116,7 @@ def test_a_round_with_parameter_servers_outlives_the_host_of_a_worker(
     found = version.environment["training"]["asynchronous"]
     assert (found["workers"], found["workers_elsewhere"], len(found["lost"])) == (1, 0, 1)
     assert found["lost"][0].startswith("worker 1: ")
-    assert (version.environment["trainers"], version.step) == (2, 12 * 23)
+    assert (version.environment["trainers"], version.step) == (2, 6 * 23)
 
 
 def _register(registry: RegistryClient, training: str) -> None:

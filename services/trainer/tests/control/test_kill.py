@@ -19,7 +19,7 @@ from testing.processes import children_of, is_running
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
-KILLS = 5
+KILLS = 3
 
 
 def processes_of(trainer: TrainerProcess) -> tuple[int, int]:
@@ -27,22 +27,6 @@ def processes_of(trainer: TrainerProcess) -> tuple[int, int]:
     zygote_pid = trainer.zygote_pid()
     (child_pid,) = children_of(zygote_pid)
     return zygote_pid, child_pid
-
-
-def test_a_killed_trainer_leaves_no_process_and_takes_its_round_back_at_once(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"  # the lease cannot run out within the test
-    trainer.train(events, "hang")
-    pids = processes_of(trainer)
-    trainer.kill()
-    wait_until(lambda: not any(map(is_running, pids)), "zygote and child are gone")
-    assert registry.lease_round("another", ttl_seconds=5.0) is None
-    trainer.behave("register")
-    trainer.start()
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
-    found = last_round(registry)
-    assert (found.state, found.attempts) == (RoundState.DONE, 2)
 
 
 @pytest.mark.covers("loop-supervisor")
@@ -79,37 +63,33 @@ def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_i
     assert registry.get_version(MODEL, 1).weights_digest == undisturbed_digest(events), "each record once"
 
 
-def test_a_killed_zygote_costs_an_attempt_not_the_round(
+def test_a_zygote_killed_while_idle_is_replaced_and_one_killed_in_a_round_costs_an_attempt_not_the_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    trainer.train(events, "hang")
-    zygote_pid, child_pid = processes_of(trainer)
-    trainer.behave("register")
-    os.kill(zygote_pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(child_pid), "the child dies with it")
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "a new zygote runs the round")
-    assert trainer.status()["zygote"]["starts"] == 2
-    assert last_round(registry).progress.get("deaths", 0) == 0
-
-
-def test_a_zygote_killed_while_idle_is_replaced(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
+    trainer.behave("hang")
     trainer.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
     os.kill(trainer.zygote_pid(), signal.SIGKILL)
     wait_until(lambda: trainer.status()["zygote"]["starts"] == 2, "a new one is started")
     events.add(10)
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "rounds go on")
+    wait_until(trainer.is_training, "the child trains")
+    zygote_pid, child_pid = processes_of(trainer)
+    trainer.behave("register")
+    os.kill(zygote_pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(child_pid), "the child dies with it")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "a new zygote runs the round")
+    assert trainer.status()["zygote"]["starts"] == 3
+    assert last_round(registry).progress.get("deaths", 0) == 0
 
 
 @pytest.mark.covers("ckpt-resume")
 def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    """With fake training; e2e_tests does it with real weights."""
+    """With fake training; e2e_tests does it with real weights. No process is left, and its trainer alone gets the round
+    back, at once."""
     trainer.behave("register_step_by_step")
-    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"  # the lease cannot run out within the test
     goes_to = Path(trainer.environment["FAKE_ROUND_FILE"]).with_name("goes-to")
     events.add(60, per_record=2)
     chance = random.Random(4)
@@ -119,13 +99,16 @@ def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
         wait_until(trainer.is_training, "the child trains")
         enough = min(10 * (kills + 1), examples_done(trainer) + chance.randint(0, 4))
         wait_until(lambda: examples_done(trainer) >= enough, "the child gets further")  # noqa: B023 - used at once
+        pids = processes_of(trainer)
         trainer.kill()
+        wait_until(lambda: not any(map(is_running, pids)), "zygote and child are gone")  # noqa: B023 - as above
+        assert registry.lease_round("another", ttl_seconds=5.0) is None
     goes_to.unlink()
     trainer.start()
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
     disturbed = registry.get_version(MODEL, 1)
     found = last_round(registry)
-    assert (found.attempts, disturbed.events_trained) == (KILLS + 1, 60)
+    assert (found.state, found.attempts, disturbed.events_trained) == (RoundState.DONE, KILLS + 1, 60)
     assert disturbed.weights_digest == undisturbed_digest(events)
 
 

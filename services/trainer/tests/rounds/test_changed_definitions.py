@@ -11,6 +11,7 @@ from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
+    WIDE_AND_DEEP,
     Platform,
     definition,
     event,
@@ -91,15 +92,13 @@ def test_quantiles_are_fitted_once_and_rows_follow_their_intervals(platform: Pla
     assert "wide/x_bucket_weights: 2 kept, 2 new" in str(platform.registry.versions[2].environment["warm_start"])
 
 
-def test_texts_train_rebuild_and_move_by_word(platform: Platform) -> None:
+def test_texts_train_and_move_by_word(platform: Platform) -> None:
     text = {"type": "text", "of": "word", "max_words": 30, "oov": "drop", "split": "characters"}
     vector = {"type": "embedding", "of": "letters", "dimension": 2}
     parts = {"x": FEATURES["x"], "letters": text, "vector": vector, "counts": {"type": "indicator", "of": "letters"}}
     platform.append(events(60))
     whole = {"evaluation": {"holdout_fraction": 0.0}}
-    first = platform.lease(definition(features=parts, **whole))
-    assert isinstance(platform.train(first), Done)
-    assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
+    platform.learn(definition(features=parts, **whole))
     platform.append(events(20, seed=2))
     moved = definition(features=parts | {"letters": {**text, "ngrams": 2}}, **whole)
     platform.learn(moved, parent_version=1)
@@ -108,10 +107,11 @@ def test_texts_train_rebuild_and_move_by_word(platform: Platform) -> None:
 
 
 def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
+    numbers = {"features": WIDE_AND_DEEP}
     platform.append(events(40))
-    platform.train(platform.lease(definition()))
+    platform.learn(definition(**numbers))
     platform.append(events(40, seed=2))
-    narrow = {"parameters": {"hidden_units": [3], "dropout": 0.2}}
+    narrow = {**numbers, "parameters": {"hidden_units": [3], "dropout": 0.2}}
     with pytest.raises(InvalidInput, match=r"hidden_0, deep learned cannot be .*--restart hidden_0,deep"):
         platform.train(platform.lease(definition(**narrow), parent_version=1))
     unknown = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep, hidden_7]"}

@@ -8,7 +8,7 @@ import pytest
 from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.rounds.evaluating import Evaluator, Scorer
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
 
 _TRAINING = {"batch_size": 8, "evaluate_every_steps": 3, "optimizer": {"name": "adam", "use_ema": True}}
 
@@ -40,7 +40,7 @@ class Inline:
 def by_chief(tmp_path_factory: pytest.TempPathFactory) -> Platform:
     """A round whose chief has scored its checkpoints itself."""
     platform = Platform(tmp_path_factory.mktemp("chief"), exports=False).append(events(240))
-    platform.learn(definition(training=_TRAINING))
+    platform.learn(definition(**LINEAR, training=_TRAINING))
     return platform
 
 
@@ -50,7 +50,7 @@ def test_an_evaluator_measures_what_the_chief_would_and_the_chief_goes_on_withou
     by_chief: Platform, tmp_path: Path, answers: int, told: str
 ) -> None:
     by_other = Platform(tmp_path / "other", exports=False).append(events(240))
-    lease = by_other.lease(definition(training=_TRAINING))
+    lease = by_other.lease(definition(**LINEAR, training=_TRAINING))
     scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)
     evaluator = Evaluator(Inline(scorer, answers), tmp_path / "asked")
     stopped = by_other.train(lease, stop_requested=by_other.after_blocks(2), evaluator=evaluator)

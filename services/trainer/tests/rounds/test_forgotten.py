@@ -7,14 +7,14 @@ from typing import Any
 from common.registry.catalog import Lease
 from common.registry.forgotten import FORGOTTEN
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events, rebuilt
 
 
 def _trained(directory: Path, poison: list[bytes], row: bytes, forgotten: list[Any]) -> tuple[Platform, Lease]:
     """Records of ten events: two of seed 1, one of poison, one of seed 2 whose event 3 is another."""
     platform, last = Platform(directory, exports=False), events(10, seed=2)
     platform.append([*events(20, seed=1), *poison, *last[:3], row, *last[4:]])
-    lease = platform.lease(definition())
+    lease = platform.lease(definition(**LINEAR))
     plan = lease.round.plan
     plan = replace(plan, configuration={**plan.configuration, FORGOTTEN: forgotten})
     lease = replace(lease, round=replace(lease.round, plan=plan))

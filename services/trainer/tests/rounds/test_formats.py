@@ -16,7 +16,7 @@ from common.schema import Schema
 from services.trainer.export.arrays import Arrays
 from services.trainer.export.converting import make
 from services.trainer.export.formats import Asked, write_formats
-from services.trainer.protocol.messages import Failed
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
@@ -162,14 +162,17 @@ def test_made_up_values_calibrate_int8_without_an_event(tmp_path: Path) -> None:
 @pytest.mark.covers("fmt-tflite")
 @pytest.mark.timeout(300)
 def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path: Path) -> None:
-    platform = Platform(tmp_path).append(events(60))
-    hashed = {"estimator": "linear_classifier", "features": {"tags": FEATURES["tags"]}, "parameters": {}}
-    outcome = platform.train(platform.lease(definition(**hashed, export={"formats": ["tflite"]})))
-    assert isinstance(outcome, Failed), outcome
-    assert "format tflite cannot be made of this model: LiteRT has no operation for" in outcome.reason
-    assert "StringToHashBucket" in outcome.reason
-    warned = definition(**hashed, export={"formats": ["tflite"], "on_unsupported": "warn"})
-    platform.learn(warned)
-    problem = platform.registry.versions[0].environment["formats"]["tflite"]["problem"]
-    assert "StringToHashBucket" in problem
-    assert not [file.path for file in platform.registry.versions[0].files if file.path.startswith("exports/")]
+    made = tf.Module()
+    made.serve = tf.function(
+        lambda x: {"logits": tf.cast(tf.strings.to_hash_bucket_fast(x, 5), tf.float32)},
+        [tf.TensorSpec([None], tf.string, name="x")],
+    )
+    output = tmp_path / "output"
+    tf.saved_model.save(made, str(output / "saved_model"), {"serving_default": made.serve})
+    asked = Asked({"x": np.array([b"a"], object)}, held_out=True, metric=lambda answers: None)
+    warned = write_formats(Export(formats=("tflite",), on_unsupported="warn"), output, tmp_path, asked)
+    assert "StringToHashBucket" in warned["tflite"]["problem"]
+    assert not (output / "exports/tflite").exists()
+    reason = "format tflite cannot be made of this model: LiteRT has no operation for.*StringToHashBucket"
+    with pytest.raises(DefinitionFailedError, match=reason):
+        write_formats(Export(formats=("tflite",)), output, tmp_path, asked)

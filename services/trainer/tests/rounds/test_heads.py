@@ -9,7 +9,15 @@ import tensorflow as tf
 
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import HEAD, trained_twice
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
+from services.trainer.tests.support.small_rounds import (
+    SCHEMA,
+    WIDE_AND_DEEP,
+    Platform,
+    definition,
+    event,
+    events,
+    serialized,
+)
 
 TWO_HEADS: dict[str, Any] = {
     "late": {"task": "binary", "loss": {"name": "focal", "gamma": 1.5}, "class_weights": {1: 2}},
@@ -55,7 +63,8 @@ def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Pat
     platform = Platform(tmp_path, exports=False).append(events(60))
     silent = {**TWO_HEADS, "amount": {"task": "regression", "weight": 0}}
     for heads in ({"late": TWO_HEADS["late"]}, silent, TWO_HEADS):
-        lease = platform.lease(several(heads), parent_version=len(platform.registry.versions))
+        files = several(heads, features=WIDE_AND_DEEP)
+        lease = platform.lease(files, parent_version=len(platform.registry.versions))
         done = platform.train(lease)
         assert isinstance(done, Done), done
         platform.append(events(60, seed=7 + len(platform.registry.versions)))
@@ -168,12 +177,13 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     late_only = [{key: value for key, value in one.items() if key != "amount"} for one in drawn[::2]]
     platform = Platform(tmp_path, {**SCHEMA, "labels": labels}, exports=False)
     platform.append([serialized(one) for one in [*late_only, *drawn[1::2]]])
-    version = platform.learn(several(evaluation={"holdout_fraction": 0.5}), block_examples=100)
+    x = {"features": WIDE_AND_DEEP}
+    version = platform.learn(several(**x, evaluation={"holdout_fraction": 0.5}), block_examples=100)
     assert (version.events_unusable, version.events_trained + version.events_held_out) == (0, 80)
     assert {"late/auc", "amount/rmse"} <= set(version.metrics["candidate"])
     alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels}, exports=False)
     alone.append([serialized(one) for one in late_only])
-    alone.learn(several())
+    alone.learn(several(**x))
     assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])
     bias = np.load(alone.directory / "cache" / "model" / "1" / "checkpoint" / "weights.npz")["model/logits/bias"]
     assert bias[0] != 0 == bias[1]

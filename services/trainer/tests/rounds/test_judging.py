@@ -12,7 +12,7 @@ from common.registry.catalog import PUSHED, FileEntry, Lease
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.judging import figures_of
-from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
 
 Answer = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
@@ -21,7 +21,7 @@ Answer = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, Lease]:
     platform = Platform(tmp_path_factory.mktemp("judging")).append(events(200))
     evaluation = {"holdout_fraction": 0.25, "metrics": ["auc", "log_loss"]}
-    lease = platform.lease(definition(features=FEATURES, evaluation=evaluation))
+    lease = platform.lease(definition(**LINEAR, evaluation=evaluation))
     assert isinstance(platform.train(lease), Done)
     return platform, replace(lease, round=replace(lease.round, version=1))
 

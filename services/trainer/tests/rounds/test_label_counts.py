@@ -11,7 +11,7 @@ from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer.families.heads import built_heads
 from services.trainer.rounds.label_counts import LabelCounts
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
+from services.trainer.tests.support.small_rounds import SCHEMA, WIDE_AND_DEEP, Platform, definition, event, serialized
 
 HALF = np.arange(40) % 2
 
@@ -71,7 +71,7 @@ def test_weights_below_0_set_events_aside_and_no_distribution_fails_the_round(tm
     drawn = [event(random) | {"importance": 0.0, "shares": [0.25, 0.75]} for _ in range(40)]
     platform = Platform(tmp_path / "weights", schema, exports=False)
     platform.append([serialized(one | {"importance": -1.0} if row < 2 else one) for row, one in enumerate(drawn)])
-    files = definition(label="shares", estimator="wide_deep", task="multiclass")
+    files = definition(label="shares", estimator="wide_deep", features=WIDE_AND_DEEP, task="multiclass")
     version = platform.learn(files)
     assert version.unusable["reasons"] == {"weight importance is negative or no finite number": 2}
     assert "head shares has learned nothing" in version.environment["warnings"]["label shares"]

@@ -56,8 +56,8 @@ _NETWORK = {"x": {"type": "numeric"}, "code": _RULE, "small": {**_RULE, "of": "c
 @pytest.mark.parametrize(
     ("files", "labels"),
     [
-        (definition(gate=_GATE, evaluation={"holdout_fraction": 0.25, "slices": ["word"]}), ()),
-        (definition(features=_NETWORK, estimator="linear_classifier", parameters={"wide": ["x", "code"]}), ()),
+        (definition(features=_NETWORK, estimator="linear_classifier", parameters={"wide": ["x", "code"]}, gate=_GATE,
+                    evaluation={"holdout_fraction": 0.25, "slices": ["word"]}), ()),
         (module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}), ()),
         (module_definition(_CLASSES) | {
             "model.yaml": module_definition(_CLASSES, label="kind")["model.yaml"].replace(b"binary", b"multiclass")
@@ -65,7 +65,7 @@ _NETWORK = {"x": {"type": "numeric"}, "code": _RULE, "small": {**_RULE, "of": "c
         (_TREES, ()),
         (several(EVERY_TASK, training={"batch_size": 16}), LABELS),
     ],
-    ids=["slices", "rules", "module", "classes", "trees", "heads"],
+    ids=["rules and slices", "module", "classes", "trees", "heads"],
 )  # fmt: skip
 def test_the_metrics_of_an_honest_round_are_those_of_its_export(
     tmp_path: Path, files: dict[str, bytes], labels: list[dict[str, Any]]

@@ -16,7 +16,7 @@ from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.learn.code_places import places_of
 from services.trainer.protocol.messages import Done
 from services.trainer.summaries import profile
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, WIDE_AND_DEEP, Platform, definition, events
 
 
 def folder_of(platform: Platform) -> Path:
@@ -28,7 +28,7 @@ def test_the_steps_of_the_window_are_traced_and_no_bit_depends_on_it(tmp_path: P
     plain, traced = (Platform(tmp_path / name, exports=False) for name in ("plain", "traced"))
     for platform, window in ((plain, (0, 0)), (traced, (7, 3))):
         platform.append(events(160))
-        assert isinstance(platform.train(platform.lease(definition()), profile=window), Done)
+        assert isinstance(platform.train(platform.lease(definition(features=WIDE_AND_DEEP)), profile=window), Done)
     (without,), (version,) = plain.registry.versions, traced.registry.versions
     assert version.weights_digest == without.weights_digest
     assert not folder_of(plain).exists()
@@ -108,7 +108,7 @@ def test_each_operation_is_told_with_the_line_of_the_definition_that_made_it(tmp
 def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: Path) -> None:
     platform = Platform(tmp_path, exports=False).append(events(60))
     platform.log = SlowLog(platform.log, seconds=0.5)
-    assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)
+    assert isinstance(platform.train(platform.lease(definition(**LINEAR)), profile=(1000, 5)), Done)
     told = json.loads((folder_of(platform) / "profile.json").read_text())
     assert (told["steps"], told["nodes"]) == (0, [])
     assert told["seconds"]["extract"] >= 0.5

@@ -15,7 +15,7 @@ from services.trainer.protocol.messages import Done
 from services.trainer.rounds import environment
 from services.trainer.rounds.rebuild_check import variable_differences
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
-from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+from services.trainer.tests.support.small_rounds import WIDE_AND_DEEP, Platform, definition, events, rebuilt
 from testing.processes import children_of
 from testing.waiting import wait_until
 
@@ -24,12 +24,12 @@ from testing.waiting import wait_until
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Lease]]:
     """Two versions, the second one over two passes and put together from resume points."""
     platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False).append(events(120))
-    leases = [platform.lease(definition())]
+    leases = [platform.lease(definition(features=WIDE_AND_DEEP))]
     assert isinstance(platform.train(leases[0]), Done)
     platform.append(events(120, seed=2))
     several = {"wide": {"name": "ftrl", "learning_rate": 0.1}}
     training = {"batch_size": 8, "passes": 2, "balance": "late", "optimizers": several}
-    twice = definition(training=training)
+    twice = definition(features=WIDE_AND_DEEP, training=training)
     leases.append(platform.lease(twice, parent_version=1))
     assert isinstance(platform.train(leases[1], resume_interval_seconds=0.0), Done)
     return platform, leases
@@ -171,14 +171,7 @@ def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no
     assert trainer.post(f"/v1/models/{MODEL}/versions/9:rebuild", {})[0] == 404
     assert trainer.get("/v1/rebuilds/none")[0] == 404
 
-
-def test_a_rebuild_that_a_trainer_leaves_behind_is_taken_by_the_next_and_others_wait_their_turn(
-    trainer: TrainerProcess, registry: RegistryClient, events: Events
-) -> None:
-    trainer.start()
-    for number in (1, 2):
-        events.add(10)
-        wait_until(lambda number=number: registry.get_model(MODEL).newest_version == number, f"version {number}")  # type: ignore[misc]  # a lambda with a default
+    # What a trainer leaves behind is taken by the next, and others wait their turn.
     trainer.behave("hang")
     first = registry.ask_job(JobKind.REBUILD, MODEL, version=1, by="ada", reason="audit")
     second = registry.ask_job(JobKind.REBUILD, MODEL, version=2, by="ada")

@@ -46,7 +46,7 @@ def asked(seed: int = 0, **evaluation: Any) -> dict[str, bytes]:
     return definition(
         label="y", estimator="linear_classifier", parameters={}, seed=seed,
         features={"word": {"type": "vocabulary", "words": list(RATES), "oov": "drop"}},
-        training={"batch_size": 64, "passes": 10, "optimizer": {"name": "adam", "learning_rate": 0.05}},
+        training={"batch_size": 64, "passes": 4, "optimizer": {"name": "adam", "learning_rate": 0.05}},
         evaluation={"holdout_fraction": 0.1, **evaluation},
     )  # fmt: skip
 

@@ -10,13 +10,14 @@ import pytest
 from common.errors import DataLoss, Unavailable
 from common.eventlog.base import EventLog, Record
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
 
 
 @pytest.mark.covers("ckpt-resume", "loop-supervisor")
 def test_a_round_stopped_after_every_block_ends_with_the_same_weights(tmp_path: Path) -> None:
     """With dropout, optimizer slots, zscore statistics and learned vocabularies, over two passes of two blocks."""
-    files = definition(training={"batch_size": 8, "passes": 2, "optimizer": {"name": "adam", "learning_rate": 0.01}})
+    training = {"batch_size": 8, "passes": 2, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+    files = definition(estimator="dnn_classifier", training=training)
     undisturbed, platform = (Platform(tmp_path / name, exports=False) for name in ("undisturbed", "stopped"))
     for one in (undisturbed, platform):
         one.append(events(75))
@@ -62,7 +63,7 @@ def test_a_round_whose_log_was_away_goes_on_from_its_resume_point_and_ends_with_
     for one in (undisturbed, platform):
         one.append(events(120))
     x = {"x": {"type": "numeric"}}  # nothing is fitted: training is what reads the log
-    files = definition(estimator="dnn_classifier", features=x)
+    files = definition(**{**LINEAR, "features": x})
     undisturbed.learn(files, block_examples=10)
     platform.log = cast(EventLog, AwayOnce(platform, platform.log))
     lease = platform.lease(files, block_examples=10)
@@ -77,7 +78,7 @@ def test_a_round_whose_log_was_away_goes_on_from_its_resume_point_and_ends_with_
 @pytest.mark.covers("ckpt-save", "est-run-config", "loop-supervisor", "loop-monitored")
 def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platform) -> None:
     platform.append(events(100))
-    platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
+    platform.train(platform.lease(definition(**LINEAR)), resume_interval_seconds=0.0)
     assert [m.resume_points for m in platform.trained_blocks()] == [1, 2, 3]
     assert platform.registry.resume_point is not None
     assert platform.registry.resume_point.state["block_index"] == 3
@@ -86,13 +87,13 @@ def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platf
 def test_a_round_goes_on_while_no_resume_point_can_be_saved(platform: Platform) -> None:
     platform.append(events(60))
     platform.registry.takes_resume_points = False
-    done = platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
+    done = platform.train(platform.lease(definition(**LINEAR)), resume_interval_seconds=0.0)
     assert isinstance(done, Done)
     assert platform.registry.resume_point is None
 
 
 def test_the_resume_point_of_another_model_is_refused(platform: Platform) -> None:
     platform.append(events(60))
-    platform.train(platform.lease(definition()), stop_requested=platform.after_blocks(1))
+    platform.train(platform.lease(definition(**LINEAR)), stop_requested=platform.after_blocks(1))
     with pytest.raises(DataLoss, match="not of this model"):
-        platform.train(platform.lease(definition(parameters={"hidden_units": [4, 4]})))
+        platform.train(platform.lease(definition(**{**LINEAR, "features": {"y": {"type": "numeric", "of": "x"}}})))

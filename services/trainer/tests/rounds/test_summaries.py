@@ -23,7 +23,16 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import LIVE_EVENTS
 from services.trainer.protocol.messages import Done, Failed, Stopped
 from services.trainer.summaries import drawings, graphs, pr_curves, projector
-from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
+from services.trainer.tests.support.small_rounds import (
+    FEATURES,
+    LINEAR,
+    SCHEMA,
+    WIDE_AND_DEEP,
+    Platform,
+    definition,
+    event,
+    serialized,
+)
 from services.trainer.tests.support.small_rounds import events as small_events
 
 WATCHED = {name: FEATURES[name] for name in ("x", "extra", "word", "word_vector", "tags", "tags_vector")}
@@ -140,9 +149,9 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
 ) -> None:
     platform, wanted = Platform(tmp_path, exports=False), ["weights/hidden_0/kernel", "activations/hidden_0"]
     platform.append(small_events(240))
-    training = {"batch_size": 8, "summaries": {"taps": wanted, "tap_blocks": 2}}
+    x, training = WIDE_AND_DEEP, {"batch_size": 8, "summaries": {"taps": wanted, "tap_blocks": 2}}
     with caplog.at_level("INFO", "services.trainer.summaries.taps"):
-        platform.learn(definition(training=training))
+        platform.learn(definition(features=x, training=training))
     folder = tmp_path / "cache/model/1"
     lines = [json.loads(line) for line in (folder / "taps.ndjson").read_text().splitlines()]
     assert [line["tensor"] for line in lines] == wanted * 3, "six blocks, every second one"
@@ -157,7 +166,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
 
     few = {"summaries": {"taps": wanted, "tap_bytes": 1024, "debugger": True, "debugger_bytes": 1 << 20}}
     platform.append(small_events(240))
-    lease = platform.lease(definition(training={"batch_size": 8} | few), parent_version=1)
+    lease = platform.lease(definition(features=x, training={"batch_size": 8} | few), parent_version=1)
     assert isinstance(platform.train(lease, work_dir="work-2"), Done)
     kept = (tmp_path / "cache/model/2/taps.ndjson").read_text()
     assert 512 < len(kept) <= 1024
@@ -167,7 +176,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
     assert (told["kept"], told["at_fault"], (tmp_path / "cache/model/2/debugger").exists()) == (False, False, False)
     assert told["bytes"] > 1 << 20, "beyond what is allowed"
 
-    unknown = definition(training={"summaries": {"taps": ["activations/hiden"]}})
+    unknown = definition(features=x, training={"summaries": {"taps": ["activations/hiden"]}})
     platform.append(small_events(60))
     failed = platform.train(platform.lease(unknown, parent_version=2), work_dir="work-3")
     assert isinstance(failed, Failed)
@@ -214,7 +223,7 @@ def test_a_confusion_matrix_and_a_calibration_plot_are_images_with_their_numbers
 @pytest.mark.covers("tb-events")
 def test_the_curve_can_be_seen_while_a_round_trains_and_its_steps_rise_across_a_resume(tmp_path: Path) -> None:
     platform = Platform(tmp_path, exports=False).append(small_events(240))
-    lease = platform.lease(definition())
+    lease = platform.lease(definition(**LINEAR))
     assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(2)), Stopped)
     half = events_in(tmp_path / "work" / Path(LIVE_EVENTS).parent)["scalars"]["loss"]
     assert half, "the round is not over"

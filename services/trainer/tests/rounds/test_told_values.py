@@ -26,7 +26,7 @@ from services.trainer.tests.support.small_rounds import (
 @pytest.mark.covers("eco-tft")
 def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
     platform.append(given := events(100))
-    files = definition(features=FEATURES)
+    files = definition(estimator="linear_classifier", features=FEATURES, parameters={})
     platform.learn(files)
     directory = platform.directory / "cache" / "model" / "1"
     (directory / "schema.json").write_text(json.dumps(SCHEMA))

@@ -105,7 +105,9 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
     platform.log = sourced
     sourced.attach("stream", Schema.from_mapping(orders.schema))
     lease = platform.lease(DEFINITION, block_examples=20)
-    assert isinstance(platform.train(lease), Done)
+    stopped = platform.train(lease, resume_interval_seconds=0.0, stop_requested=platform.after_blocks(2))
+    assert isinstance(stopped, Stopped)
+    assert isinstance(platform.train(platform.registry.taken_up(lease)), Done)
     (version,) = platform.registry.versions
     assert (version.ranges[0].from_offset, version.ranges[0].to_offset) == (0, 120 + 10 + 3 + 2)
     assert version.events_trained + version.events_held_out == 120
@@ -116,20 +118,10 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
         (b"{", f"{place} 81"), (b"", f"{place} 82"), (b'{"late": 7}', f"{place} 83"),
     ]  # fmt: skip
     assert [letter.format for letter in letters] == [DeadLetter.JSON, DeadLetter.EXAMPLE, DeadLetter.JSON]
+    attached = Attached(Schema.from_mapping(orders.schema), "stream")
+    platform.log = SourcedLog(own, f"segments:{tmp_path}/log", stream_of=lambda stream: attached)
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
-
-    again = Platform(tmp_path / "again", orders.schema, exports=False)
-    again.log = SourcedLog(
-        again.log,
-        f"segments:{tmp_path}/again/log",
-        stream_of=lambda stream: Attached(Schema.from_mapping(orders.schema), stream),
-    )
-    lease = again.lease(DEFINITION, block_examples=20)
-    stopped = again.train(lease, resume_interval_seconds=0.0, stop_requested=again.after_blocks(2))
-    assert isinstance(stopped, Stopped)
-    assert isinstance(again.train(again.registry.taken_up(lease)), Done)
-    assert again.registry.versions[0].weights_digest == version.weights_digest
-    for log in (platform.log, again.log):
+    for log in (sourced, platform.log):
         log.close()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from common.registry.client import RegistryClient
-from common.registry.jobs import JobKind
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
@@ -53,8 +52,5 @@ def test_versions_of_a_warm_process_are_those_of_new_ones_whenever_it_is_killed(
     os.kill(waiting["pid"], signal.SIGKILL)
     events.add(100)
     assert not version(4)["warm"]
-    for number in (2, 3):
-        job = registry.ask_job(JobKind.REBUILD, MODEL, version=number, by="test")
-        wait_until(lambda job=job: not registry.jobs(job_id=job.job_id)[0].is_open, "it is rebuilt", seconds=200)  # type: ignore[misc]  # a lambda with a default
-        told = registry.jobs(job_id=job.job_id)[0].told
-        assert told["equal"] is True, told
+    told = trainer.rebuilt(2)
+    assert told["equal"] is True, told

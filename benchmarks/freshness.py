@@ -32,7 +32,7 @@ from benchmarks.freshness_models import MODELS, TRIGGERS, Followed, followed, ke
 from benchmarks.report import Cell, publish
 from common.errors import Unavailable
 from common.registry.catalog import Version
-from examples.demo.percentiles import percentile
+from examples.demo.asker import percentile
 from examples.demo.watcher import Seen, Watcher
 from headrace.client.platform import Client
 from headrace.compose.platform import ComposeLauncher

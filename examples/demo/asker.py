@@ -6,17 +6,18 @@ Prints a line of JSON every second; on SIGTERM it finishes what is open, writes 
 """
 
 import json
+import math
 import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
-from examples.demo.percentiles import percentile
 from headrace.client.credentials import token_for
 
 _TIMEOUT_SECONDS = 10.0
@@ -107,6 +108,13 @@ class Asker:
         line = {"sent": sum(seen), "failed": failed, "first_failure": self._first_failure}
         line |= {"p50_ms": percentile(latencies, 0.50), "p99_ms": percentile(latencies, 0.99)}
         print(json.dumps(line), flush=True)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The nearest-rank percentile of ascending values, with three places; None of nothing."""
+    if not ordered:
+        return None
+    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3)
 
 
 def write_answers(path: Path, answers: list[Answered]) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.registry.catalog import Version
-from examples.demo.asker import Answered
-from examples.demo.percentiles import percentile
+from examples.demo.asker import Answered, percentile
 from examples.demo.watcher import Load, Seen
 
 AFTER_FIRST_ANSWER_SECONDS = 1.0

@@ -11,6 +11,7 @@ import os
 import time
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Definition
+from common.whole_files import whole_file
 from services.trainer.families.compiled import Compiled
 from services.trainer.families.model_fn import ModelFnNetwork
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -258,15 +260,11 @@ def _keep(file: Path | None, features: NDArray[Any]) -> None:
     """Written aside and renamed. A disk that takes no more costs the next round its time, and this one nothing."""
     if file is None or features.nbytes > _MAX_BYTES:
         return
-    aside = file.with_name(f"{file.stem}.{os.getpid()}.part")
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         _make_room(file.parent, features.nbytes)
-        with aside.open("wb") as target:
+        with whole_file(file, flush=False) as target:
             np.savez(target, features=features)
-        aside.replace(file)
-    except OSError:
-        aside.unlink(missing_ok=True)
 
 
 def _make_room(directory: Path, needed_bytes: int) -> None:

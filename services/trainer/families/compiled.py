@@ -22,6 +22,7 @@ from common.definition.heads import REGRESSORS, Head
 from common.definition.optimizers import Optimizer
 from services.trainer.families.authors_code import called
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.wiring import Wiring
 from services.trainer.keras_internals import has_compiled_metrics
 
 _NEVER_CALLED = ("fit", "train_on_batch", "make_train_function", "evaluate", "test_step", "predict_step")
@@ -91,6 +92,21 @@ def users_step(network: keras.Model, given: tuple[Any, Any, Any], *, has_weights
         if has_weights or "not enough values to unpack (expected 3, got 2)" not in str(error):
             raise
     return called(network.train_step, given)
+
+
+def measured_by(network: keras.Model, wiring: Wiring, labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
+    """What the model has compiled to measure, of arrays by head."""
+    # [n, 1] beside [n, 1], as fit has it: of [n] Keras's metrics would give one number, which takes no weights.
+    labels = {name: one[:, None] if outputs[name].ndim == 1 else one for name, one in labels.items()}
+    outputs = {name: one[:, None] if one.ndim == 1 else one for name, one in outputs.items()}
+    network.reset_metrics()
+    found = network.compute_metrics(
+        x=None,
+        y=wiring.by_output(labels),
+        y_pred=wiring.by_output(outputs),
+        sample_weight=wiring.weights_by_output(weights),
+    )
+    return {name: float(value) for name, value in found.items() if name != "loss"}
 
 
 def _overrides(network: keras.Model, name: str) -> bool:

@@ -79,7 +79,8 @@ class ExternalModel:
 
     def __init__(self, directory: Path, like: Asked) -> None:
         check_folder(directory)
-        self._like = like
+        self.definition, self.schema, self.heads = like.definition, like.schema, like.heads
+        self.user_metrics, self.compiled_metrics = like.user_metrics, like.compiled_metrics
         try:
             self._loaded: Any = tf.saved_model.load(str(directory))
         except (OSError, ValueError, tf.errors.OpError) as error:
@@ -92,7 +93,7 @@ class ExternalModel:
                 f"the SavedModel takes {', '.join(strange)}, no feature of the stream; to be judged on its events it "
                 f"takes some of {', '.join(sorted(known))}"
             )
-        self._outputs = {head.name: self._output_of(head) for head in like.heads}
+        self._outputs = {head.name: self._output_of(head) for head in self.heads}
 
     def _signature_of(self, signatures: Mapping[str, Any]) -> Any:
         if "serving_default" in signatures:
@@ -103,30 +104,11 @@ class ExternalModel:
 
     def _known(self) -> set[str]:
         """What it may take."""
-        return {feature.name for feature in self._like.schema.features}
-
-    @property
-    def definition(self) -> Definition:
-        return self._like.definition
-
-    @property
-    def schema(self) -> Schema:
-        return self._like.schema
-
-    @property
-    def heads(self) -> tuple[BuiltHead, ...]:
-        return self._like.heads
+        return {feature.name for feature in self.schema.features}
 
     @property
     def inputs(self) -> tuple[Any, ...]:
         return tuple(feature for feature in self.schema.features if feature.name in self._takes)
-
-    @property
-    def user_metrics(self) -> Callable[[Any, Any], Mapping[str, float]] | None:
-        return self._like.user_metrics
-
-    def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
-        return self._like.compiled_metrics()
 
     def own_evaluation(self) -> OwnEvaluation | None:
         """None: it would ask the module's own layers."""

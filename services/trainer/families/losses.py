@@ -2,7 +2,15 @@
 
 The name's class in keras.losses computes it (common/definition/losses.py), but for four that TensorFlow has in a form
 that no logit overflows: the two cross-entropies that are the defaults, the generalized one, and Poisson's of the
-logarithm of the rate.
+logarithm of the rate. Those of the order of a group's events, whose batches hold whole groups, are here:
+
+pairwise_logistic: of each example the mean over those of its group that are less relevant of log(1 + exp(-(s_i - s_j)))
+    (Burges and others: Learning to Rank using Gradient Descent, 2005).
+pairwise_hinge: of the same pairs, what s_i - s_j lacks to the margin (Herbrich, Graepel, Obermayer: Large Margin Rank
+    Boundaries for Ordinal Regression, 2000).
+listwise_softmax: of each group the cross-entropy between its relevances, which are made to add up to 1, and the softmax
+    of its scores (Cao and others: Learning to Rank: From Pairwise Approach to Listwise Approach, 2007); an example has
+    its own term of that sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +22,8 @@ import tensorflow as tf
 from common.definition import keras_names
 from common.definition.heads import Head
 from common.definition.losses import MARGINS, Loss, Task, keras_class_of
-from services.trainer.families import ranking
 
+_FAR = -1e30
 LossOfHead: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _OF_LOGITS: Mapping[Task, Callable[[tf.Tensor], tf.Tensor]] = {
     "binary": tf.sigmoid, "multilabel": tf.sigmoid, "multiclass": tf.nn.softmax, "count": tf.exp,
@@ -41,7 +49,7 @@ def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count:
     if head.loss.name in MARGINS:
         return _of_pairs(head.loss, labels, predictions_of(head.task, outputs))
     if head.task == "ranking":
-        return ranking.losses_of(head.loss, labels[:, 0], labels[:, 1], outputs)
+        return _of_groups(head.loss, labels[:, 0], labels[:, 1], outputs)
     if head.loss.name == "quantile":
         return _quantile(head, labels, outputs)
     targets = _targets(head, labels, class_count)
@@ -155,3 +163,26 @@ _PLAIN: Mapping[tuple[Task, str], LossOfHead] = {
     ("count", "poisson"): _plain_poisson,
 }
 """Of labels that are one number each."""
+
+
+def _of_groups(loss: Loss, relevance: tf.Tensor, groups: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
+    """Of the order of a group's events, float32 [n]; 0 for an example that nothing is compared with, or whose group has
+    no relevant one.
+
+    Args:
+        relevance, groups, scores: float32 [n], the relevance from 0.
+    """
+    together = tf.equal(groups[:, tf.newaxis], groups[tf.newaxis, :])
+    if loss.name == "listwise_softmax":
+        totals = tf.linalg.matvec(tf.cast(together, tf.float32), relevance)
+        inside = tf.where(together, tf.broadcast_to(scores[tf.newaxis, :], tf.shape(together)), _FAR)
+        shares = tf.math.divide_no_nan(relevance, totals)
+        return shares * (tf.reduce_logsumexp(inside, axis=1) - scores)
+    above = tf.logical_and(together, relevance[:, tf.newaxis] > relevance[tf.newaxis, :])
+    ahead = scores[:, tf.newaxis] - scores[tf.newaxis, :]
+    if loss.name == "pairwise_hinge":
+        terms = tf.maximum(float(loss.options.get("margin", 1.0)) - ahead, 0.0)  # type: ignore[arg-type] # a number
+    else:
+        terms = tf.nn.softplus(-ahead)
+    compared = tf.cast(above, tf.float32)
+    return tf.math.divide_no_nan(tf.reduce_sum(terms * compared, axis=1), tf.reduce_sum(compared, axis=1))

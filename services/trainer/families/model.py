@@ -8,7 +8,7 @@ features of its own.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -23,7 +23,7 @@ from common.schema import PADDING, Feature, Schema
 from services.trainer.families import hidden_state, layer_state, module_inputs
 from services.trainer.families.authors_code import called
 from services.trainer.families.bottleneck import Bottleneck
-from services.trainer.families.compiled import Compiled
+from services.trainer.families.compiled import Compiled, measured_by
 from services.trainer.families.estimators.batch_tables import BatchTable
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.hooks import HookSet
@@ -262,11 +262,11 @@ class BuiltModel:
             loss = tf.cast(tf.ensure_shape(total, []), tf.float32) * share
             return loss, tf.constant(np.nan) if self.compiled_by_user.computes_loss else self._sum(self._added(share))
         data_losses = []
-        for name, losses in self._losses(labels, outputs).items():
-            total = tf.reduce_sum(weights[name]) if whole is None else whole.weights[name]
-            mean = tf.math.divide_no_nan(tf.reduce_sum(losses * weights[name]), total)
-            weight = self._head(name).head.weight
-            data_losses.append(mean if weight == 1.0 else weight * mean)
+        losses = self._losses(labels, outputs)
+        for head in [one.head for one in self.heads if one.name in losses]:
+            total = tf.reduce_sum(weights[head.name]) if whole is None else whole.weights[head.name]
+            mean = tf.math.divide_no_nan(tf.reduce_sum(losses[head.name] * weights[head.name]), total)
+            data_losses.append(mean if head.weight == 1.0 else head.weight * mean)
         added = self._added(share)
         if not data_losses and not added:
             raise DefinitionFailedError(
@@ -283,19 +283,16 @@ class BuiltModel:
     def _sum(losses: list[tf.Tensor]) -> tf.Tensor:
         return tf.add_n([tf.zeros([]), *losses])
 
-    def _head(self, name: str) -> BuiltHead:
-        return next(head for head in self.heads if head.name == name)
-
     def _losses(self, labels: ByHead, outputs: Any) -> dict[str, tf.Tensor]:
         """Per example, float32 [n], by head; heads of weight 0 are left out."""
         answers = self.by_head(outputs)
-        taught = [head for head in self.heads if head.head.weight]
         own = self._own_losses(labels, outputs, answers)
         return {
             head.name: self._checked(own[head.name], head, labels[head.name])
             if head.name in own
             else head.losses_of(labels[head.name], answers[head.name])
-            for head in taught
+            for head in self.heads
+            if head.head.weight
         }
 
     def _own_losses(self, labels: ByHead, outputs: Any, answers: ByHead) -> Mapping[str, Any]:
@@ -338,22 +335,7 @@ class BuiltModel:
         """
         if not self.compiled_by_user.has_metrics:
             return None
-        network, wiring = self.network, self.wiring
-
-        def measured(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
-            # [n, 1] beside [n, 1], as fit has it: of [n] Keras's metrics would give one number, which takes no weights.
-            labels = {name: one[:, None] if outputs[name].ndim == 1 else one for name, one in labels.items()}
-            outputs = {name: one[:, None] if one.ndim == 1 else one for name, one in outputs.items()}
-            network.reset_metrics()
-            found = network.compute_metrics(
-                x=None,
-                y=wiring.by_output(labels),
-                y_pred=wiring.by_output(outputs),
-                sample_weight=wiring.weights_by_output(weights),
-            )
-            return {name: float(value) for name, value in found.items() if name != "loss"}
-
-        return measured
+        return partial(measured_by, self.network, self.wiring)
 
     def own_evaluation(self) -> "ModelFnEvaluation | None":
         if not isinstance(self.network, ModelFnNetwork):

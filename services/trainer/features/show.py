@@ -14,13 +14,13 @@ and `words` for a text, `refused` (a sentence) where the event breaks the featur
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.definition.features import Crossed, Embedding, FeatureSpec, Indicator, Numeric, Quantiles, Text
 from common.definition.identity import learned_words_of
-from common.definition.model import parse_definition
+from common.definition.model import Definition, parse_definition
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog.tfrecord import cut
 from common.schema import Schema
@@ -77,22 +77,35 @@ def _fitted(specs: Mapping[str, FeatureSpec], spec: FeatureSpec) -> str:
     return "the words are learned in the first round" if learned_words_of(spec) else ""
 
 
-def main() -> None:
-    """Standard output is kept for the answer."""
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    work_dir = Path(sys.argv[1])
+def asked_of(work_dir: Path) -> tuple[Definition, Schema, list[bytes]]:
+    """What such a folder holds: the definition, the schema as it sees it, and the examples."""
     folder = work_dir / "definition"
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    definition = parse_definition(files)
+    schema = definition.seen(Schema.from_json((work_dir / "schema.json").read_text()))
+    return definition, schema, cut((work_dir / "examples.tfrecord").read_bytes())[0]
+
+
+def answer(found: Callable[[Path], dict[str, Any]]) -> None:
+    """Prints what is found in the folder that the command line names, as JSON, or {"failed": sentence}. Standard output
+    is kept for it."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
-        definition = parse_definition(files)
-        schema = definition.seen(Schema.from_json((work_dir / "schema.json").read_text()))
-        examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
-        answer: dict[str, Any] = {"features": show(schema, definition.features, examples[0])}
+        told = found(Path(sys.argv[1]))
     except HeadraceError as error:
-        answer = {"failed": error.message}
+        told = {"failed": error.message}
     with channel:
-        json.dump(answer, channel)
+        json.dump(told, channel)
+
+
+def _features(work_dir: Path) -> dict[str, Any]:
+    definition, schema, examples = asked_of(work_dir)
+    return {"features": show(schema, definition.features, examples[0])}
+
+
+def main() -> None:
+    answer(_features)
 
 
 if __name__ == "__main__":

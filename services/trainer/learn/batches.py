@@ -2,11 +2,13 @@
 
 With `training.fixed_batch` every batch has one shape: rows that only fill it up repeat the batch's last example and
 weigh nothing, so a block of any size is the same program. With `training.bucket_by_sequence_length` a batch has lists
-that are about as long, filled up to its own longest (bucketing.py).
+that are about as long, filled up to its own longest (bucketing.py). With `training.balance` rows of rarer classes are
+taken again.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +22,6 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.keras_internals import layers_of
-from services.trainer.learn.balance import taken_again
 from services.trainer.learn.bucketing import Buckets
 
 Cut = Callable[[Sequence[ByHead], tf.Tensor, tf.Tensor], list[dict[str, tf.Tensor]]]
@@ -59,6 +60,22 @@ def batches_of(
     if buckets:
         return buckets.batches(examples.columns, rows[order])
     return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
+
+
+def taken_again(
+    classes: NDArray[Any], is_labelled: NDArray[np.bool_], *, at_most: int, seed: int, pass_index: int, block_index: int
+) -> NDArray[np.int64]:
+    """Places that are taken again, so that each class has as many as the most frequent: each of its rows equally often,
+    the rest drawn without replacement. A place is taken `at_most` times in all, and one without a label once."""
+    random = determinism.drawing(seed, pass_index=pass_index, block_index=block_index)
+    codes = np.unique(classes, return_inverse=True)[1]
+    members = [np.flatnonzero((codes == code) & is_labelled) for code in range(codes.max(initial=-1) + 1)]
+    most = max(map(len, members), default=0)
+    found = [np.zeros(0, np.int64)]
+    for own in filter(len, members):
+        wanted = min(most, at_most * len(own)) - len(own)
+        found += [np.tile(own, wanted // len(own)), random.permutation(own)[: wanted % len(own)]]
+    return np.concatenate(found)
 
 
 def refuse_padding(model: BuiltModel) -> None:

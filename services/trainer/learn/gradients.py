@@ -5,11 +5,14 @@ rows. Keras 3 squares such rows before it adds them up: Adam's second moment the
 be the square of the sum, and the row moves about sqrt(n) times too far. So equal ids are added up first.
 """
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
+
+from services.trainer.families.reasons import DefinitionFailedError
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
@@ -46,3 +49,27 @@ def merge_before_apply(optimizer: keras.optimizers.Optimizer) -> None:
         return apply([ready(gradient) for gradient in grads], trainable_variables)
 
     optimizer.apply = merging
+
+
+def checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:
+    """The loss, or NaN where any of the tensors holds a value that is not finite (or values beyond any sum)."""
+    sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in tensors]
+    return tf.where(tf.math.is_finite(tf.add_n([tf.zeros([]), *sums])), loss, tf.constant(float("nan")))
+
+
+@contextmanager
+def taught_by_gradients_alone(variables: Sequence[keras.Variable], shards: int) -> Iterator[None]:
+    """A layer that assigns its own weights when it is called would do so once for each shard that a process has."""
+    assigned = list[str]()
+    for variable in variables:
+        variable.assign = lambda *_, path=variable.path: assigned.append(path)
+    try:
+        yield
+    finally:
+        for variable in variables:
+            del variable.assign
+    if assigned:
+        raise DefinitionFailedError(
+            f"a layer assigns {assigned[0]} when it is called, as keras.layers.SpectralNormalization does, and "
+            f"training.shards is {shards}: each shard would do so again; leave shards out, or take local_steps"
+        )

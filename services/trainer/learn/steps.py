@@ -1,8 +1,6 @@
 """The steps of a network: one compiled graph that loops over the batches of a block, with hooks around each step."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,21 +22,19 @@ from services.trainer.learn.bucketing import Buckets
 from services.trainer.learn.code_places import places_of
 from services.trainer.learn.feeding import Feeding, Run
 from services.trainer.learn.freezing import rate_factors, scale_rates
-from services.trainer.learn.gradients import merge_before_apply
+from services.trainer.learn.gradients import checked, merge_before_apply, taught_by_gradients_alone
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.norms import Norms
 from services.trainer.learn.pruning import kernels_of, prune
 from services.trainer.learn.session import SessionRun
 from services.trainer.learn.several_optimizers import SeveralOptimizers
-from services.trainer.learn.xla import Compilations
+from services.trainer.learn.xla import Compilations, lacking, refuse_uncompiled
 from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.local_steps import BatchOf, LocalSteps
 from services.trainer.shards.team import Team, WorkerLostError
 
 _SMALL_VALUES = 65_536
-_UNKNOWN_TO_XLA = re.compile(r"(\w+) \(No registered '\w+' OpKernel for XLA")
-_PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
 
 
 class NotFiniteError(Exception):
@@ -92,7 +88,10 @@ class Steps:
         traced = self._give_optimizer()
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)
-        self._whole_gradients: Any = self._by_xla() if self._asked.jit_compile else self._differentiated
+        self._whole_gradients: Any = self._differentiated
+        if self._asked.jit_compile:  # the optimizer's own operations stay outside
+            refuse_uncompiled(model)
+            self._whole_gradients = tf.function(self._differentiated, jit_compile=True, autograph=False)
         self._xla = Compilations()
         self._compiled = self._by(self._train_batches, *self._specs(), traced=traced)
         iterator = tf.data.IteratorSpec(self._specs()[:3])
@@ -152,12 +151,8 @@ class Steps:
         if isinstance(error, HookFailedError) or not isinstance(cause, tf.errors.InvalidArgumentError):
             raise error
         self._hooks.fail_if_at_fault(cause)
-        if missing := _UNKNOWN_TO_XLA.findall(str(cause.message)):
-            place = _PLACE.search(describe(cause))
-            raise DefinitionFailedError(
-                f"training.jit_compile is true, and XLA lacks {', '.join(dict.fromkeys(missing))}"
-                f"{place.group() if place else ''}"
-            ) from error
+        if missing := lacking(cause):
+            raise DefinitionFailedError(f"training.jit_compile is true, and XLA lacks {missing}") from error
         return Fault(describe(cause), is_numeric=False)
 
     def _steps(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
@@ -316,7 +311,7 @@ class Steps:
             self._prune()
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
             return loss, added, norms  # it leaves such gradients out and scales down by itself
-        return _checked(loss, [*given, *self._running_values()]), added, norms
+        return checked(loss, [*given, *self._running_values()]), added, norms
 
     def _prune(self) -> None:
         if self._asked.prune:
@@ -335,7 +330,7 @@ class Steps:
         """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
         scale = self._optimizer.scale_loss
         if self._sharded:
-            with _taught_by_gradients_alone(self._variables, self._asked.shards):
+            with taught_by_gradients_alone(self._variables, self._asked.shards):
                 losses, gradients = self._sharded(self._model.loss_and_added, columns, labels, weights, scale=scale)
             return losses[0], losses[1], gradients
         return self._whole_gradients(columns, labels, weights)
@@ -345,24 +340,6 @@ class Steps:
             loss, added = self._model.loss_and_added(*batch)
             scaled = self._optimizer.scale_loss(loss)
         return loss, added, tape.gradient(scaled, self._variables)
-
-    def _by_xla(self) -> Any:
-        """`_differentiated`, compiled; the optimizer's own operations stay outside.
-
-        Raises:
-            DefinitionFailedError: the module takes its steps itself, or the network takes strings.
-        """
-        definition = self._model.definition
-        if self._by_user.has_train_step:
-            raise DefinitionFailedError(
-                f"{definition.module}: training.jit_compile is true, and the module's own train_step takes the steps"
-            )
-        if words := [name for name, spec in self._model.column_specs().items() if spec.dtype == tf.string]:
-            raise DefinitionFailedError(
-                f"{definition.module}: training.jit_compile is true, and XLA cannot take the strings of "
-                f"{', '.join(words)}"
-            )
-        return tf.function(self._differentiated, jit_compile=True, autograph=False)
 
     def _local_by(self, team: Team) -> LocalSteps | None:
         """None where shards go on together, step by step."""
@@ -413,7 +390,7 @@ class Steps:
         loss = tf.reduce_mean(tf.cast(logs.get("loss", next(iter(logs.values()))), tf.float32))
         with tf.control_dependencies([loss]):
             values = [variable.value.read_value() for variable in self._variables]
-            return _checked(loss, [*values, *self._running_values()])
+            return checked(loss, [*values, *self._running_values()])
 
     def _running_values(self) -> list[tf.Tensor]:
         """What layers keep beside weights (moving means and variances), without large frozen tables."""
@@ -422,27 +399,3 @@ class Steps:
             for variable in self._model.network.non_trainable_variables
             if str(variable.dtype).startswith("float") and int(np.prod(variable.shape)) <= _SMALL_VALUES
         ]
-
-
-def _checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:
-    """The loss, or NaN where any of the tensors holds a value that is not finite (or values beyond any sum)."""
-    sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in tensors]
-    return tf.where(tf.math.is_finite(tf.add_n([tf.zeros([]), *sums])), loss, tf.constant(float("nan")))
-
-
-@contextmanager
-def _taught_by_gradients_alone(variables: Sequence[keras.Variable], shards: int) -> Iterator[None]:
-    """A layer that assigns its own weights when it is called would do so once for each shard that a process has."""
-    assigned = list[str]()
-    for variable in variables:
-        variable.assign = lambda *_, path=variable.path: assigned.append(path)
-    try:
-        yield
-    finally:
-        for variable in variables:
-            del variable.assign
-    if assigned:
-        raise DefinitionFailedError(
-            f"a layer assigns {assigned[0]} when it is called, as keras.layers.SpectralNormalization does, and "
-            f"training.shards is {shards}: each shard would do so again; leave shards out, or take local_steps"
-        )

@@ -3,8 +3,7 @@
 A block is put into a seeded order, cut into even batches, and each batch takes one optimizer step. Nothing but the
 variables crosses from one block to the next, so a round resumed after block k goes on exactly as if it had not stopped.
 
-A batch whose loss or gradient is not finite, or in which a layer raises, is undone; what happens then is for
-`training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
+A batch at fault is undone (faulty_batches.py).
 """
 
 import time
@@ -24,14 +23,14 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, Trainable, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.keras_internals import calls_of, rate_of
-from services.trainer.learn import bad_examples, checkpoint, nan_origin
+from services.trainer.learn import checkpoint
 from services.trainer.learn.batches import batches_of
 from services.trainer.learn.bucketing import Buckets
 from services.trainer.learn.checkpoint import variables_by_path
+from services.trainer.learn.faulty_batches import FaultyBatches
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
-from services.trainer.learn.nan_origin import Origin
 from services.trainer.learn.optimizer_state import averages_by_path, batches_per_step, copies_by_path, curve_of
 from services.trainer.learn.optimizers import inner_of, slots_by_path
 from services.trainer.learn.several_optimizers import make_optimizers
@@ -40,8 +39,6 @@ from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.team import ALONE, Team
 
 _COMPARED_STEPS = 20
-_FEW = 10
-"""Examples at fault in a batch, or in all, that are never too many; beyond, half of them are."""
 
 
 class Training:
@@ -77,8 +74,7 @@ class Training:
         self.rows_left = 0
         self._seen = self._again = 0
         self._seed = seed
-        self._policy, self._is_debugged = asked.on_not_finite, asked.debug
-        self._fault: Fault | None = None
+        self._faulty = FaultyBatches(model, self._steps, lambda: self.variables, lambda: self.step)
         self._rate_of: Any = None
         self.tracer: StepTracer | None = None
         self._team, self._compared = team, dict[str, Any]() if team.workers == 1 or asked.local_steps > 1 else None
@@ -102,7 +98,7 @@ class Training:
             self.variables[path].assign(value.value)
 
     def begin_again(self, seed: int) -> None:
-        self._seed, self.set_aside, self._seen, self.tracer, self._fault = seed, {}, 0, None, None
+        self._seed, self.set_aside, self._seen, self.tracer = seed, {}, 0, None
         self._checked, self._again = {}, 0
         self._keep([])
         self.rows_left = 0
@@ -165,13 +161,13 @@ class Training:
         """Seconds a step of all processes, and of the chief alone while the others wait; nothing has changed then."""
         found: dict[str, Any] = {"workers": self._team.workers}
         both = (("step_seconds", self._steps.attempt), ("alone_step_seconds", self._steps.attempt_alone))
-        before = [one.value.read_value() for one in self.variables.values()]
+        before = self._faulty.values()
         for name, attempt in both if self._team.is_chief else both[:1]:
             for _ in ("to trace", "to measure"):
                 began = time.perf_counter()
                 losses, fault = attempt(examples, order, bounds)
                 found[name] = round((time.perf_counter() - began) / max(1, len(losses)), 6)
-                self._put_back(before)
+                self._faulty.put_back(before)
                 if fault:
                     return {}
         return found
@@ -309,7 +305,7 @@ class Training:
         losses: list[Losses] = []
         batch = 0
         while batch < len(bounds) - 1:
-            before = self._snapshot()
+            before = self._faulty.snapshot()
             end = self._next_stop(pace, batch, len(bounds) - 1)
             good, fault, called = self._call(examples, order, bounds[batch : end + 1])
             if fault is None:
@@ -318,11 +314,14 @@ class Training:
             else:
                 if not before:
                     raise fault.raised(f" at step {self.step}" if fault.is_numeric else "")
-                self._put_back(before)
-                taken, batch = self._past_the_fault(
-                    examples, order, bounds[: end + 1], batch, known_good=len(good), block=block_index
-                )
+                self._faulty.put_back(before)
+                taken, called, aside = self._faulty.take(
+                    examples, order, bounds[batch : end + 1],
+                    known_good=len(good), aside=len(self.set_aside), seen=self._seen,
+                )  # fmt: skip
                 losses += taken
+                batch += called
+                self.set_aside |= {(block_index, row): reason for row, reason in aside.items()}
             if pace is None or pace.steps_left(self.step) != 0:
                 continue
             if pace.is_over(rows=min(int(bounds[batch]), len(rows)), losses=sum(map(len, losses))):
@@ -355,96 +354,3 @@ class Training:
         together = self.model.definition.training.local_steps
         count = min(count, -(-tracer.batches(count) // together) * together)
         return *tracer.call(lambda: self._steps.attempt(examples, order, bounds[: count + 1]), batches=count), count
-
-    def _past_the_fault(
-        self,
-        examples: TrainingSet,
-        order: NDArray[np.int64],
-        bounds: NDArray[np.int32],
-        batch: int,
-        *,
-        known_good: int,
-        block: int,
-    ) -> tuple[list[Losses], int]:
-        """Takes the steps again up to the batch at fault, then that one without its culprits; the batch after it."""
-        losses: list[Losses] = []
-        if known_good:
-            again, fault = self._steps.attempt(examples, order, bounds[batch : batch + known_good + 1])
-            if fault:
-                raise fault.raised(" where it was finite before")
-            losses.append(again)
-            batch += known_good
-        while batch < len(bounds) - 1:
-            before = self._snapshot()
-            taken, fault = self._steps.attempt(examples, order, bounds[batch : batch + 2])
-            batch += 1
-            if fault is None:
-                losses.append(taken)
-                continue
-            self._put_back(before)
-            rows = order[bounds[batch - 1] : bounds[batch]]
-            losses.append(
-                self._step_without_culprits(examples, rows, fault, block, seen=self._seen + int(bounds[batch]))
-            )
-            break
-        return losses, batch
-
-    def _step_without_culprits(
-        self, examples: TrainingSet, rows: NDArray[np.int64], fault: Fault, block: int, *, seen: int
-    ) -> Losses:
-        self._fault = fault
-        made = self._origin_of(fault, examples, rows) if self._is_debugged else Origin()
-        if self._policy == "fail":
-            told = made.told(self.step)
-            if self._is_debugged:
-                found = bad_examples.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
-                told["rows"] = [] if found.are_all else list(found.reasons)
-            raise fault.raised((f" at step {self.step}" if fault.is_numeric else "") + made.sentence, told)
-        reasons = dict.fromkeys(rows.tolist(), f"its batch was skipped: {fault.reason}")
-        if self._policy == "set_aside":
-            found = bad_examples.find(
-                rows.tolist(), lambda some: self._fault_of(examples, some), limit=max(_FEW, len(rows) // 2)
-            )
-            reasons = found.reasons
-            aside = len(self.set_aside) + len(reasons)
-            if found.are_all or (aside > _FEW and 2 * aside > seen):
-                made = made if self._is_debugged else self._origin_of(fault, examples, rows)  # it may take its time now
-                raise self._fault.raised(
-                    f" at step {self.step}: {aside} of {seen} examples are at fault, so it is the model and not they"
-                    f"{made.sentence}",
-                    made.told(self.step),
-                )
-        self.set_aside |= {(block, row): reason + made.sentence for row, reason in reasons.items()}
-        rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
-        if not len(rest):
-            return self._steps.none
-        losses, remaining = self._steps.attempt(examples, rest, np.array([0, len(rest)], np.int32))
-        if remaining:
-            raise remaining.raised(f" at step {self.step}")
-        return losses
-
-    def _origin_of(self, fault: Fault, examples: TrainingSet, rows: NDArray[np.int64]) -> Origin:
-        if not fault.is_numeric:
-            return Origin()
-        before = self._snapshot()
-        made = nan_origin.of_fault(self.model, examples, rows)
-        self._put_back(before)
-        return made
-
-    def _fault_of(self, examples: TrainingSet, rows: Any) -> str:
-        """Tries a step on some rows and undoes it."""
-        before = self._snapshot()
-        _, fault = self._steps.attempt(examples, np.array(rows, np.int64), np.array([0, len(rows)], np.int32))
-        self._put_back(before)
-        self._fault = fault or self._fault
-        return fault.reason if fault else ""
-
-    def _snapshot(self) -> list[tf.Tensor]:
-        """Shares memory with the variables until they change; empty where a fault ends the round at once."""
-        if self._policy == "fail" and not self._is_debugged:
-            return []
-        return [one.value.read_value() for one in self.variables.values()]
-
-    def _put_back(self, snapshot: list[tf.Tensor]) -> None:
-        for variable, value in zip(self.variables.values(), snapshot, strict=True):
-            variable.assign(value)

@@ -4,8 +4,31 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.reasons import DefinitionFailedError, describe
+
 _FILE_NAME = "compiled.hlo"
 _FUSION = re.compile(r" fusion\(")
+_UNKNOWN_TO_XLA = re.compile(r"(\w+) \(No registered '\w+' OpKernel for XLA")
+_PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
+
+
+def refuse_uncompiled(model: BuiltModel) -> None:
+    """Refuses a model whose module takes its steps itself, or that takes strings."""
+    asked = f"{model.definition.module}: training.jit_compile is true, and"
+    if model.compiled_by_user.has_train_step:
+        raise DefinitionFailedError(f"{asked} the module's own train_step takes the steps")
+    if words := [name for name, spec in model.column_specs().items() if spec.dtype == tf.string]:
+        raise DefinitionFailedError(f"{asked} XLA cannot take the strings of {', '.join(words)}")
+
+
+def lacking(error: tf.errors.OpError) -> str:
+    """The operations that XLA does not have and the module's line; empty where it has all."""
+    missing = dict.fromkeys(_UNKNOWN_TO_XLA.findall(str(error.message)))
+    place = _PLACE.search(describe(error))
+    return ", ".join(missing) + (place.group() if missing and place else "")
 
 
 class Compilations:

@@ -1,12 +1,15 @@
-"""The layers between ids and numbers. Variables are named after the features they belong to, one table per feature."""
+"""The layers between ids and numbers, and what a definition names of Keras for them. Variables are named after the
+features they belong to, one table per feature."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+
+from common.definition.keras_names import ACTIVATIONS, INITIALIZERS, REGULARIZERS, Named
 
 Regularizer: TypeAlias = keras.regularizers.Regularizer | None
 
@@ -221,3 +224,31 @@ def rows_of(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """float32 [n, values, dimension]; zeros for id -1."""
     rows = tf.gather(table, tf.maximum(ids, 0))
     return rows * tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]
+
+
+def activation_of(named: Named) -> Callable[[Any], tf.Tensor]:
+    function = getattr(keras.activations, ACTIVATIONS[named.name].keras_name)
+    if not named.options:
+        return function
+    return lambda values: function(values, **named.options)
+
+
+def initializer_of(named: Named) -> keras.initializers.Initializer:
+    """Its draws follow from the round's seed, as those of every layer."""
+    return getattr(keras.initializers, INITIALIZERS[named.name].keras_name)(**named.options)
+
+
+def regularizer_of(named: Named | None, other: Regularizer) -> Regularizer:
+    """The named one and the other, added up."""
+    if named is None:
+        return other
+    found = getattr(keras.regularizers, REGULARIZERS[named.name].keras_name)(**named.options)
+    return found if other is None else _Sum(found, other)
+
+
+class _Sum(keras.regularizers.Regularizer):
+    def __init__(self, *parts: keras.regularizers.Regularizer) -> None:
+        self._parts = parts
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.add_n([part(values) for part in self._parts])

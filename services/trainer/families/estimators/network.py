@@ -8,7 +8,6 @@ from common.definition.features import Embedding, FeatureSpec, Indicator, Numeri
 from common.definition.identity import output_layer
 from common.definition.model import Definition
 from common.definition.parameters import EstimatorParameters
-from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import (
     Counts,
     EmbeddingTable,
@@ -16,6 +15,9 @@ from services.trainer.families.estimators.layers import (
     LinearTerms,
     LookedUp,
     Regularizer,
+    activation_of,
+    initializer_of,
+    regularizer_of,
 )
 from services.trainer.families.estimators.sequences import SequenceColumns
 from services.trainer.families.heads import BuiltHead

@@ -7,8 +7,7 @@ import keras
 
 from common.definition.model import Definition
 from common.definition.parameters import EstimatorParameters
-from services.trainer.families.estimators.by_name import initializer_of, regularizer_of
-from services.trainer.families.estimators.layers import LookedUp
+from services.trainer.families.estimators.layers import LookedUp, initializer_of, regularizer_of
 from services.trainer.families.estimators.network import column_input, dense_columns, hidden_layers, regularizer_for
 from services.trainer.features.transform import Transform, ids_of, is_weighted, weights_name
 

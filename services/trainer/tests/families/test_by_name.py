@@ -11,7 +11,7 @@ from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.building import build
-from services.trainer.families.estimators.by_name import activation_of, initializer_of
+from services.trainer.families.estimators.layers import activation_of, initializer_of
 from services.trainer.tests.support.small_rounds import SCHEMA, definition
 
 FEATURES = {"x": {"type": "numeric"}, "code": {"type": "identity", "size": 5, "out_of_range": "clip"},

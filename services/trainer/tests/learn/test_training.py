@@ -13,7 +13,7 @@ from services.trainer import determinism
 from services.trainer.families.building import build
 from services.trainer.families.model import BuiltModel, Scorer
 from services.trainer.families.port import TrainingSet
-from services.trainer.learn import balance
+from services.trainer.learn.batches import taken_again
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import definition
@@ -58,12 +58,12 @@ def test_rows_of_rarer_classes_are_taken_again_evenly_and_at_most_so_often() -> 
     classes = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 1], np.float32)
     labelled = np.arange(12) != 11
     turn = {"seed": 3, "pass_index": 0, "block_index": 0}
-    again = balance.taken_again(classes, labelled, at_most=5, **turn)
+    again = taken_again(classes, labelled, at_most=5, **turn)
     counts = 1 + np.bincount(again, minlength=12)
     assert counts[classes == 0].tolist() == [1] * 8
     assert counts[7:9].tolist() == [4, 4]
     assert (counts[9], counts[11]) == (5, 1), "at most five times; without a label once"
-    draws = {tuple(balance.taken_again(classes[:9], labelled[:9], at_most=9, seed=seed, pass_index=0, block_index=0))
+    draws = {tuple(taken_again(classes[:9], labelled[:9], at_most=9, seed=seed, pass_index=0, block_index=0))
              for seed in range(20)}  # fmt: skip
     assert len(draws) > 1, "seven of two: which of them is taken once more is drawn"
 

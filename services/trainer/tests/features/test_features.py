@@ -1,32 +1,25 @@
 """Every kind of feature by hand, the same in training, in the compiled graph and in the exported model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from common.definition.features import parse_features
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import absent_rows, parse
-from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import (
-    Boundaries,
-    Fitted,
     Fitting,
-    Moments,
-    from_arrays,
-    to_arrays,
-    warnings_of,
 )
 from services.trainer.features.transform import Transform
 from services.trainer.features.words import Words
 from services.trainer.tests.support.small_rounds import serialized
+from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
     {
@@ -70,25 +63,52 @@ def column_and_rules(
     return eager.columns[name].numpy().tolist(), refused, outside
 
 
-def test_numeric_passes_values_through_in_the_order_of_their_shape() -> None:
-    examples = [example(pair=[1.5, -2.0]), example(pair=[0.0, 3.0])]
-    assert transformed({"f": {"type": "numeric", "of": "pair"}}, examples) == [[1.5, -2.0], [0.0, 3.0]]
+_PAIR, _WORDS, _IDS = (
+    {"of": "pair"},
+    {"type": "vocabulary", "of": "word"},
+    {"type": "identity", "of": "code", "size": 3},
+)
+MADE: list[tuple[str, dict[str, Any], list[Any], list[Any], Any]] = [
+    ("in the order of its shape", {"type": "numeric"} | _PAIR, [[1.5, -2.0], [0.0, 3.0]],
+     [[1.5, -2.0], [0.0, 3.0]], ...),
+    ("integers as numbers", {"type": "numeric", "of": "code"}, [3], [[3.0]], ...),
+    ("less the mean, by the deviation of each column; a constant column becomes 0",
+     {"type": "numeric", "normalize": "zscore"} | _PAIR, [[1.0, 5.0], [3.0, 5.0]], [[-1.0, 0.0], [1.0, 0.0]], ...),
+    ("cut off far outside", {"type": "numeric", "of": "x", "normalize": "zscore"}, [0.0, 2.0, 0.0, 2.0, 3e38],
+     [[-1.0], [1.0], [-1.0], [1.0], [1000.0]], ...),
+    ("the fitted range is 0 to 1", {"type": "numeric", "of": "x", "normalize": "minmax"}, [2.0, 4.0, 3.0],
+     [[0.0], [1.0], [0.5]], ...),
+    ("a value on a boundary goes up", {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]},
+     [-0.1, 0.0, 9.9, 10.0, 1e9], [[0], [1], [1], [2], [2]], ...),
+    ("given words have the ids of their places", _WORDS | {"words": ["b", "", "ä"], "oov": "drop"},
+     ["b", "", "ä", "c"], [[0], [1], [2], [-1]], (None, 1)),
+    ("learned words by count, then by bytes, up to the limit", _WORDS | {"max_words": 2, "oov": "drop"},
+     [*"zbazbaq"], [[-1], [1], [0], [-1], [1], [0], [-1]], (None, 3)),
+    ("rare words are not learned", _WORDS | {"max_words": 5, "min_count": 2, "oov": "drop"},
+     [*"abb"], [[-1], [0], [0]], (None, 1)),
+    ("an unknown word is refused", _WORDS | {"words": ["a"], "oov": "error"}, [*"ab"], [[0], [-1]], ([False, True], 1)),
+    ("integers are words by their decimal text", _WORDS | {"of": "code", "words": ["-3", "12"], "oov": "drop"},
+     [12, -3, 1], [[1], [0], [-1]], (None, 1)),
+    ("each word of a list, and padding is nothing", _WORDS | {"of": "tags", "words": ["a", "b"], "oov": "error"},
+     [["b", "a"], ["a"], []], [[1, 0], [0, -1], [-1, -1]], ([False] * 3, 0)),
+    ("each word of a text", {"type": "text", "of": "word", "words": ["good"], "oov": "error"},
+     ["good", "a Good day"], [[0, -1, -1], [-1, 0, -1]], ([False, True], 2)),
+    ("an id out of range has none", _IDS | {"out_of_range": "drop"}, [0, 2, 3, -2], [[0], [2], [-1], [-1]], (None, 2)),
+    ("the nearest", _IDS | {"out_of_range": "clip"}, [0, 2, 3, -2], [[0], [2], [2], [0]], (None, 2)),
+    ("or is refused", _IDS | {"out_of_range": "error"}, [0, 2, 3, -2], [[0], [2], [-1], [-1]],
+     ([False, False, True, True], 2)),
+]  # fmt: skip
+"""What is shown, the feature, values of what it is of, its column, and which are refused and how many have no id."""
 
 
-def test_numeric_takes_integers() -> None:
-    assert transformed({"f": {"type": "numeric", "of": "code"}}, [example(code=3)]) == [[3.0]]
-
-
-@pytest.mark.covers("feat-numeric-bucket", "eco-tft")
-def test_zscore_subtracts_the_mean_and_divides_by_the_deviation_of_each_column() -> None:
-    examples = [example(pair=[1.0, 5.0]), example(pair=[3.0, 5.0])]
-    column = transformed({"f": {"type": "numeric", "of": "pair", "normalize": "zscore"}}, examples)
-    assert column == [[-1.0, 0.0], [1.0, 0.0]], "a constant column becomes 0"
-
-
-def test_minmax_spreads_the_fitted_range_over_0_to_1() -> None:
-    examples = [example(x=value) for value in (2.0, 4.0, 3.0)]
-    assert transformed({"f": {"type": "numeric", "of": "x", "normalize": "minmax"}}, examples) == [[0.0], [1.0], [0.5]]
+@pytest.mark.covers("feat-numeric-bucket", "feat-vocab", "feat-identity-hash", "eco-tft")
+@each_row("what, spec, values, column, rules", MADE)
+def test_a_kind_of_feature_makes_the_column_of_this_table(
+    what: str, spec: dict[str, Any], values: list[Any], column: list[Any], rules: Any
+) -> None:
+    found, *others = column_and_rules({"f": spec}, [example(**{spec["of"]: value}) for value in values])
+    assert found == column, what
+    assert rules is ... or tuple(others) == rules, what
 
 
 def test_clip_then_log_then_normalize() -> None:
@@ -98,13 +118,6 @@ def test_clip_then_log_then_normalize() -> None:
     np.testing.assert_allclose(np.ravel(column), [-np.log(3.0), 0.0, 1.0, 2.0], rtol=1e-6)
     scaled = transformed({"f": spec | {"normalize": "minmax"}}, [example(x=value) for value in values])
     np.testing.assert_allclose(np.ravel(scaled), (np.ravel(column) + np.log(3.0)) / (2.0 + np.log(3.0)), atol=1e-6)
-
-
-@pytest.mark.covers("feat-numeric-bucket")
-def test_a_value_on_a_boundary_goes_to_the_upper_bucket() -> None:
-    features = {"f": {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]}}
-    examples = [example(x=value) for value in (-0.1, 0.0, 9.9, 10.0, 1e9)]
-    assert transformed(features, examples) == [[0], [1], [1], [2], [2]]
 
 
 @pytest.mark.covers("feat-numeric-bucket", "eco-tft")
@@ -120,32 +133,6 @@ def test_quantile_buckets_hold_equal_parts_of_the_trained_examples(of: str) -> N
     assert np.ravel(column).tolist() == np.searchsorted(np.unique(boundaries), values, side="right").tolist()
     if of == "x":
         assert set(np.bincount(np.ravel(column))) <= {99, 100}
-
-
-def test_equal_values_stay_in_one_bucket_and_a_constant_has_one_boundary() -> None:
-    spec = {"type": "bucketized", "of": "x", "quantiles": 4}
-    for values, expected, fitted in (
-        ([7.0] * 5, [1] * 5, (7.0,)),
-        ([0.0] * 9 + [5.0], [1] * 10, (0.0,)),
-        ([float("nan"), float("inf")], [0, 0], ()),
-    ):
-        found = Boundaries.between(np.array(values, np.float32), 4)
-        assert found == Boundaries(fitted)
-        if fitted:
-            assert np.ravel(transformed({"f": spec}, [example(x=value) for value in values])).tolist() == expected
-
-
-@pytest.mark.covers("eco-tft")
-def test_fitted_boundaries_are_kept_by_later_rounds() -> None:
-    specs = parse_features({"f": {"type": "bucketized", "of": "x", "quantiles": 2}}, {})
-    fitting = Fitting(specs, SCHEMA, {})
-    for part in ([1.0, 2.0], [9.0]):
-        fitting.add({"x": np.array(part, np.float32)})
-    assert fitting.result() == {"f": Boundaries((2.0,))}, "over all blocks of the round"
-    restored = from_arrays(to_arrays(fitting.result()))
-    assert restored == fitting.result()
-    assert not Fitting(specs, SCHEMA, restored).needs_data
-    assert Fitting(specs, SCHEMA, {"f": Boundaries(())}).needs_data, "of no value nothing was fitted"
 
 
 @pytest.mark.parametrize(
@@ -180,12 +167,6 @@ def test_a_text_is_cut_the_same_when_words_are_learned_and_when_they_are_looked_
     assert ids == [int(tf.strings.to_hash_bucket_fast(word, 997)) for word in expected]
 
 
-def test_words_of_a_text_that_are_not_known_are_counted_and_refused() -> None:
-    spec = {"type": "text", "of": "word", "words": ["good"], "oov": "error"}
-    column, refused, outside = column_and_rules({"f": spec}, [example(word="good"), example(word="a Good day")])
-    assert (column, refused, outside) == ([[0, -1, -1], [-1, 0, -1]], [False, True], 2)
-
-
 def test_a_text_that_no_block_could_be_filled_up_to_is_refused() -> None:
     specs = parse_features({"f": {"type": "text", "of": "word", "bins": 9}}, {})
     transform = Transform(specs, ["f"], {}, SCHEMA)
@@ -198,50 +179,12 @@ def test_a_text_that_no_block_could_be_filled_up_to_is_refused() -> None:
 
 
 @pytest.mark.covers("feat-vocab")
-def test_given_words_have_the_ids_of_their_places() -> None:
-    features = {"f": {"type": "vocabulary", "of": "word", "words": ["b", "", "ä"], "oov": "drop"}}
-    column, _, outside = column_and_rules(features, [example(word=word) for word in ("b", "", "ä", "c")])
-    assert (column, outside) == ([[0], [1], [2], [-1]], 1)
-
-
-@pytest.mark.covers("feat-vocab")
-def test_learned_words_come_by_count_then_by_bytes_up_to_the_limit() -> None:
-    features = {"f": {"type": "vocabulary", "of": "word", "max_words": 2, "oov": "drop"}}
-    examples = [example(word=word) for word in ("z", "b", "a", "z", "b", "a", "q")]
-    assert transformed(features, examples) == [[-1], [1], [0], [-1], [1], [0], [-1]]
-
-
-def test_rare_words_are_not_learned() -> None:
-    features = {"f": {"type": "vocabulary", "of": "word", "max_words": 5, "min_count": 2, "oov": "drop"}}
-    assert transformed(features, [example(word=word) for word in ("a", "b", "b")]) == [[-1], [0], [0]]
-
-
-@pytest.mark.covers("feat-vocab")
 def test_unknown_words_share_the_buckets_after_the_words() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "bucket", "oov_buckets": 2}}
     words = ("a", *"qrstuvwxyz")
     column = [row[0] for row in transformed(features, [example(word=word) for word in words])]
     assert column[0] == 0
     assert set(column[1:]) == {1, 2}
-
-
-@pytest.mark.covers("feat-vocab")
-def test_an_unknown_word_under_the_rule_error_is_refused() -> None:
-    features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "error"}}
-    _, refused, outside = column_and_rules(features, [example(word="a"), example(word="b")])
-    assert (refused, outside) == ([False, True], 1)
-
-
-def test_a_vocabulary_takes_integers_by_their_decimal_text() -> None:
-    features = {"f": {"type": "vocabulary", "of": "code", "words": ["-3", "12"], "oov": "drop"}}
-    assert transformed(features, [example(code=code) for code in (12, -3, 1)]) == [[1], [0], [-1]]
-
-
-def test_two_words_of_any_length_are_looked_up_each_and_padding_is_nothing() -> None:
-    features = {"f": {"type": "vocabulary", "of": "tags", "words": ["a", "b"], "oov": "error"}}
-    column, refused, _ = column_and_rules(features, [example(tags=["b", "a"]), example(tags=["a"]), example()])
-    assert column == [[1, 0], [0, -1], [-1, -1]]
-    assert refused == [False, False, False]
 
 
 def test_the_empty_word_and_minus_one_in_a_list_are_values_like_others() -> None:
@@ -256,23 +199,6 @@ def test_the_empty_word_and_minus_one_in_a_list_are_values_like_others() -> None
     for of, rows in (("tags", examples), ("codes", codes)):
         hashed = transformed({"f": {"type": "hashed", "of": of, "bins": 1}}, rows)
         assert [row.count(0) for row in hashed] == ([2, 1, 0] if of == "tags" else [3, 1, 0])
-
-
-@pytest.mark.covers("feat-identity-hash")
-@pytest.mark.parametrize(
-    ("rule", "column", "refused"),
-    [
-        ("drop", [[0], [2], [-1], [-1]], None),
-        ("clip", [[0], [2], [2], [0]], None),
-        ("error", [[0], [2], [-1], [-1]], [False, False, True, True]),
-    ],
-)
-def test_identities_outside_their_range_follow_the_rule_and_are_counted(
-    rule: str, column: list[list[int]], refused: list[bool] | None
-) -> None:
-    features = {"f": {"type": "identity", "of": "code", "size": 3, "out_of_range": rule}}
-    examples = [example(code=code) for code in (0, 2, 3, -2)]
-    assert column_and_rules(features, examples) == (column, refused, 2)
 
 
 @pytest.mark.covers("feat-identity-hash")
@@ -353,29 +279,6 @@ def test_examples_that_do_not_parse_are_named_and_the_others_kept() -> None:
     assert "pair" in parsed.refused[1][1]
 
 
-@pytest.mark.covers("eco-tft")
-def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
-    values = np.random.default_rng(1).normal(100.0, 3.0, (50, 2))
-    whole, parts = Moments.of(values), Moments.of(values[:20]).merged(Moments.of(values[20:]))
-    assert parts.count.tolist() == [50, 50]
-    for name in ("mean", "deviation", "minimum", "maximum"):
-        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
-
-
-@pytest.mark.covers("eco-tft")
-def test_statistics_survive_the_checkpoint() -> None:
-    fitted: dict[str, Fitted] = {
-        "n": Moments.of(np.array([[1.0], [2.0]])),
-        "w": Words((b"a", b"", b"\x00\xff")),
-        "none": Words(()),
-    }
-    restored = from_arrays(to_arrays(fitted))
-    assert restored["w"] == fitted["w"]
-    assert restored["none"] == Words(())
-    assert to_arrays({"n": restored["n"]}).keys() == to_arrays({"n": fitted["n"]}).keys()
-    np.testing.assert_array_equal(restored["n"].mean, [1.5])  # type: ignore[union-attr] # a numeric feature
-
-
 def test_a_number_of_a_tensor_that_no_float32_holds_is_refused() -> None:
     schema = Schema.from_mapping(
         {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": "float64", "shape": [2]}}]}
@@ -386,73 +289,6 @@ def test_a_number_of_a_tensor_that_no_float32_holds_is_refused() -> None:
     assert transform(raw).refused["t.size"].numpy().tolist() == [False, True]
     with pytest.raises(tf.errors.InvalidArgumentError, match='input "t": the value is larger than a float32 can hold'):
         transform.strict(raw)
-
-
-def test_statistics_of_the_parent_are_carried_unless_they_are_updated() -> None:
-    specs = parse_features(
-        {
-            "kept": {"type": "numeric", "of": "x", "normalize": "zscore", "update": False},
-            "updated": {"type": "numeric", "of": "x", "normalize": "zscore"},
-        },
-        {},
-    )
-    first = Moments.of(np.array([[0.0], [2.0]]))
-    fitting = Fitting(specs, SCHEMA, {"kept": first, "updated": first})
-    fitting.add({"x": np.array([4.0, 6.0], np.float32)})
-    result = fitting.result()
-    assert result["kept"] is first
-    np.testing.assert_allclose(result["updated"].mean, [3.0])  # type: ignore[union-attr] # a numeric feature
-    only_kept = {"kept": specs["kept"]}
-    assert not Fitting(only_kept, SCHEMA, {"kept": first}).needs_data
-
-
-@pytest.mark.parametrize("absurd", [3.4e38, -3.4e38, float("inf"), float("nan"), 1e9])
-def test_one_absurd_value_does_not_squash_a_feature(absurd: float) -> None:
-    """Neither in the block that has it, long or short, nor in one that holds little else."""
-    random = np.random.default_rng(1)
-    usual = random.normal(5.0, 2.0, (5000, 1))
-    whole = Moments.of(usual)
-    for rows in (5000, 60):
-        values = np.concatenate([usual[:rows], [[absurd]]])
-        seen = Moments.of(values)
-        assert (seen.count.tolist(), seen.left_out.tolist()) == ([rows], [1])
-        np.testing.assert_allclose(seen.deviation, Moments.of(usual[:rows]).deviation, rtol=1e-9)
-    later = Moments.of(np.array([[5.0], [absurd]]), whole)
-    assert later.left_out.tolist() == [1]
-    told = warnings_of({"f": whole}, {"f": whole.merged(later)})
-    assert told["feature f"].startswith("1 value is no finite number or more than 1000 times farther out")
-    assert warnings_of({"f": later}, {"f": later}) == {}
-
-
-def test_heavy_tails_rare_flags_and_new_levels_stay_in_the_statistics() -> None:
-    random = np.random.default_rng(2)
-    columns = {
-        "log-normal": random.lognormal(0.0, 2.0, 100_000),
-        "rare flag": np.concatenate([np.zeros(9_999), [1.0]]),
-        "rare count": np.concatenate([np.zeros(9_990), np.full(10, 250.0)]),
-        "constant": np.full(100, 7.0),
-        "few": np.array([1.0, 2.0, 500.0]),
-        "one": np.array([12345.0]),
-        "none": np.zeros(0),
-    }
-    for name, values in columns.items():
-        assert not Moments.of(values[:, np.newaxis]).left_out.any(), name
-    before = Moments.of(random.normal(0.0, 1.0, (5000, 1)))
-    level = Moments.of(random.normal(1e6, 1.0, (500, 1)), before)
-    assert not level.left_out.any(), "a new level is not an accident of one event"
-
-
-def test_normalized_values_are_cut_off_far_outside() -> None:
-    features = {"f": {"type": "numeric", "of": "x", "normalize": "zscore"}}
-    column = transformed(features, [example(x=value) for value in (0.0, 2.0, 0.0, 2.0, 3e38)])
-    assert column == [[-1.0], [1.0], [-1.0], [1.0], [1000.0]]
-
-
-def test_a_narrower_vocabulary_keeps_its_first_words() -> None:
-    specs = parse_features({"w": {"type": "vocabulary", "of": "word", "max_words": 2, "oov": "drop"}}, {})
-    fitting = Fitting(specs, SCHEMA, {"w": Words((b"a", b"b", b"c"))})
-    assert not fitting.needs_data
-    assert fitting.result()["w"] == Words((b"a", b"b"))
 
 
 def test_serving_refuses_what_training_sets_aside() -> None:
@@ -471,43 +307,3 @@ def test_a_vocabulary_file_is_read_from_the_definition(tmp_path: Path) -> None:
     assert column.numpy().tolist() == [[1]]
     with pytest.raises(InvalidInput, match=r"no file words\.txt"):
         parse_features(features, {})
-
-
-def scales(blocks: Sequence[NDArray[np.float64]], before: Sequence[NDArray[np.float64]] = ()) -> str:
-    """What is said of a feature's values, block by block."""
-    specs = parse_features({"f": {"type": "numeric", "of": "x", "normalize": "zscore"}}, {})
-
-    def fitted(parts: Sequence[NDArray[np.float64]], parent: dict[str, Fitted]) -> dict[str, Fitted]:
-        fitting = Fitting(specs, SCHEMA, parent)
-        for part in parts:
-            fitting.add({"x": part})
-        return fitting.result()
-
-    carried = fitted(before, {}) if len(before) else {}
-    found = Scales(specs, carried, fitted(blocks, carried))
-    for block in blocks:
-        found.add({"x": tf.constant(block)})
-    return "".join(found.warnings().values())
-
-
-def test_a_wrong_unit_or_a_sentinel_is_said_and_honest_scales_are_not() -> None:
-    random = np.random.default_rng(3)
-    usual = [random.normal(100.0, 15.0, 1000) for _ in range(10)]
-    for sentinel, share in ((-999999.0, 0.05), (1e9, 0.02), (-9999.0, 0.3)):
-        holed = [np.where(random.random(1000) < share, sentinel, block) for block in usual]
-        assert "a network can hardly tell them apart" in scales(holed), sentinel
-    for good in (6, 9):
-        later = [block * 1e6 for block in usual[good:]]
-        assert "a network can hardly tell them apart" in scales([*usual[:good], *later])
-    assert "normalized as the parent does it, a block has mean 6." in scales([usual[0] * 1e6], usual)
-    assert "values of f have jumped" in scales([usual[0][:12] * 1e6], usual)
-    for honest in (
-        usual,
-        [random.lognormal(0.0, 2.0, 1000) for _ in range(10)],
-        [random.poisson(0.1, 1000).astype(np.float64) for _ in range(10)],
-        [np.where(random.random(1000) < 0.05, random.lognormal(8.0, 1.5, 1000), 0.0) for _ in range(10)],
-        [np.arange(1000.0) + 1000 * number for number in range(10)],
-        [np.append(usual[0], 3e38)],
-    ):
-        assert scales(honest) == ""
-        assert scales(honest[5:], honest[:5]) == "" or len(honest) < 10

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from common.definition.metrics import Metric
-from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.learn.metrics.binary import auc_of
 from services.trainer.learn.metrics.collected import MeasuredHead, Slices
 from services.trainer.learn.metrics.judged import Batched, judged
 from services.trainer.learn.metrics.table import prepared
@@ -32,10 +30,6 @@ def test_many_weights_at_once_measure_what_each_measures_alone(metric: str) -> N
     assert measure.many(weights).tolist() == pytest.approx(expected, nan_ok=True)
     if metric != "log_loss":
         assert alone[0] in (None, 0.0)
-
-
-def test_auc_needs_both_classes() -> None:
-    assert auc_of(np.ones(2), np.array([0.5, 0.6]))(np.ones(2)) is None
 
 
 def measured(task: str, labels: list[float], outputs: list[object]) -> dict[str, float]:
@@ -62,11 +56,6 @@ def test_log_loss_stays_finite_at_logits_of_a_thousand() -> None:
     assert measured("multiclass", [0, 0], [[1000.0, 0.0], [0.0, 1000.0]])["log_loss"] == pytest.approx(500.0)
 
 
-def test_what_is_not_defined_is_left_out() -> None:
-    assert set(measured("binary", [0, 0], [0.1, 0.2])) == {"log_loss", "accuracy"}
-    assert Slices([MeasuredHead("y", "binary")]).metrics() == {}
-
-
 def own(function: Any, *, weights: list[float]) -> dict[str, float]:
     part = Slices([MeasuredHead("y", "regression")], function)
     for label, output, weight in zip([1.0, 2.0], [1.5, 5.0], weights, strict=True):
@@ -74,26 +63,38 @@ def own(function: Any, *, weights: list[float]) -> dict[str, float]:
     return part.metrics()
 
 
-def test_the_definitions_own_metrics_see_all_labels_and_outputs() -> None:
-    assert own(lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, weights=[1, 1])["worst"] == 3.0
-
-
 @pytest.mark.covers("met-classification")
-def test_a_third_argument_of_the_definitions_metrics_gets_the_weights() -> None:
+def test_the_definitions_metrics_see_all_labels_and_outputs_and_in_a_third_argument_the_weights() -> None:
     def with_weights(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
         return {"mine": np.average(np.abs(labels - outputs), weights=weights)}
 
     def with_a_choice(labels: Any, outputs: Any, share: float = 0.5) -> dict[str, float]:
         return {"mine": share}
 
+    assert own(lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, weights=[1, 1])["worst"] == 3.0
     assert own(with_weights, weights=[3, 1])["mine"] == pytest.approx((3 * 0.5 + 3.0) / 4)
     assert own(with_a_choice, weights=[3, 1])["mine"] == 0.5
 
 
-def test_a_metric_of_the_definition_that_is_no_number_is_named() -> None:
-    with pytest.raises(DefinitionFailedError, match="mine is not finite"):
-        own(lambda labels, outputs: {"mine": np.nan}, weights=[1, 1])
-
-
 def test_examples_without_weight_measure_nothing() -> None:
     assert own(lambda labels, outputs: {"mine": 1.0}, weights=[0, 0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "labels", "weights", "why"),
+    [
+        ("binary", "auc", [1, 1, 1], [1, 1, 1], "all 3 held-out events have the label 1"),
+        ("binary", "auc", [1, 0, 0], [1, 0, 0], "the only held-out event has the label 1"),
+        ("binary", "auc", [1, 0, 0], [0, 0, 0], "each of the 3 held-out events has weight 0 or no label"),
+        ("binary", "log_loss", [1, 0], [0, 0], "each of the 2 held-out events has weight 0 or no label"),
+        ("binary", "precision", [1, 0, 0], [1, 1, 1], "none of 3 held-out events is predicted to be positive"),
+        ("binary", "auc", [1, 0, 1], [1, 1, 1], None),
+    ],
+)
+def test_a_metric_without_a_value_names_the_labels_the_weights_or_the_answers(
+    task: str, metric: str, labels: Any, weights: Any, why: str | None
+) -> None:
+    slices = Slices([MeasuredHead("y", task, (Metric(metric),))])
+    given, outputs, of = ({"y": np.asarray(one, np.float32)} for one in (labels, [-1.0] * len(labels), weights))
+    slices.add(given, outputs, of)
+    assert (slices.undefined(), metric in slices.metrics()) == ({metric: why} if why else {}, why is None)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.report import Cell, publish
@@ -76,7 +77,7 @@ def _measure(directory: Path) -> None:
         found[name] = {"tensorflow": {"problem": problem, "microseconds": times, "max_difference": 0.0}}
         for engine, conversion in tried.items():
             trial = conversion.signatures.get(name)
-            found[name][engine] = trial.to_mapping() if trial else {"problem": conversion.problem}
+            found[name][engine] = asdict(trial) if trial else {"problem": conversion.problem}
     print(json.dumps(found))
 
 

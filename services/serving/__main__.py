@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -52,7 +52,7 @@ from services.serving.front.core import Front
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
 from services.serving.front.load_trace import LoadTrace
-from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
+from services.serving.front.monitoring import add_metrics_route, read_monitoring_path
 from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
@@ -105,7 +105,8 @@ class Start:
     """Of the doors."""
     calls_tls: Tls | None = None
     """Of calls to the registry."""
-    monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
+    metrics_path: str = ""
+    """Of TensorFlow Serving's metrics; "" where there is none."""
     state: ReplicaState | None = None
     """Where folders are served: what is said before the manager has spoken."""
 
@@ -148,16 +149,16 @@ def _read_start() -> Start:
     """Raises InvalidInput for whatever would not work later."""
     settings = ServingSettings.from_environment()
     calls, doors = _read_tls(settings)
-    monitoring = MonitoringConfig()
+    metrics_path = ""
     if settings.monitoring_config_file:
         if not settings.enable_rest:
             raise InvalidInput("monitoring_config_file needs REST, which is off")
-        monitoring = read_monitoring_config(Path(settings.monitoring_config_file))
+        metrics_path = read_monitoring_path(Path(settings.monitoring_config_file))
     _grpc_options(settings)
     replica_options(settings)
-    guard = Guard(settings.open_access(settings.host), serving_rules(monitoring.path))
+    guard = Guard(settings.open_access(settings.host), serving_rules(metrics_path))
     if not settings.is_standalone():
-        return Start(settings, guard, doors, calls, monitoring)
+        return Start(settings, guard, doors, calls, metrics_path)
     config = starting_config(settings, platforms=platform_names())
     check_first_labels(config, allow_unavailable=settings.allow_version_labels_for_unavailable_models)
     if settings.queue_namespace is None:
@@ -166,7 +167,7 @@ def _read_start() -> Start:
         os.environ["SERVING_QUEUE_NAMESPACE"] = namespace
     models = {model.name: dict(model.version_labels) for model in config.model_config_list.config}
     state = ReplicaState("", {}, models, (), default_alias=NEWEST_ALIAS, config=ConfigState({}))
-    return Start(settings, guard, doors, calls, monitoring, state)
+    return Start(settings, guard, doors, calls, metrics_path, state)
 
 
 def _read_tls(settings: ServingSettings) -> tuple[Tls | None, Tls | None]:
@@ -216,7 +217,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     if request_log is not None:
         REGISTRY.register(request_log)
         request_log.start()
-    latency = ApiLatency() if start.monitoring.path else None
+    latency = ApiLatency() if start.metrics_path else None
     counts = _counts_of(front, settings.reload_p99_factor)
     shadow = Shadow(front, request_log.offer) if request_log is not None else None
     if shadow is not None:
@@ -379,7 +380,7 @@ def _web_server(
         guard=start.guard,
     )
     add_model_doors(app, front)
-    add_metrics_route(app, start.monitoring, latency)
+    add_metrics_route(app, start.metrics_path, latency)
     config = uvicorn.Config(
         app,
         http=protocol_for(

@@ -19,13 +19,16 @@ _OTHERS = (
     "services.trainer.export.session_script", "services.trainer.summaries.transformed",
     "services.trainer.summaries.board_door", "services.trainer.tests.support.sharded_training", "tensorboard.main",
 )  # fmt: skip
-_WITHOUT_TENSORFLOW = (
-    "services.serving.replica.manager", "services.ingest.codec.check_file", "common.eventlog.tests.writer",
+_FRONTS = (
+    "services.serving", "services.serving.replica.manager", "services.serving.tests.support.stubbed_serving",
+    "services.serving.tests.support.stub_manager",
 )  # fmt: skip
+_WITHOUT_TENSORFLOW = ("services.ingest.codec.check_file", "common.eventlog.tests.writer")
 _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
+    **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),
     **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.variants"), _SERVING),
 }
 """By module, what the server imports before a process becomes that module."""

@@ -22,7 +22,7 @@ from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
 from common.schema import PADDING, Feature
 from services.serving.batching.class_words import ClassWords
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled
+from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled, invalid
 from services.serving.wire.replica_state import Signature
 
 _TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING", "bytes": "DT_STRING"}
@@ -34,6 +34,9 @@ _MOST_TIMES = 8
 
 class OutOfBounds(RequestFailed):
     """A value is not what the schema allows."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.INVALID_ARGUMENT, message)
 
 
 class InputContract:
@@ -160,12 +163,12 @@ class _Gaps:
     def __init__(self, name: str, padding: Scalar) -> None:
         self.name = name
         self._shown = "U+FFFF" if isinstance(padding, str) else str(padding)
-        self._padding = padding.encode() if isinstance(padding, str) else padding
+        self._padding = _encoded(padding)
 
     def __call__(self, inputs: Arrays) -> None:
         """Raises OutOfBounds."""
         array = inputs[self.name]
-        is_padding = np.asarray(np.isnan(array) if is_nan(self._padding) else array == self._padding)
+        is_padding = _is_padding(array, self._padding)
         if not is_padding.any():
             return
         if array.ndim > 2:
@@ -174,9 +177,8 @@ class _Gaps:
         if len(gaps):
             row, place = gaps[0]
             raise OutOfBounds(
-                Code.INVALID_ARGUMENT,
                 f'input "{self.name}", row {row}: {self._shown} at place {place} is followed by a value; it fills '
-                "lists up at their end and is no value of one",
+                "lists up at their end and is no value of one"
             )
 
     def _whole_steps(self, is_padding: np.ndarray) -> np.ndarray:
@@ -187,9 +189,8 @@ class _Gaps:
         if len(parts):
             row, place = parts[0]
             raise OutOfBounds(
-                Code.INVALID_ARGUMENT,
                 f'input "{self.name}", row {row}: step {place} holds {self._shown}, which fills lists up and is no '
-                "value of one",
+                "value of one"
             )
         return missing
 
@@ -210,8 +211,7 @@ class _Finite:
         if is_wrong.any():
             place = tuple(np.argwhere(is_wrong)[0])
             raise OutOfBounds(
-                Code.INVALID_ARGUMENT,
-                f'input "{self._name}", row {place[0]}: the value {array[place]} is no finite number of float32',
+                f'input "{self._name}", row {place[0]}: the value {array[place]} is no finite number of float32'
             )
 
 
@@ -233,7 +233,7 @@ class _Bytes:
             else:
                 fault = feature.fault_of_bytes(value)
             if fault:
-                raise OutOfBounds(Code.INVALID_ARGUMENT, f'input "{feature.name}", row {row} {fault}')
+                raise OutOfBounds(f'input "{feature.name}", row {row} {fault}')
 
 
 class _Rows:
@@ -241,25 +241,22 @@ class _Rows:
 
     def __init__(self, feature: Feature) -> None:
         self._name, self._lengths = feature.name, feature.row_lengths_name
-        padding = PADDING[feature.dtype]
-        self._padding = padding.encode() if isinstance(padding, str) else padding
+        self._padding = _encoded(PADDING[feature.dtype])
 
     def __call__(self, inputs: Arrays) -> None:
         """Raises OutOfBounds; RequestFailed where all together take too much as a table."""
         values, lengths = inputs[self._name], inputs[self._lengths]
-        is_padding = np.isnan(values) if is_nan(self._padding) else values == self._padding
-        counts = np.sum(~np.asarray(is_padding, bool), axis=1)
+        counts = np.sum(~_is_padding(values, self._padding), axis=1)
         held = np.sum(np.where(lengths == PADDING["int64"], 0, lengths), axis=1)
         for row in np.flatnonzero(counts != held)[:1]:
             raise OutOfBounds(
-                Code.INVALID_ARGUMENT,
                 f'input "{self._name}", row {row}: {counted(counts[row], "value")}, and its rows ({self._lengths}) '
-                f"hold {held[row]}",
+                f"hold {held[row]}"
             )
         longest = int(lengths.max(initial=0))
         if lengths.size * longest > max(MAX_VALUES, _MOST_TIMES * values.size):
             what = too_wide(lengths.size, longest)
-            raise RequestFailed(Code.INVALID_ARGUMENT, f'input "{self._name}" {what}; send large ones alone')
+            raise invalid(f'input "{self._name}" {what}; send large ones alone')
 
 
 class _Check:
@@ -269,7 +266,7 @@ class _Check:
         self.name = feature.name
         self._vocabulary = feature.vocabulary
         self._words = frozenset(word.encode() for word in feature.vocabulary)
-        self._padding = padding.encode() if isinstance(padding, str) else padding
+        self._padding = _encoded(padding)
         if self._words and self._padding is not None:
             self._words |= {self._padding}
         self._low, self._high = _limits(feature)
@@ -288,7 +285,7 @@ class _Check:
             return
         is_within = (array >= self._low) & (array <= self._high)
         if self._padding is not None:
-            is_within |= np.isnan(array) if is_nan(self._padding) else array == self._padding
+            is_within |= _is_padding(array, self._padding)
         if not is_within.all():
             self._fail(array, is_within)
 
@@ -296,9 +293,7 @@ class _Check:
         place = tuple(np.argwhere(~is_within)[0])
         value = array[place]
         shown = orjson.dumps(value.decode(errors="replace")).decode() if isinstance(value, bytes) else f"{value!s}"
-        raise OutOfBounds(
-            Code.INVALID_ARGUMENT, f'input "{self.name}", row {place[0]}: the value {shown} is not {self._expected()}'
-        )
+        raise OutOfBounds(f'input "{self.name}", row {place[0]}: the value {shown} is not {self._expected()}')
 
     def _expected(self) -> str:
         if self._vocabulary:
@@ -313,32 +308,21 @@ class _Check:
 class _Weights:
     """Of one input that weighs the values of another: as many in every row."""
 
-    def __init__(self, name: str, padding: Scalar, ids: str, padding_of_ids: Scalar) -> None:
-        self._name, self._ids = name, ids
-        self._count, self._count_ids = _Counts(name, padding), _Counts(ids, padding_of_ids)
+    def __init__(self, weights: Feature, ids: Feature) -> None:
+        self._name, self._ids = weights.name, ids.name
+        self._paddings = _encoded(PADDING[weights.dtype]), _encoded(PADDING[ids.dtype])
 
     def __call__(self, inputs: Arrays) -> None:
         """Raises OutOfBounds."""
-        counts, expected = self._count(inputs), self._count_ids(inputs)
+        counts, expected = (
+            (~_is_padding(inputs[name], padding)).sum(axis=1)
+            for name, padding in zip((self._name, self._ids), self._paddings, strict=True)
+        )
         for row in np.flatnonzero(counts != expected)[:1].tolist():
             raise OutOfBounds(
-                Code.INVALID_ARGUMENT,
                 f'input "{self._name}", row {row} holds {counted(counts[row], "weight")}, {self._ids} '
-                f"{counted(expected[row], 'value')}; expected one weight for each",
+                f"{counted(expected[row], 'value')}; expected one weight for each"
             )
-
-
-class _Counts:
-    """How many values each row of one input of any length holds: int64 [n]."""
-
-    def __init__(self, name: str, padding: Scalar) -> None:
-        self._name = name
-        self._padding = padding.encode() if isinstance(padding, str) else padding
-
-    def __call__(self, inputs: Arrays) -> np.ndarray:
-        array = inputs[self._name]
-        is_padding = np.asarray(np.isnan(array) if is_nan(self._padding) else array == self._padding)
-        return np.asarray((~is_padding).sum(axis=1))
 
 
 def _weights_checks(inputs: SignatureInputs) -> Iterator[_Weights]:
@@ -346,7 +330,16 @@ def _weights_checks(inputs: SignatureInputs) -> Iterator[_Weights]:
     for feature in lists.values():
         ids = lists.get(feature.weights_of or "")
         if ids is not None:
-            yield _Weights(feature.name, PADDING[feature.dtype], ids.name, PADDING[ids.dtype])
+            yield _Weights(feature, ids)
+
+
+def _encoded(padding: Any) -> Any:
+    """As it stands in an array."""
+    return padding.encode() if isinstance(padding, str) else padding
+
+
+def _is_padding(array: np.ndarray, padding: Any) -> np.ndarray:
+    return np.asarray(np.isnan(array) if is_nan(padding) else array == padding, bool)
 
 
 def _limits(feature: Feature) -> tuple[float, float]:

@@ -29,6 +29,7 @@ from services.serving.wire.prediction import (
     Prediction,
     RequestFailed,
     failure,
+    invalid,
     numpy_type,
     read_prediction,
     write_tensor,
@@ -247,10 +248,7 @@ class Batcher:
         options = self._options
         is_taken = options.enable_large_batch_splitting is not False and options.max_execution_batch_size is None
         if options.is_enabled and not is_taken:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT,
-                f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}",
-            )
+            raise invalid(f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}")
 
     def _refuse(self, taken: Taken, error: RequestFailed) -> Answer:
         signature = taken.request.signature or DEFAULT_SIGNATURE

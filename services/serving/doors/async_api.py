@@ -7,16 +7,17 @@ DELETE /v1/predictions/{id}                 200 {"id", "was_open"}
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import parse_qsl, unquote
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 
 from common.access.guard import called, require
 from common.access.principal import current
-from common.process.tracing import OFF, Tracing
+from common.process.tracing import OFF, TRACEPARENT, Span, Tracing
 from services.serving.doors.readings import predict_json
 from services.serving.doors.rest_predict import (
     VERSION_HEADER,
@@ -28,9 +29,8 @@ from services.serving.doors.rest_predict import (
 from services.serving.doors.roles import PREDICTS
 from services.serving.front.async_predictions import AsyncPredictions, StoredPrediction, UntilGone
 from services.serving.front.async_trace import AsyncTrace
-from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
 
 _SUBMIT_PATH = re.compile(
     r"(?i:/v1/models/)([^/:?]+)(?:(?i:/versions/)([0-9]+)|(?i:/labels/)([^/:?]+))?:predictAsync(?:\?(.*))?"
@@ -40,29 +40,11 @@ _ACCEPTED, _TOO_LARGE = 202, 413
 LONGEST_WAIT_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Answered:
-    """One answer of this door."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One request of this door.
-
-    Attributes:
-        url: path with query.
-        tag: what it is called in traces (journal.py).
-        traceparent: of the client's span; "" where it says none.
-    """
-
-    method: str
-    url: str
-    tag: bytes
-    traceparent: str
+def json_response(status: int, body: bytes, *, close: bool = False, version: int = 0, location: str = "") -> Response:
+    """`version`: that answered; 0: none. `close`: the connection, too."""
+    named = {"connection": "close" if close else "", VERSION_HEADER: str(version or ""), "location": location}
+    headers = {name: value for name, value in named.items() if value}
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 class AsyncDoor:
@@ -75,18 +57,21 @@ class AsyncDoor:
         self._max_body_bytes = max_body_bytes
 
     async def answer(
-        self, asked: Asked, read_body: Callable[[], Awaitable[bytes | None]], until_gone: UntilGone
-    ) -> Answered | None:
+        self, request: Request, url: str, tag: bytes, read_body: Callable[[], Awaitable[bytes | None]],
+        until_gone: UntilGone,
+    ) -> Response | None:  # fmt: skip
         """None when the URL is none of this door's.
 
         Args:
+            url: path with query.
+            tag: what the request is called in traces (journal.py).
             read_body: gives None for a body that is too large.
             until_gone: its coroutine ends when the client hangs up; asked only while an answer is waited for.
 
         Raises:
             RequestFailed: with the code that the answer is to have.
         """
-        method, url = asked.method, asked.url
+        method = request.method
         submits = _SUBMIT_PATH.fullmatch(url) if method == "POST" else None
         if submits is not None:
             model, digits, label, query = submits.groups()
@@ -97,8 +82,10 @@ class AsyncDoor:
             body = await read_body()
             if body is None:
                 limit = f"the request body is larger than {self._max_body_bytes} bytes"
-                return Answered(_TOO_LARGE, error_body(limit), {"connection": "close"})
-            return await self._submit(asked, path, body, deadline)
+                return json_response(_TOO_LARGE, error_body(limit), close=True)
+            traceparent = request.headers.get(TRACEPARENT, "")
+            span = self._trace.submitted(path.model, tag, traceparent)
+            return await self._submit(path, body, deadline, span)
         found = _RESULT_PATH.fullmatch(url)
         if found is None:
             return None
@@ -111,11 +98,12 @@ class AsyncDoor:
             if current().is_identified:
                 await self._stored(prediction_id, 0.0, until_gone)
             was_open = await self._predictions.forget(prediction_id)
-            return Answered(200, orjson.dumps({"id": prediction_id, "was_open": was_open}))
+            return json_response(200, orjson.dumps({"id": prediction_id, "was_open": was_open}))
         return None
 
-    async def _submit(self, asked: Asked, path: ModelPath, body: bytes, deadline_seconds: float | None) -> Answered:
-        span = self._trace.submitted(path.model, asked.tag, asked.traceparent)
+    async def _submit(
+        self, path: ModelPath, body: bytes, deadline_seconds: float | None, span: Span | None
+    ) -> Response:
         error = "the request was not answered"
         try:
             route, reading = await self._predict.read_any(path, body)
@@ -132,8 +120,8 @@ class AsyncDoor:
         finally:
             if span is not None:
                 span.end(error)
-        headers = {"location": f"/v1/predictions/{prediction_id}"}
-        return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
+        body = orjson.dumps({"id": prediction_id})
+        return json_response(_ACCEPTED, body, location=f"/v1/predictions/{prediction_id}")
 
     async def _stored(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> StoredPrediction:
         """Raises PermissionDenied: it is of a model that the current principal may not ask."""
@@ -141,21 +129,21 @@ class AsyncDoor:
         require(PREDICTS, called(stored.model))
         return stored
 
-    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Answered:
+    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Response:
         stored = await self._stored(prediction_id, wait_seconds, until_gone)
         reply = stored.reply
         if reply is None:
-            return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}))
+            return json_response(_ACCEPTED, orjson.dumps({"id": prediction_id}))
         self._trace.answered(prediction_id, stored)
-        headers = {VERSION_HEADER: str(reply.version)} if reply.version else {}
         code, message = reply.error_code, reply.error_message
         if not code:
             try:
                 written = await self._predict.write_any(reply, partial(predict_json, rows=stored.rows))
-                return Answered(200, b'%b,"version":%d}' % (written[:-1], reply.version), headers)
+                whole = b'%b,"version":%d}' % (written[:-1], reply.version)
+                return json_response(200, whole, version=reply.version)
             except RequestFailed as error:
                 code, message = error.code, error.message
-        return Answered(Code.of(code).http_status, error_body(message), headers)
+        return json_response(Code.of(code).http_status, error_body(message), version=reply.version)
 
 
 def _number(query: str | None, name: str, *, above: float, up_to: float) -> float | None:

@@ -10,9 +10,9 @@ from protos import example_pb2, tfserving_pb2
 from services.serving.front.classify import Result
 from services.serving.rest_json.numbers import float_text
 from services.serving.rest_json.predict import string_json
-from services.serving.rest_json.values import invalid, is_base64, kind, read_string, shown
+from services.serving.rest_json.values import is_base64, kind, read_string, shown
 from services.serving.wire.limits import Limits
-from services.serving.wire.prediction import with_context
+from services.serving.wire.prediction import invalid, with_context
 
 _HIGHEST_INT64 = 2**63 - 1
 _KIND_NAMES = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}

@@ -9,8 +9,8 @@ where the same prediction is an ordinary route. Both ways share uvicorn's order 
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -61,40 +61,26 @@ class _NoEvent:
         """Nobody waits."""
 
 
+@dataclass(slots=True, eq=False)
 class _Prediction:
     """One request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
 
-    __slots__ = (
-        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "keys", "more_body", "path",
-        "principal", "protocol", "response_complete", "tag", "timeout_seconds", "traceparent",
-    )  # fmt: skip
-    message_event = _NoEvent()
-
-    def __init__(
-        self,
-        protocol: "PredictProtocol",
-        path: ModelPath,
-        timeout_seconds: float | None,
-        tag: bytes,
-        traceparent: bytes,
-        principal: Principal | None,
-        keys: bytes,
-    ) -> None:
-        self.protocol = protocol
-        self.keys = keys
-        self.principal = principal
-        self.traceparent = traceparent
-        self.tag = tag
-        self.path = path
-        self.timeout_seconds = timeout_seconds
-        self.body: bytes | bytearray = b""
-        self.has_body = False
-        self.is_its_turn = False
-        self.keep_alive = True
-        self.more_body = True
-        self.disconnected = False
-        self.response_complete = False
-        self.abandon: Abandon | None = None
+    protocol: "PredictProtocol"
+    path: ModelPath
+    timeout_seconds: float | None
+    tag: bytes
+    traceparent: bytes
+    principal: Principal | None
+    keys: bytes
+    body: bytes | bytearray = b""
+    has_body: bool = False
+    is_its_turn: bool = False
+    keep_alive: bool = True
+    more_body: bool = True
+    disconnected: bool = False
+    response_complete: bool = False
+    abandon: Abandon | None = None
+    message_event: ClassVar = _NoEvent()
 
     def start_if_ready(self) -> None:
         if not (self.has_body and self.is_its_turn):

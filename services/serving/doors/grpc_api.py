@@ -8,13 +8,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from common.access.guard import Rule, fields_of, require
 from common.process.tracing import TRACEPARENT
-from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
+from protos import queue_pb2, tfserving_pb2
+from protos import tfserving_config_pb2 as config_pb2
 from services.serving.doors.large_messages import LARGE_BYTES, LargeMessages
 from services.serving.doors.message_heads import head_of
 from services.serving.doors.readings import (
@@ -26,7 +27,6 @@ from services.serving.doors.readings import (
     read_input,
     read_predict_request,
 )
-from services.serving.doors.reload_door import Reload, ReloadDoor
 from services.serving.doors.rest_predict import VERSION_HEADER
 from services.serving.doors.roles import CALLS, CALLS_TASKS, CALLS_TO_READ, RELOADS
 from services.serving.front.classify import (
@@ -43,9 +43,10 @@ from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.front.split import Asks
-from services.serving.rest_json.values import invalid
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
+from services.serving.wire.replica_state import ReloadResult
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
@@ -54,6 +55,7 @@ _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LONGEST_MESSAGE = 1024
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
 _KEY = PREDICTION_KEY.decode()
+_LONGEST_RELOAD_SECONDS = 3600.0
 _Handler = Callable[..., Awaitable[Any]]
 _HAVE_INPUTS = (
     tfserving_pb2.PredictRequest,
@@ -63,11 +65,17 @@ _HAVE_INPUTS = (
 )
 
 
+class Reload(Protocol):
+    """ManagerProcess.reload."""
+
+    async def __call__(self, config: bytes, *, timeout_seconds: float) -> ReloadResult: ...
+
+
 def add_services(
     server: grpc.aio.Server, front: Front, journal: Journal, large: LargeMessages, *, reload: Reload | None = None
 ) -> None:
     """Registers both services at a server that is not started yet; `reload` where models come from a configuration."""
-    door = _Door(front, journal, large)
+    door = _Door(front, journal, large, reload)
     messages = tfserving_pb2
     prediction = {
         "Classify": _unary(door.classify, messages.ClassificationRequest, CALLS),
@@ -78,9 +86,7 @@ def add_services(
     }
     model = {
         "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest, CALLS_TO_READ),
-        "HandleReloadConfigRequest": _unary(
-            ReloadDoor(reload).handle, tfserving_config_pb2.ReloadConfigRequest, RELOADS
-        ),
+        "HandleReloadConfigRequest": _unary(door.reload_config, config_pb2.ReloadConfigRequest, RELOADS),
     }
     server.add_generic_rpc_handlers(
         (
@@ -121,8 +127,8 @@ def _answering(behaviour: _Handler, message_type: Any, needed: Rule) -> _Handler
 class _Door:
     """`whole`: a large request, of which `request` has the head alone."""
 
-    def __init__(self, front: Front, journal: Journal, large: LargeMessages) -> None:
-        self._front = front
+    def __init__(self, front: Front, journal: Journal, large: LargeMessages, reload: Reload | None) -> None:
+        self._front, self._reload = front, reload
         self._large = large
         self._journal = journal
         self._tags = Tags()
@@ -135,7 +141,9 @@ class _Door:
             spec, seconds = request.model_spec, context.time_remaining()
             self._front.check_room(spec.name, *_asked_for(spec), seconds)
             if whole:
-                reading = await self._large.read(predict_message, whole, route, timeout_seconds=self._most(seconds))
+                reading = await self._large.read(
+                    predict_message, whole, route, timeout_seconds=self._front.within(seconds)
+                )
             else:
                 reading = read_predict_request(request, route, self._front.limits)
             if keys := _keys_of(context):
@@ -144,10 +152,7 @@ class _Door:
             write = partial(predict_response, spec=_answered_by(spec, reply))
             if reply.ByteSize() <= LARGE_BYTES:
                 return write(reply)
-            return await self._large.write(write, reply, timeout_seconds=self._most(context.time_remaining()))
-
-    def _most(self, seconds: float | None) -> float:
-        return self._front.timeout_seconds if seconds is None else min(seconds, self._front.timeout_seconds)
+            return await self._large.write(write, reply, timeout_seconds=self._front.within(context.time_remaining()))
 
     async def classify(
         self, request: tfserving_pb2.ClassificationRequest, context: Any, whole: bytes = b""
@@ -177,7 +182,7 @@ class _Door:
         if whole:
             arguments = (type(request), call.method, name)
             reading = await self._large.read(
-                examples_message, whole, call.route, *arguments, timeout_seconds=self._most(seconds)
+                examples_message, whole, call.route, *arguments, timeout_seconds=self._front.within(seconds)
             )
         else:
             reading = read_input(request.input, call.route, self._front.limits, call.method, name)
@@ -279,6 +284,31 @@ class _Door:
         spec = request.model_spec
         version = spec.version.value if spec.HasField("version") else None
         return status_proto(versions_of(self._front.state, spec.name, version))
+
+    async def reload_config(
+        self, request: config_pb2.ReloadConfigRequest, context: Any
+    ) -> config_pb2.ReloadConfigResponse:
+        """Answers when the models that are new are available, or could not be made so. None of the counters that
+        metric_names may ask for exist here, so no increases are reported.
+
+        Raises:
+            RequestFailed: the configuration is refused and changed nothing, or a new model could not be loaded.
+            Unavailable: nothing was decided before the client's deadline.
+        """
+        if self._reload is None:
+            raise RequestFailed(
+                Code.FAILED_PRECONDITION,
+                "this server takes its models from a registry and has no configuration of its own to reload; "
+                "move the model's alias in the registry instead",
+            )
+        remaining = context.time_remaining()
+        timeout_seconds = _LONGEST_RELOAD_SECONDS if remaining is None else min(remaining, _LONGEST_RELOAD_SECONDS)
+        result = await self._reload(request.config.SerializeToString(), timeout_seconds=timeout_seconds)
+        if result.code:
+            raise RequestFailed(result.code, result.message)
+        response = config_pb2.ReloadConfigResponse()
+        response.status.error_code = 0
+        return response
 
     async def _route(self, request: Any, context: Any, entry: Entry | None = None) -> Route:
         """`entry` of a prediction, which a canary may answer."""

@@ -23,10 +23,9 @@ from common.process.gzip_bodies import inflate
 from common.process.health import Health
 from common.process.tracing import OFF, TRACEPARENT, Tracing
 from common.process.web import create_app
-from services.serving.doors.async_api import Asked, AsyncDoor
+from services.serving.doors.async_api import AsyncDoor, json_response
 from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
 from services.serving.doors.rest_predict import (
-    VERSION_HEADER,
     RestPredict,
     error_body,
     predict_path,
@@ -38,8 +37,7 @@ from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.front.model_info import metadata_json, replica_json, status_json, versions_of
 from services.serving.front.prediction_keys import PREDICTION_KEY, joined
-from services.serving.rest_json.values import invalid
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
 
 _MODEL = r"/v1/models(?:/([^/:]+))?(?:/versions/([0-9]+)|/labels/([^/:]+))?"
 _STATUS_PATH = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
@@ -81,7 +79,7 @@ class _Door:
         try:
             response = await self._answer(request, _url_of(request.scope), tag)
         except RequestFailed as error:
-            response = _response(error.code.http_status, error_body(error.message))
+            response = json_response(error.code.http_status, error_body(error.message))
         except ClientDisconnect:
             response = _unread()
         response.headers.update(self._headers)
@@ -97,10 +95,9 @@ class _Door:
         if _KEY in request.headers and request.method == "POST":
             raise invalid("X-Prediction-Key goes with :predict alone")
         body, gone = partial(self._body, request), partial(_until_gone, request)
-        asked = Asked(request.method, text, tag, request.headers.get(TRACEPARENT, ""))
-        later = await self._async_door.answer(asked, body, gone)
+        later = await self._async_door.answer(request, text, tag, body, gone)
         if later is not None:
-            return Response(later.body, later.status, dict(later.headers), media_type="application/json")
+            return later
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
         if found is None:
             raise invalid(f"Malformed request: {request.method} {text}")
@@ -111,9 +108,9 @@ class _Door:
         require(READS, called(unquote(model)))
         if metadata != "/metadata":
             versions = versions_of(self._front.state, unquote(model), version)
-            return _response(200, orjson.dumps(status_json(versions)))
+            return json_response(200, orjson.dumps(status_json(versions)))
         route = await self._front.route(unquote(model), version, None if label is None else unquote(label))
-        return _response(200, orjson.dumps(metadata_json(route)))
+        return json_response(200, orjson.dumps(metadata_json(route)))
 
     async def _run(self, request: Request, url: bytes, tag: bytes) -> Response:
         path = predict_path(url)
@@ -122,12 +119,12 @@ class _Door:
         body = await self._body(request)
         if body is None:
             limit = f"the request body is larger than {self._max_body_bytes} bytes"
-            return _response(_PAYLOAD_TOO_LARGE, error_body(limit), close=True)
+            return json_response(_PAYLOAD_TOO_LARGE, error_body(limit), close=True)
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answer(status: int, content: bytes, version: int) -> None:
             if not answered.done():
-                answered.set_result(_response(status, content, version=version))
+                answered.set_result(json_response(status, content, version=version))
 
         traceparent = request.headers.get(TRACEPARENT, "").encode("latin-1")
         keys = joined(value.encode("latin-1") for value in request.headers.getlist(_KEY))
@@ -168,7 +165,7 @@ async def _until_gone(request: Request) -> None:
 
 def _unread() -> Response:
     """To a client that hung up: it is for the log alone."""
-    return _response(_CLIENT_CLOSED_REQUEST, b"")
+    return json_response(_CLIENT_CLOSED_REQUEST, b"")
 
 
 def _url_of(scope: Scope) -> bytes:
@@ -183,7 +180,7 @@ def _url_of(scope: Scope) -> bytes:
 def _preflight(request: Request) -> Response:
     origin = request.headers.get("origin", "")
     is_web = "http://" in origin or "https://" in origin
-    return _response(200 if is_web else 400, b"")
+    return json_response(200 if is_web else 400, b"")
 
 
 def _tag_of(request: Request) -> bytes:
@@ -202,13 +199,6 @@ def _timeout_of(request: Request) -> float | None:
             f"{TIMEOUT_DIGITS} digits"
         )
     return int(value) / 1000
-
-
-def _response(status: int, body: bytes, *, close: bool = False, version: int = 0) -> Response:
-    headers = {"connection": "close"} if close else {}
-    if version:
-        headers[VERSION_HEADER] = str(version)
-    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 class _AnyMethod:

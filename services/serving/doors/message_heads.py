@@ -5,7 +5,7 @@ https://protobuf.dev/programming-guides/encoding
 
 from typing import Any
 
-from services.serving.rest_json.values import invalid
+from services.serving.wire.prediction import invalid
 
 _MOST_FIELDS = 16_384
 """Of a large message: its inputs and the outputs that it asks for."""

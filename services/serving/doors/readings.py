@@ -16,11 +16,17 @@ from services.serving.doors.classify_json import read_examples, write_result
 from services.serving.front.classify import Signatures, examples_of, name_for, request_for, result_of, signature_for
 from services.serving.front.model_info import default_inputs
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
-from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.limits import Limits
-from services.serving.wire.prediction import RequestFailed, check_names, meant_signature, under_inputs, write_tensor
+from services.serving.wire.prediction import (
+    RequestFailed,
+    check_names,
+    invalid,
+    meant_signature,
+    under_inputs,
+    write_tensor,
+)
 from services.serving.wire.replica_state import Signature
 from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
 
@@ -154,7 +160,7 @@ def parsed(message: Message, kind: Any) -> Any:
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}") from error
+        raise invalid(f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
 def predict_json(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:

@@ -34,9 +34,8 @@ from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import NotLoaded, Route
 from services.serving.front.split import Asks
 from services.serving.rest_json.predict import Document
-from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
 
 logger = logging.getLogger(__name__)
 

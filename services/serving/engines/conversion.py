@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from common.json_values import value_of
 from common.process.lifecycle import die_with_parent
 from common.whole_files import write_whole
 from services.serving.engines.candidate import Candidate
@@ -50,8 +51,6 @@ class Conversion:
     signatures: Mapping[str, SignatureTrial] = field(default_factory=dict)
     problem: str = ""
     """Why there is nothing at all; empty when there is something."""
-    is_kept: bool = False
-    """It was found on disk, from an earlier runner."""
 
 
 class Conversions:
@@ -92,9 +91,7 @@ class Conversions:
             return Conversion(folder, problem=f"its files cannot be written: {error}")
         made = None if problem else _read(folder)
         shutil.rmtree(partial, ignore_errors=True)
-        if made is None:
-            return Conversion(folder, problem=problem or "the files it wrote cannot be read")
-        return Conversion(folder, made.signatures, made.problem)
+        return made or Conversion(folder, problem=problem or "the files it wrote cannot be read")
 
     def _convert(self, candidate: Candidate, partial: Path) -> str:
         """Runs the trial in a process of its own; returns what went wrong with the process."""
@@ -160,26 +157,22 @@ def _read(folder: Path) -> Conversion | None:
     """None when there is nothing whole."""
     try:
         result = json.loads((folder / RESULT).read_bytes())
-        signatures = {name: SignatureTrial.from_mapping(one) for name, one in result["signatures"].items()}
+        signatures = {name: value_of(SignatureTrial, one) for name, one in result["signatures"].items()}
         for trial in signatures.values():
             if trial.file and _sha256(folder / trial.file) != trial.digest:
                 shutil.rmtree(folder, ignore_errors=True)
                 return None
-        return Conversion(folder, signatures, result["problem"], is_kept=True)
-    except (OSError, ValueError, KeyError, TypeError):
+        return Conversion(folder, signatures, result["problem"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _digest_of(directory: Path) -> str:
     """Of all files below the directory, with their paths."""
     digest = hashlib.sha256()
-    for path in _files(directory):
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(directory)}\0{_sha256(path)}\0".encode())
     return digest.hexdigest()
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    yield from sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def _sha256(path: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from services.serving.engines.candidate import Call, EngineRefused, Outputs
-from services.serving.wire.prediction import Arrays, numpy_type
+from services.serving.wire.prediction import Arrays, fits, numpy_type
 from services.serving.wire.replica_state import Signature
 
 GUARDED_KINDS = ("not finite", "negative")
@@ -51,16 +51,8 @@ class GuardedCall:
 
 
 def _fits(expected: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
-    if 0 in shape:
-        return False
-    if expected is None:
-        return len(shape) == 1  # as the probes were
-    if len(expected) != len(shape):
-        return False
-    for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)
-        if want not in (-1, have):
-            return False
-    return True
+    """A shape that is not known must be as the probes' were."""
+    return 0 not in shape and (len(shape) == 1 if expected is None else fits(expected, shape))
 
 
 def _is_finite(array: np.ndarray) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from pathlib import Path
 
-from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused, Outputs
+from services.serving.engines.candidate import Candidate, CannotConvert, EngineRefused, Outputs
 from services.serving.options.model_options import EngineOptions
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature
@@ -66,15 +66,10 @@ class _LiteRtCall:
                 raise EngineRefused(f"litert: {error}") from error
 
 
-def open_file(path: Path, signature: Signature, options: EngineOptions) -> Call:
-    """Raises EngineRefused: LiteRT cannot run it."""
-    return _LiteRtCall(path, signature, options)
-
-
 CANDIDATE = Candidate(
     name="litert",
     packages=("ai-edge-litert",),
     extra="serving-litert",
     convert=convert,
-    open=open_file,
+    open=_LiteRtCall,
 )

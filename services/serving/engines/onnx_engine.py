@@ -7,7 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused, Outputs
+from services.serving.engines.candidate import Candidate, CannotConvert, EngineRefused, Outputs
 from services.serving.options.model_options import EngineOptions
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature
@@ -78,15 +78,10 @@ class _OnnxCall:
         return dict(zip(outputs, values, strict=True))
 
 
-def open_file(path: Path, signature: Signature, options: EngineOptions) -> Call:
-    """Raises EngineRefused: ONNX Runtime cannot run it."""
-    return _OnnxCall(path, signature, options)
-
-
 CANDIDATE = Candidate(
     name="onnxruntime",
     packages=("onnxruntime", "onnx", "tf2onnx"),
     extra="serving-onnx",
     convert=convert,
-    open=open_file,
+    open=_OnnxCall,
 )

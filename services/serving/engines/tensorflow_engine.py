@@ -27,7 +27,7 @@ from services.serving.engines import onednn
 from services.serving.engines.tensorflow_program import Program
 from services.serving.options.model_options import GPU, DeviceName, EngineOptions
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.prediction import Arrays, RequestFailed, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class TensorFlowEngine:
         except tf.errors.OpError as error:
             raise RequestFailed(int(error.error_code), str(error.message)) from error
         except UnicodeDecodeError as error:  # TensorFlow's sentence holds bytes of the request
-            raise RequestFailed(Code.INVALID_ARGUMENT, error.object.decode(errors="replace")) from error
+            raise invalid(error.object.decode(errors="replace")) from error
 
     def callable_signatures(self) -> tuple[str, ...]:
         """The signatures that can be asked for."""

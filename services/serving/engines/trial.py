@@ -4,9 +4,8 @@ of its own (conversion.py), because converters take much memory and may crash.""
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from services.serving.engines import effects, tensorflow_engine
 from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused
@@ -40,13 +39,6 @@ class SignatureTrial:
     microseconds: Mapping[str, float] = field(default_factory=dict)
     """Per call, by batch size."""
     tensorflow_microseconds: Mapping[str, float] = field(default_factory=dict)
-
-    def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "SignatureTrial":
-        return cls(**{**mapping, "guards": tuple(mapping["guards"])})
 
 
 def try_engine(

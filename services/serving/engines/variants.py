@@ -124,11 +124,11 @@ def _choose_onednn(wanted: bool | None, directory: Path) -> None:
 
 
 def _loaded(directory: Path, options: EngineOptions) -> "LoadedModel":
-    from services.serving.engines.platforms import tensorflow_platform
+    from services.serving.engines.platforms import plugins
     from services.serving.engines.platforms.loading import LoadRequest
 
     request = LoadRequest(model="model", version=1, directory=directory, options=ModelOptions(engine=options))
-    return tensorflow_platform.load(request)
+    return plugins.load(request)
 
 
 def _signature(model: "LoadedModel", wanted: str) -> str:

@@ -16,7 +16,7 @@ from common.eventlog import tfrecord
 from protos import queue_pb2, tfserving_pb2, warmup_pb2
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import Prediction, RequestFailed, read_prediction, with_context
+from services.serving.wire.prediction import Prediction, RequestFailed, invalid, read_prediction, with_context
 from services.serving.wire.replica_state import Signature
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES, read_tensor_protos
 
@@ -55,7 +55,7 @@ def _read(path: Path) -> Iterator[warmup_pb2.PredictionLog]:
         return
     try:
         if tfrecord.count(content) > MAX_RECORDS:
-            raise RequestFailed(Code.INVALID_ARGUMENT, f"{path.name} has more than {MAX_RECORDS} warm-up requests")
+            raise invalid(f"{path.name} has more than {MAX_RECORDS} warm-up requests")
         records, _ = tfrecord.cut(content)
     except DataLoss as error:
         raise RequestFailed(Code.DATA_LOSS, f"{path.name} is not a TFRecord file: {error.message}") from error
@@ -63,7 +63,7 @@ def _read(path: Path) -> Iterator[warmup_pb2.PredictionLog]:
         try:
             yield warmup_pb2.PredictionLog.FromString(record)
         except DecodeError as error:
-            raise RequestFailed(Code.INVALID_ARGUMENT, f"{path.name}: record {number} is no PredictionLog") from error
+            raise invalid(f"{path.name}: record {number} is no PredictionLog") from error
 
 
 def _predictions(record: warmup_pb2.PredictionLog, signatures: Signatures) -> list[Prediction]:
@@ -102,15 +102,15 @@ def _infer(method: str, signature_name: str, given: tfserving_pb2.Input, signatu
     name = signature_name or DEFAULT_SIGNATURE
     signature = signatures.get(name)
     if signature is None:
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"No signature was found with the name: {name}")
+        raise invalid(f"No signature was found with the name: {name}")
     if list(signature.inputs) != ["inputs"]:
-        raise RequestFailed(Code.INVALID_ARGUMENT, f'Expected one input Tensor "inputs", signature {name} has others.')
+        raise invalid(f'Expected one input Tensor "inputs", signature {name} has others.')
     outputs = [output for output in _OUTPUTS[method] if output in signature.outputs]
     if not outputs or len(signature.outputs) > len(_OUTPUTS[method]):
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"Signature {name} does not have the outputs of {method}.")
+        raise invalid(f"Signature {name} does not have the outputs of {method}.")
     examples = _serialized(given)
     if not examples:
-        raise RequestFailed(Code.INVALID_ARGUMENT, "Input is empty.")
+        raise invalid("Input is empty.")
     request = queue_pb2.PredictionRequest(signature=name, output_filter=outputs)
     request.inputs.add(name="inputs", dtype="O", shape=[len(examples)], strings=examples)
     return read_prediction(request, signatures)

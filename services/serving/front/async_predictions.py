@@ -389,32 +389,15 @@ def _unknown(prediction_id: str) -> RequestFailed:
 
 def _refusal(taken: int, route: Route, limits: AsyncLimits, principal: str) -> RequestFailed:
     queue = f"model {route.queue.model} ({route.queue.target})"
-    if taken == NO_RUNNER:
-        return RequestFailed(Code.UNAVAILABLE, f"nobody serves {queue} right now; try again")
-    if taken == QUEUE_FULL:
-        return RequestFailed(
-            Code.RESOURCE_EXHAUSTED,
-            f"the queue of {queue} is half full; asynchronous predictions take no more; try again",
-        )
-    if taken == SHARE_FULL:
-        return RequestFailed(
-            Code.RESOURCE_EXHAUSTED,
-            f"asynchronous predictions of {principal} for {queue} wait for their turn, and others need room, too; "
-            "try again",
-        )
-    if taken == HOLDS_SHARE:
-        return RequestFailed(
-            Code.RESOURCE_EXHAUSTED,
-            f"{principal} holds its share of the {limits.count} asynchronous predictions that may be open or kept, or "
-            f"of their {limits.total_bytes} bytes, and others need room, too; fetch and delete some, or try again",
-        )
-    if taken == TOO_MANY:
-        return RequestFailed(
-            Code.RESOURCE_EXHAUSTED,
-            f"{limits.count} asynchronous predictions are open or kept already, the limit; try again",
-        )
-    assert taken == TOO_LARGE
-    return RequestFailed(
-        Code.RESOURCE_EXHAUSTED,
-        f"asynchronous predictions hold their limit of {limits.total_bytes} bytes; fetch and delete some, or try again",
-    )
+    sentences = {
+        NO_RUNNER: f"nobody serves {queue} right now; try again",
+        QUEUE_FULL: f"the queue of {queue} is half full; asynchronous predictions take no more; try again",
+        SHARE_FULL: f"asynchronous predictions of {principal} for {queue} wait for their turn, and others need room, "
+        "too; try again",
+        HOLDS_SHARE: f"{principal} holds its share of the {limits.count} asynchronous predictions that may be open or "
+        f"kept, or of their {limits.total_bytes} bytes, and others need room, too; fetch and delete some, or try again",
+        TOO_MANY: f"{limits.count} asynchronous predictions are open or kept already, the limit; try again",
+        TOO_LARGE: f"asynchronous predictions hold their limit of {limits.total_bytes} bytes; fetch and delete some, "
+        "or try again",
+    }
+    return RequestFailed(Code.UNAVAILABLE if taken == NO_RUNNER else Code.RESOURCE_EXHAUSTED, sentences[taken])

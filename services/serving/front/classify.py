@@ -19,6 +19,7 @@ from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import (
     NUMPY_TYPES,
     RequestFailed,
+    invalid,
     read_tensor,
     under_inputs,
     with_context,
@@ -40,10 +41,6 @@ class Signatures(Protocol):
     def meant(self, name: str) -> str: ...
 
 
-def _invalid(message: str) -> RequestFailed:
-    return RequestFailed(Code.INVALID_ARGUMENT, message)
-
-
 def signature_for(method_name: str, route: Signatures, signature_name: str) -> Signature:
     """The signature to call, as `name_for` gives its name; its own method_name is not looked at.
 
@@ -53,7 +50,7 @@ def signature_for(method_name: str, route: Signatures, signature_name: str) -> S
     name = signature_name or DEFAULT_SIGNATURE
     signature = route.signature(name)
     if signature is None:
-        raise _invalid(f"No signature was found with the name: {name}")
+        raise invalid(f"No signature was found with the name: {name}")
     _CHECKS[method_name](signature)
     return signature
 
@@ -79,13 +76,13 @@ def check_method(method_name: str) -> None:
 
 def _check_classify(signature: Signature) -> None:
     if len(signature.inputs) != 1:
-        raise _invalid("Expected one input Tensor.")
+        raise invalid("Expected one input Tensor.")
     if len(signature.outputs) not in (1, 2):
-        raise _invalid(f"Expected one or two output Tensors, found {len(signature.outputs)}")
+        raise invalid(f"Expected one or two output Tensors, found {len(signature.outputs)}")
     if _INPUTS not in signature.inputs:
-        raise _invalid(f"No classification inputs found in SignatureDef: {signature_text(signature)}")
+        raise invalid(f"No classification inputs found in SignatureDef: {signature_text(signature)}")
     if _CLASSES not in signature.outputs and _SCORES not in signature.outputs:
-        raise _invalid(
+        raise invalid(
             'Expected classification signature outputs to contain at least one of "classes" or "scores". '
             f"Signature was: {signature_text(signature)}"
         )
@@ -93,12 +90,12 @@ def _check_classify(signature: Signature) -> None:
 
 def _check_regress(signature: Signature) -> None:
     if len(signature.inputs) != 1:
-        raise _invalid("Expected one input Tensor.")
+        raise invalid("Expected one input Tensor.")
     if len(signature.outputs) != 1:
-        raise _invalid("Expected one output Tensor.")
+        raise invalid("Expected one output Tensor.")
     for name, key, tensors in (("inputs", _INPUTS, signature.inputs), ("outputs", _OUTPUTS, signature.outputs)):
         if key not in tensors:
-            raise _invalid(f"No regression {name} found in SignatureDef: {signature_text(signature)}")
+            raise invalid(f"No regression {name} found in SignatureDef: {signature_text(signature)}")
 
 
 def examples_of(given: tfserving_pb2.Input, limits: Limits) -> list[bytes]:
@@ -114,7 +111,7 @@ def examples_of(given: tfserving_pb2.Input, limits: Limits) -> list[bytes]:
     else:
         examples = list(given.example_list.examples)
     if not examples:
-        raise _invalid("Input is empty.")
+        raise invalid("Input is empty.")
     return examples
 
 
@@ -177,15 +174,15 @@ def _classification(outputs: Mapping[str, np.ndarray], count: int) -> tfserving_
         if array is None:
             continue
         if array.ndim != 2:
-            raise _invalid(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
+            raise invalid(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
         if _type_name(array) != dtype:
-            raise _invalid(f"Expected {name} Tensor of {dtype}. Got: {_type_name(array)}")
+            raise invalid(f"Expected {name} Tensor of {dtype}. Got: {_type_name(array)}")
         if len(array) != count:
-            raise _invalid(f"Expected {name} output batch size of {count}. Got: {len(array)}")
+            raise invalid(f"Expected {name} output batch size of {count}. Got: {len(array)}")
     classes, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
     if classes is not None and scores is not None and classes.shape != scores.shape:
         widths = f"{classes.shape[1]} vs. {scores.shape[1]}"
-        raise _invalid(f"Tensors class and score should match in dim_size(1). Got {widths}")
+        raise invalid(f"Tensors class and score should match in dim_size(1). Got {widths}")
     result = tfserving_pb2.ClassificationResult()
     known = classes if classes is not None else scores
     assert known is not None
@@ -201,13 +198,13 @@ def _classification(outputs: Mapping[str, np.ndarray], count: int) -> tfserving_
 def _regression(outputs: Mapping[str, np.ndarray], count: int) -> tfserving_pb2.RegressionResult:
     array = outputs[_OUTPUTS]
     if array.ndim != 1 and (array.ndim != 2 or array.shape[1] != 1):
-        raise _invalid(
+        raise invalid(
             f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {_shape(array)}"
         )
     if _type_name(array) != "DT_FLOAT":
-        raise _invalid(f"Expected output Tensor of DT_FLOAT.  Got: {_type_name(array)}")
+        raise invalid(f"Expected output Tensor of DT_FLOAT.  Got: {_type_name(array)}")
     if len(array) != count:
-        raise _invalid(f"Input batch size did not match output batch size: {count} vs. {len(array)}")
+        raise invalid(f"Input batch size did not match output batch size: {count} vs. {len(array)}")
     result = tfserving_pb2.RegressionResult()
     for value in array.ravel().tolist():
         result.regressions.add(value=value)

@@ -13,6 +13,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
@@ -33,7 +34,7 @@ from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient
 from services.serving.queue.clients import QueueClients
 from services.serving.wire.codes import Code
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, failure
 from services.serving.wire.replica_state import ReplicaState, Split
 
 logger = logging.getLogger(__name__)
@@ -55,27 +56,23 @@ _PRESSURE_SECONDS = 1.0
 """How long after a refusal requests are looked at before they are parsed."""
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
     """A request that was accepted and not answered yet."""
 
-    __slots__ = ("deadline", "is_owed", "on_reply", "principal", "queue", "request", "rows", "span", "turn")
-
-    def __init__(
-        self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply, principal: str
-    ) -> None:
-        self.queue = queue
-        self.principal = principal
-        """Who asks; "": nobody in particular."""
-        self.rows = rows
-        self.request = request
-        self.deadline = deadline
-        self.on_reply = on_reply
-        self.turn = 0
-        """What counts of it among the principals' turns (turns.py); 0: it waits here, where there is a principal."""
-        self.span: Span | None = None
-        """Where in the queue it lies; None until Redis took it."""
-        self.is_owed = False
-        """Whether a refusal waits until its deadline: it was open when Redis went away, and may have been taken."""
+    queue: Queue
+    rows: int
+    request: bytes
+    deadline: float
+    on_reply: OnReply
+    principal: str
+    """Who asks; "": nobody in particular."""
+    turn: int = 0
+    """What counts of it among the principals' turns (turns.py); 0: it waits here, where there is a principal."""
+    span: Span | None = None
+    """Where in the queue it lies; None until Redis took it."""
+    is_owed: bool = False
+    """Whether a refusal waits until its deadline: it was open when Redis went away, and may have been taken."""
 
 
 class Front:
@@ -100,6 +97,7 @@ class Front:
         self.cold = ColdModels(self._routing, limit=in_flight_limit)
         self.resolve = self._routing.resolve
         """Its own, and no method around it, because every request asks it."""
+        self.knows = self._routing.knows
         self.timeout_seconds = timeout_seconds
         self.limits = limits
         self.admission = Admission(in_flight_limit, queue_limit)
@@ -138,10 +136,6 @@ class Front:
         """By model; of those whose canary is being judged."""
         return self._routing.splits
 
-    def knows(self, model: str) -> bool:
-        """Whether the replica has the model at all, so that it may have counters of its own."""
-        return self._routing.knows(model)
-
     def update(self, state: ReplicaState) -> None:
         """Takes the manager's snapshot."""
         self._routing.update(state)
@@ -163,8 +157,11 @@ class Front:
         try:
             return self.resolve(model, version=version, label=label, asks=asks)
         except NotLoaded:
-            timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
-            return await self.cold.route(model, version, label, timeout)
+            return await self.cold.route(model, version, label, self.within(timeout_seconds))
+
+    def within(self, timeout_seconds: float | None) -> float:
+        """How long a request may take that asks for so long; None: it says nothing."""
+        return self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
 
     # What is open
 
@@ -187,7 +184,7 @@ class Front:
         Raises:
             RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
         """
-        timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+        timeout = self.within(timeout_seconds)
         queue, load = route.queue, route.queue.load
         counted = rows if load.most_rows else 1
         try:
@@ -228,8 +225,7 @@ class Front:
         if route is not None:
             if route.queue.load.full_until > self._loop.time():
                 raise RequestFailed(*self._refusal(route.queue, 0))
-            timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
-            self._check(route.queue, 1, timeout)
+            self._check(route.queue, 1, self.within(timeout_seconds))
 
     def _check(self, queue: Queue, rows: int, timeout_seconds: float) -> str:
         """The principal's name; "" without identity. Raises RequestFailed."""
@@ -281,9 +277,8 @@ class Front:
         try:
             replies = queue_pb2.ReplyBatch.FromString(batch).replies
         except DecodeError as error:
-            logger.warning(
-                "what lies in the reply list is no answer", extra={"reason": str(error), "bytes": len(batch)}
-            )
+            extra = {"reason": str(error), "bytes": len(batch)}
+            logger.warning("what lies in the reply list is no answer", extra=extra)
             return
         for reply in replies:
             request = self._open.pop(reply.request_id, None)
@@ -295,15 +290,10 @@ class Front:
             try:
                 request.on_reply(reply)
             except Exception:
-                logger.exception(
-                    "an answer could not be handed on",
-                    extra={
-                        "queue": request.queue.key.decode(),
-                        "request_id": reply.request_id.hex(),
-                        "version": reply.version,
-                    },
-                )
-                request.on_reply(_failure(reply.request_id, Code.INTERNAL, "the answer of the runner cannot be read"))
+                extra = {"queue": queue.key.decode(), "request_id": reply.request_id.hex(), "version": reply.version}
+                logger.exception("an answer could not be handed on", extra=extra)
+                unread = RequestFailed(Code.INTERNAL, "the answer of the runner cannot be read")
+                request.on_reply(failure(reply.request_id, 0, unread))
         if queue is not None:
             queue.load.answered(in_time_count, self._loop.time())
 
@@ -399,7 +389,7 @@ class Front:
         request = self._open.pop(request_id, None)
         if request is not None:
             self._close(request_id, request)
-            request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
+            request.on_reply(failure(request_id, 0, RequestFailed(code, message)))
 
     def _sweep_later(self, at: float) -> None:
         if self._sweep_timer is not None:
@@ -422,7 +412,3 @@ class Front:
 def _waits(request: _Open) -> bool:
     """Whether it is at this front only, for its turn."""
     return bool(request.principal) and not request.turn
-
-
-def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:
-    return queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message)

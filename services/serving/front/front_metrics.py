@@ -21,26 +21,69 @@ from services.serving.front.request_counts import cumulative
 from services.serving.wire.replica_state import VersionState
 from services.serving.wire.work import BATCH_SIZE_BUCKETS, DEPTH_BUCKETS, SECONDS_BUCKETS
 
+_PREFIX = "headrace_serving_"
+_MODEL = ("model",)
 _QUEUE = ("model", "target")
 _VERSION = ("model", "version")
 _SIGNATURE = ("model", "version", "signature")
-_COUNTERS = {
-    "requests": "Requests that a runner began",
-    "examples": "Examples that went through the model",
-    "batches": "Calls of the model",
-    "padding_rows": "Rows that were run only to reach an allowed batch size",
+_GAUGES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "queue_requests": ("Requests in a queue, waiting and running, of all fronts", _QUEUE),
+    "in_flight": ("Requests that this front has open at a queue", _QUEUE),
+    "drain_per_second": ("Answers per second of a busy queue, as last measured", _QUEUE),
+    "in_flight_of_principal": (
+        "Requests that a principal has open at a queue of this front",
+        (*_QUEUE, "principal"),
+    ),
+    "waiting_of_principal": ("Requests that wait at this front for their principal's turn", (*_QUEUE, "principal")),
+    "model_memory_budget_bytes": ("SERVING_MODEL_MEMORY_BYTES; no sample without it", ()),
+    "loaded_models": ("Models in memory where they are loaded when asked", ()),
+    "versions": ("Versions of this replica by state; error: it failed", ("state",)),
+    "runner_private_bytes": ("Memory that is the runner's own, of a version", _VERSION),
+    "batch_size_limit": ("Examples that a batch may have now; follows slo_ms", _VERSION),
+    "predicted_p99_seconds": ("Latency predicted for full batches; 0 without slo_ms", _VERSION),
+}
+"""By name, without `headrace_serving_`: the text and the labels."""
+_COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "refused": ("Requests that were refused unrun, by reason", ("model", "reason")),
+    "cancelled": ("Requests taken off their queue unrun after their clients had gone", _MODEL),
+    "contexts": ("Contexts that were read, each once for all rows of its request", _MODEL),
+    "context_rows": ("Rows that took inputs from their request's context", _MODEL),
+    "contexts_transformed_once": ("Contexts that the model transforms as one row (`export: context`)", _MODEL),
+    "evictions": ("Models that left memory to make room for others", _MODEL),
+    "fetched_bytes": (
+        "Bytes of versions: whole files from the registry, patches of files, presigned files from an object store",
+        ("kind",),
+    ),
+    "runner_requests": ("Requests that a runner began", _SIGNATURE),
+    "runner_examples": ("Examples that went through the model", _SIGNATURE),
+    "runner_batches": ("Calls of the model", _SIGNATURE),
+    "runner_padding_rows": ("Rows that were run only to reach an allowed batch size", _SIGNATURE),
+    "runner_failures": ("Requests answered with an error", (*_SIGNATURE, "code")),
+    "defaulted_examples": (
+        "Examples whose request left an optional input out and got the schema's default",
+        (*_SIGNATURE, "input"),
+    ),
 }
 _HISTOGRAMS = {
     "batch_sizes": ("batch_size", "Examples in one call of the model, padding included", BATCH_SIZE_BUCKETS),
     "engine": ("engine_seconds", "Time of one call of the model", SECONDS_BUCKETS),
     "waits": ("queue_wait_seconds", "From a request's entry into the queue to the start of its batch", SECONDS_BUCKETS),
 }
-_Sum = Callable[[Mapping[str, Any]], float]
-_SUMS: Mapping[str, _Sum] = {
+_SUMS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "batch_sizes": lambda work: work["examples"] + work["padding_rows"],
     "engine": lambda work: work["engine_seconds"],
     "waits": lambda work: work["wait_seconds"],
 }
+Family = CounterMetricFamily | GaugeMetricFamily
+Sample = tuple[str, Sequence[str], float]
+"""The family's name without `headrace_serving_`, its labels' values, the value."""
+
+
+def _families() -> Iterator[Family]:
+    for name, (text, labels) in _GAUGES.items():
+        yield GaugeMetricFamily(f"headrace_serving_{name}", text, labels=labels)
+    for name, (text, labels) in _COUNTERS.items():
+        yield CounterMetricFamily(f"headrace_serving_{name}", text, labels=labels)
 
 
 class FrontMetrics(Collector):
@@ -50,190 +93,97 @@ class FrontMetrics(Collector):
         self._front = front
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._queues()
-        yield from self._refusals()
-        yield from self._contexts()
-        yield from self._memory()
-        yield from self._runners()
+        families = {family.name.removeprefix(_PREFIX): family for family in _families()}
+        for samples in (self._of_queues(), self._of_models(), self._of_versions(), self._of_signatures()):
+            for name, labels, value in samples:
+                families[name].add_metric(labels, value)
+        yield from families.values()
+        yield from self._distributions()
 
-    def _queues(self) -> Iterator[Metric]:
-        depth = GaugeMetricFamily(
-            "headrace_serving_queue_requests", "Requests in a queue, waiting and running, of all fronts", labels=_QUEUE
-        )
-        depths = HistogramMetricFamily(
-            "headrace_serving_queue_depth",
-            "Requests in a queue, as it was seen four times a second",
-            labels=_QUEUE,
-        )
-        in_flight = GaugeMetricFamily(
-            "headrace_serving_in_flight", "Requests that this front has open at a queue", labels=_QUEUE
-        )
-        rate = GaugeMetricFamily(
-            "headrace_serving_drain_per_second", "Answers per second of a busy queue, as last measured", labels=_QUEUE
-        )
-        of_principals = GaugeMetricFamily(
-            "headrace_serving_in_flight_of_principal", "Requests that a principal has open at a queue of this front",
-            labels=[*_QUEUE, "principal"],
-        )  # fmt: skip
-        waiting = GaugeMetricFamily(
-            "headrace_serving_waiting_of_principal", "Requests that wait at this front for their principal's turn",
-            labels=[*_QUEUE, "principal"],
-        )  # fmt: skip
-        for (model, target), route in sorted(self._front.routes.items()):
+    def _of_queues(self) -> Iterator[Sample]:
+        for queue, route in sorted(self._front.routes.items()):
             load = route.queue.load
-            for principal, count in route.queue.turns.waiting().items():
-                waiting.add_metric([model, target, principal], count)
-            for principal, count in tuple(load.of_principals.items()):
-                of_principals.add_metric([model, target, principal], count)
-            depth.add_metric([model, target], route.queue.depth)
-            seen = cumulative(DEPTH_BUCKETS, route.queue.depth_counts)
-            depths.add_metric([model, target], seen, route.queue.depth_sum)
-            in_flight.add_metric([model, target], load.open_count)
+            yield "queue_requests", queue, route.queue.depth
+            yield "in_flight", queue, load.open_count
             if load.rate is not None:
-                rate.add_metric([model, target], load.rate)
-        yield from (depth, depths, in_flight, rate, of_principals, waiting)
+                yield "drain_per_second", queue, load.rate
+            for principal, count in tuple(load.of_principals.items()):
+                yield "in_flight_of_principal", (*queue, principal), count
+            for principal, count in route.queue.turns.waiting().items():
+                yield "waiting_of_principal", (*queue, principal), count
 
-    def _refusals(self) -> Iterator[Metric]:
-        refused = CounterMetricFamily(
-            "headrace_serving_refused", "Requests that were refused unrun, by reason", labels=["model", "reason"]
-        )
-        for (model, reason), count in tuple(self._front.admission.refusals.items()):
-            refused.add_metric([model, reason], count)
-        yield refused
-        cancelled = CounterMetricFamily(
-            "headrace_serving_cancelled",
-            "Requests taken off their queue unrun after their clients had gone",
-            labels=["model"],
-        )
-        for model, count in tuple(self._front.cancelling.counts.items()):
-            cancelled.add_metric([model], count)
-        yield cancelled
-
-    def _contexts(self) -> Iterator[Metric]:
-        contexts = CounterMetricFamily(
-            "headrace_serving_contexts",
-            "Contexts that were read, each once for all rows of its request",
-            labels=["model"],
-        )
-        rows = CounterMetricFamily(
-            "headrace_serving_context_rows", "Rows that took inputs from their request's context", labels=["model"]
-        )
-        once = CounterMetricFamily(
-            "headrace_serving_contexts_transformed_once",
-            "Contexts that the model transforms as one row (`export: context`)",
-            labels=["model"],
-        )
-        for counter, counts in (
-            (contexts, self._front.contexts.requests),
-            (once, self._front.contexts.once),
-            (rows, self._front.contexts.rows),
-        ):
+    def _of_models(self) -> Iterator[Sample]:
+        front = self._front
+        for labels, count in tuple(front.admission.refusals.items()):
+            yield "refused", labels, count
+        by_model = {
+            "cancelled": front.cancelling.counts,
+            "contexts": front.contexts.requests,
+            "context_rows": front.contexts.rows,
+            "contexts_transformed_once": front.contexts.once,
+        }
+        for name, counts in by_model.items():
             for model, count in tuple(counts.items()):
-                counter.add_metric([model], count)
-            yield counter
-
-    def _memory(self) -> Iterator[Metric]:
-        memory = self._front.state.memory if self._front.state is not None else None
-        budget = GaugeMetricFamily(
-            "headrace_serving_model_memory_budget_bytes", "SERVING_MODEL_MEMORY_BYTES; no sample without it"
-        )
-        loaded = GaugeMetricFamily(
-            "headrace_serving_loaded_models", "Models in memory where they are loaded when asked"
-        )
-        evictions = CounterMetricFamily(
-            "headrace_serving_evictions", "Models that left memory to make room for others", labels=["model"]
-        )
+                yield name, (model,), count
+        memory = front.state.memory if front.state is not None else None
         if memory is not None:
-            budget.add_metric([], memory.budget_bytes)
-            loaded.add_metric([], len(memory.loaded))
+            yield "model_memory_budget_bytes", (), memory.budget_bytes
+            yield "loaded_models", (), len(memory.loaded)
             for model, count in memory.evictions.items():
-                evictions.add_metric([model], count)
+                yield "evictions", (model,), count
+
+    def _of_versions(self) -> Iterator[Sample]:
+        for kind, count in (self._front.state.fetched if self._front.state is not None else {}).items():
+            yield "fetched_bytes", (kind.removesuffix("_bytes"),), count
+        for state, count in sorted(Counter(map(_state_of, self._versions())).items()):
+            yield "versions", (state,), count
+        for version in self._versions():
+            labels = (version.model, str(version.version))
+            if version.runner_pid:
+                yield "runner_private_bytes", labels, version.private_bytes
+            if version.work:
+                yield "batch_size_limit", labels, version.work["batch_size"]
+                yield "predicted_p99_seconds", labels, version.work["predicted_p99_seconds"]
+
+    def _of_signatures(self) -> Iterator[Sample]:
+        for labels, work in self._works():
+            for name in ("requests", "examples", "batches", "padding_rows"):
+                yield f"runner_{name}", labels, work[name]
+            for code, count in work["failed"].items():
+                yield "runner_failures", (*labels, code), count
+            for name, count in work["defaulted"].items():
+                yield "defaulted_examples", (*labels, name), count
+
+    def _versions(self) -> tuple[VersionState, ...]:
+        return self._front.state.versions if self._front.state is not None else ()
+
+    def _works(self) -> Iterator[tuple[Sequence[str], Mapping[str, Any]]]:
+        """What was done under each signature of each version, with the labels."""
+        for version in self._versions():
+            for name, work in version.work.get("signatures", {}).items():
+                yield (version.model, str(version.version), name), work
+
+    def _distributions(self) -> Iterator[Metric]:
+        depths = HistogramMetricFamily(
+            "headrace_serving_queue_depth", "Requests in a queue, as it was seen four times a second", labels=_QUEUE
+        )
+        for queue, route in sorted(self._front.routes.items()):
+            seen = cumulative(DEPTH_BUCKETS, route.queue.depth_counts)
+            depths.add_metric(queue, seen, route.queue.depth_sum)
+        yield depths
         cold = SummaryMetricFamily(
-            "headrace_serving_cold_wait_seconds", "How long requests waited for their model to be loaded",
-            labels=["model"],
-        )  # fmt: skip
+            "headrace_serving_cold_wait_seconds", "How long requests waited for their model to be loaded", labels=_MODEL
+        )
         for model, count in tuple(self._front.cold.waits.items()):
             cold.add_metric([model], count_value=count, sum_value=self._front.cold.wait_seconds[model])
-        yield from (budget, loaded, evictions, cold)
-
-    def _runners(self) -> Iterator[Metric]:
-        replica = self._front.state
-        versions = replica.versions if replica is not None else ()
-        fetched = CounterMetricFamily(
-            "headrace_serving_fetched_bytes",
-            "Bytes of versions: whole files from the registry, patches of files, presigned files from an object store",
-            labels=["kind"],
-        )
-        for kind, count in (replica.fetched if replica is not None else {}).items():
-            fetched.add_metric([kind.removesuffix("_bytes")], count)
-        yield fetched
-        states = GaugeMetricFamily(
-            "headrace_serving_versions", "Versions of this replica by state; error: it failed", labels=["state"]
-        )
-        for state, count in sorted(Counter(_state_of(version) for version in versions).items()):
-            states.add_metric([state], count)
-        yield states
-        yield _memory(versions)
-        worked = [(version, version.work) for version in versions if version.work]
-        works = [
-            ([version.model, str(version.version), name], work)
-            for version, report in worked
-            for name, work in report["signatures"].items()
-        ]
-        for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"headrace_serving_runner_{name}", text, labels=_SIGNATURE)
-            for labels, work in works:
-                counter.add_metric(labels, work[name])
-            yield counter
-        failures = CounterMetricFamily(
-            "headrace_serving_runner_failures", "Requests answered with an error", labels=[*_SIGNATURE, "code"]
-        )
-        for labels, work in works:
-            for code, count in work["failed"].items():
-                failures.add_metric([*labels, code], count)
-        yield failures
-        defaulted = CounterMetricFamily(
-            "headrace_serving_defaulted_examples",
-            "Examples whose request left an optional input out and got the schema's default",
-            labels=[*_SIGNATURE, "input"],
-        )
-        for labels, work in works:
-            for name, count in work["defaulted"].items():
-                defaulted.add_metric([*labels, name], count)
-        yield defaulted
+        yield cold
         for field, (name, text, bounds) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"headrace_serving_{name}", text, labels=_SIGNATURE)
-            for labels, work in works:
+            for labels, work in self._works():
                 if any(work[field]):  # a signature that was never asked has no distribution, only counts
                     histogram.add_metric(labels, cumulative(bounds, work[field]), _SUMS[field](work))
             yield histogram
-        yield from _limits([([version.model, str(version.version)], report) for version, report in worked])
 
 
 def _state_of(version: VersionState) -> str:
     return "error" if version.error_code else version.state.value.lower()
-
-
-def _memory(versions: Sequence[VersionState]) -> Metric:
-    memory = GaugeMetricFamily(
-        "headrace_serving_runner_private_bytes", "Memory that is the runner's own, of a version", labels=_VERSION
-    )
-    for version in versions:
-        if version.runner_pid:
-            memory.add_metric([version.model, str(version.version)], version.private_bytes)
-    return memory
-
-
-def _limits(reports: list[tuple[list[str], Mapping[str, Any]]]) -> Iterator[Metric]:
-    size = GaugeMetricFamily(
-        "headrace_serving_batch_size_limit", "Examples that a batch may have now; follows slo_ms", labels=_VERSION
-    )
-    predicted = GaugeMetricFamily(
-        "headrace_serving_predicted_p99_seconds",
-        "Latency predicted for full batches; 0 without slo_ms",
-        labels=_VERSION,
-    )
-    for labels, report in reports:
-        size.add_metric(labels, report["batch_size"])
-        predicted.add_metric(labels, report["predicted_p99_seconds"])
-    yield from (size, predicted)

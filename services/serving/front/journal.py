@@ -10,6 +10,7 @@ import itertools
 import logging
 import secrets
 import time
+from dataclasses import dataclass, field
 
 from common.process.tracing import OFF, REQUEST_ID, Span, Tracing
 from protos import queue_pb2
@@ -55,46 +56,30 @@ def told_of(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, objec
     }  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
-    __slots__ = (
-        "alias",
-        "api",
-        "batch",
-        "door",
-        "is_sampled",
-        "keys",
-        "model",
-        "request",
-        "signature",
-        "span",
-        "started_at",
-        "tag",
-        "version",
-    )
-
-    def __init__(self, model: str, door: str, tag: bytes, api: str = PREDICT) -> None:
-        self.model = model
-        self.door = door
-        self.api = api
-        self.tag = tag
-        self.started_at = time.perf_counter()
-        self.request: queue_pb2.PredictionRequest | None = None
-        """What the queue carries; only where it is to be logged."""
-        self.is_sampled = False
-        self.keys: tuple[str, ...] = ()
-        """Of its rows; () where it has none."""
-        self.alias = ""
-        """That it asked for; only where it has keys."""
-        self.signature = ""
-        """The one that was asked for, once it is known that the model has it."""
-        self.version = 0
-        """The version that answered; 0 before, and where none did."""
-        self.span: Span | None = None
-        """Where the request is traced."""
-        self.batch: queue_pb2.Batch | None = None
-        """In which it was run; only where it is traced."""
+    model: str
+    door: str
+    tag: bytes
+    api: str = PREDICT
+    started_at: float = field(default_factory=time.perf_counter)
+    request: queue_pb2.PredictionRequest | None = None
+    """What the queue carries; only where it is to be logged."""
+    is_sampled: bool = False
+    keys: tuple[str, ...] = ()
+    """Of its rows; () where it has none."""
+    alias: str = ""
+    """That it asked for; only where it has keys."""
+    signature: str = ""
+    """The one that was asked for, once it is known that the model has it."""
+    version: int = 0
+    """The version that answered; 0 before, and where none did."""
+    span: Span | None = None
+    """Where the request is traced."""
+    batch: queue_pb2.Batch | None = None
+    """In which it was run; only where it is traced."""
 
     def take(self, reply: queue_pb2.PredictionReply) -> None:
         """Who answered, and where it ran."""

@@ -6,13 +6,12 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from common.facts import present
 from protos import queue_pb2, tfserving_pb2
 from services.serving.front.core import Front
 from services.serving.front.routing import Route
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
-from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+from services.serving.wire.replica_state import ModelMemory, ReplicaState, ServingState, Signature, VersionState
 from services.serving.wire.tensors import write_tensor_proto
 
 SIGNATURE_DEF = "signature_def"
@@ -62,42 +61,31 @@ def status_proto(versions: list[VersionState]) -> tfserving_pb2.GetModelStatusRe
 
 def metadata_json(route: Route) -> dict[str, Any]:
     """The body of GET /v1/models/{model}/metadata; default values are written out."""
-    signatures = {
-        name: {
-            "inputs": {key: _tensor_info_json(spec) for key, spec in signature.inputs.items()},
-            "outputs": {key: _tensor_info_json(spec) for key, spec in signature.outputs.items()},
-            "method_name": signature.method_name,
-            "defaults": {
-                key: json_format.MessageToDict(
-                    proto, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-                )
-                for key, proto in shown_defaults(signature).items()
-            },
-            **present(aliases=dict(signature.aliases), yes_no=list(signature.yes_no)),
-        }
-        for name, signature in route.version.signatures.items()
-    }
+    signatures = json_format.MessageToDict(
+        _signature_defs(route), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )[SIGNATURE_DEF]
+    for signature in signatures.values():
+        for ours in ("aliases", "yes_no"):
+            if not signature[ours]:
+                del signature[ours]
     spec = {"name": route.version.model, "signature_name": "", "version": str(route.version.version)}
     return {"model_spec": spec, "metadata": {SIGNATURE_DEF: {SIGNATURE_DEF: signatures}}}
-
-
-def _tensor_info_json(spec: TensorSpec) -> dict[str, Any]:
-    dims = [{"size": str(size), "name": ""} for size in spec.shape or ()]
-    shape = {"dim": dims, "unknown_rank": spec.shape is None}
-    return {"dtype": spec.dtype, "tensor_shape": shape, "name": spec.tensor_name}
 
 
 def metadata_proto(route: Route) -> tfserving_pb2.GetModelMetadataResponse:
     response = tfserving_pb2.GetModelMetadataResponse()
     response.model_spec.name = route.version.model
     response.model_spec.version.value = route.version.version
+    response.metadata[SIGNATURE_DEF].type_url = SIGNATURE_DEF_MAP_URL
+    response.metadata[SIGNATURE_DEF].value = _signature_defs(route).SerializeToString()
+    return response
+
+
+def _signature_defs(route: Route) -> tfserving_pb2.SignatureDefMap:
     signatures = tfserving_pb2.SignatureDefMap()
     for name, signature in route.version.signatures.items():
         _fill_signature(signatures.signature_def[name], signature)
-    packed = response.metadata[SIGNATURE_DEF]
-    packed.type_url = SIGNATURE_DEF_MAP_URL
-    packed.value = signatures.SerializeToString()
-    return response
+    return signatures
 
 
 def default_inputs(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]:
@@ -144,39 +132,36 @@ async def replica_json(front: Front) -> dict[str, Any]:
     Raises:
         Unavailable: Redis went away while its queues were being asked about.
     """
-    state = front.state
+    state = front.state or ReplicaState("", {}, {}, ())
     queues = []
     for (model, target), route in sorted(front.routes.items()):
         if route.queue.client.is_connected:
             depth, runners = await route.queue.client.depth(route.queue)
             queues.append({"model": model, "target": target, "requests": depth, "runners": runners})
     return {
-        "replica": state.replica if state is not None else "",
-        "notice": state.notice if state is not None else "",
-        "fetched": state.fetched if state is not None else {},
-        "requires_signed": state.requires_signed if state is not None else False,
-        "memory": _memory_json(front) if state is not None and state.memory is not None else None,
+        "replica": state.replica,
+        "notice": state.notice,
+        "fetched": state.fetched,
+        "requires_signed": state.requires_signed,
+        "memory": _memory_json(front, state.memory) if state.memory is not None else None,
         "reloads": front.reloads.shown() if front.reloads is not None else None,
         "open_requests": front.open_count,
         "queue_connected": front.queue_clients.is_connected,
         "redis": front.queue_clients.mode,
         "queues": queues,
-        "models": state.models if state is not None else {},
-        "versions": [version_json(version) for version in state.versions] if state is not None else [],
+        "models": state.models,
+        "versions": [version_json(version) for version in state.versions],
     }
 
 
-def _memory_json(front: Front) -> dict[str, Any]:
+def _memory_json(front: Front, memory: ModelMemory) -> dict[str, Any]:
     """Of a replica that loads models when they are asked."""
-    assert front.state is not None
-    memory, waits = front.state.memory, front.cold.waits
-    assert memory is not None
     return {
         "budget_bytes": memory.budget_bytes,
         "used_bytes": memory.used_bytes,
         "loaded": list(memory.loaded),
         "evictions": dict(memory.evictions),
-        "cold_requests": dict(waits),
+        "cold_requests": dict(front.cold.waits),
         "cold_wait_seconds": {model: round(seconds, 3) for model, seconds in front.cold.wait_seconds.items()},
     }
 

@@ -5,7 +5,6 @@ There they are with this server's names and, of what it measures alike, with Ten
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -26,40 +25,34 @@ _REQUEST_COUNT = ":tensorflow:serving:request_count"
 _OUR_REQUESTS = "headrace_serving_requests"
 
 
-@dataclass(frozen=True)
-class MonitoringConfig:
-    path: str = ""
-    """"" where metrics are not wanted there."""
-
-
-def read_monitoring_config(path: Path) -> MonitoringConfig:
-    """Reads a MonitoringConfig file.
+def read_monitoring_path(path: Path) -> str:
+    """Where a MonitoringConfig file wants metrics; "" where it wants none.
 
     Raises:
         InvalidInput: it cannot be read, or its path is no path.
     """
     given = read_text(path, config_pb2.MonitoringConfig(), "a MonitoringConfig").prometheus_config
     if not given.enable:
-        return MonitoringConfig()
+        return ""
     if given.path and (not given.path.startswith("/") or "?" in given.path):
         raise InvalidInput(f"{path}: prometheus_config has path {given.path!r}, expected one that begins with /")
-    return MonitoringConfig(given.path or DEFAULT_PATH)
+    return given.path or DEFAULT_PATH
 
 
-def add_metrics_route(app: FastAPI, config: MonitoringConfig, latency: ApiLatency | None) -> None:
+def add_metrics_route(app: FastAPI, path: str, latency: ApiLatency | None) -> None:
     """Serves the metrics at the configured path, before any other route; with the latency by API where it is kept."""
-    if not config.path:
+    if not path:
         return
 
     async def metrics(request: Request) -> Response:
         if request.url.query:
             asked = f"{request.url.path}?{request.url.query}"
-            return PlainTextResponse(f"Unexpected path: {asked}. Should be {config.path}", status_code=400)
+            return PlainTextResponse(f"Unexpected path: {asked}. Should be {path}", status_code=400)
         text = generate_latest(REGISTRY).decode() + "".join(tensorflow_serving_lines(REGISTRY.collect()))
         text += "".join(latency.lines()) if latency is not None else ""
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    app.router.routes.insert(0, Route(config.path, metrics, include_in_schema=False))
+    app.router.routes.insert(0, Route(path, metrics, include_in_schema=False))
 
 
 def tensorflow_serving_lines(metrics: Iterable[Metric]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from common.counted import counted
-from services.serving.rest_json.values import invalid
+from services.serving.wire.prediction import invalid
 
 PREDICTION_KEY = b"x-prediction-key"
 MAX_KEY_CHARACTERS = 256

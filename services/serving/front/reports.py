@@ -98,8 +98,8 @@ def _numbers(now: Totals, before: Totals) -> dict[str, float]:
 def _of_runner(version: VersionState) -> dict[str, float]:
     return {
         "runner_private_bytes": float(version.private_bytes),
-        "runner_batches_total": float(version.batches),
-        "runner_examples_total": float(version.examples),
+        "runner_batches_total": float(version.work.get("batches", 0)),
+        "runner_examples_total": float(version.work.get("examples", 0)),
     }
 
 

@@ -39,37 +39,27 @@ _BREATH = 16
 """After so many records the writer lets go of the interpreter, so that the doors do not wait for it."""
 
 
-@dataclass(frozen=True)
-class RequestLogOptions:
-    """TensorFlow Serving's logging_config, of which the sampling is taken over."""
-
-    sampling_rate: float = 0.0
-    """The share of requests that is logged, 0 to 1."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sampling_rate <= 1:
-            raise InvalidInput(f"the sampling rate of a request log is {self.sampling_rate:g}, expected 0 to 1")
-
-
-def options_of(text: str) -> tuple[RequestLogOptions, dict[str, RequestLogOptions]]:
-    """The default, and what differs per model, of a setting like `0.01` or `0.01,flights=1,digits=0`.
+def rates_of(text: str) -> tuple[float, dict[str, float]]:
+    """The share of requests that is logged, and what differs per model, of a setting like `0.01,flights=1,digits=0`.
 
     Raises:
         InvalidInput: it is of another form, or a rate is not one.
     """
-    default, of_models = RequestLogOptions(), dict[str, RequestLogOptions]()
+    default, of_models = 0.0, dict[str, float]()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        model, _, rate = part.rpartition("=")
+        model, _, given = part.rpartition("=")
         try:
-            options = RequestLogOptions(float(rate))
+            rate = float(given)
         except ValueError as error:
             raise InvalidInput(
                 f"SERVING_REQUEST_LOG_SAMPLING has {part!r}, expected a rate from 0 to 1, or model=rate"
             ) from error
+        if not 0 <= rate <= 1:
+            raise InvalidInput(f"the sampling rate of a request log is {rate:g}, expected 0 to 1")
         if model:
-            of_models[model] = options
+            of_models[model] = rate
         else:
-            default = options
+            default = rate
     return default, of_models
 
 
@@ -99,10 +89,10 @@ class Sample:
 class RequestLog(Collector):
     """`takes` and `offer` are called by the event loop, everything else by the thread that `start` begins."""
 
-    def __init__(self, place: Place, *, default: RequestLogOptions, buffer_bytes: int) -> None:
+    def __init__(self, place: Place, *, default: float, buffer_bytes: int) -> None:
         self._place = place
         self._default = default
-        self._of_models: Mapping[str, RequestLogOptions] = {}
+        self._of_models: Mapping[str, float] = {}
         self._buffer_bytes = buffer_bytes
         self._samples: deque[tuple[Sample, int]] = deque()
         self._held_bytes = 0
@@ -112,12 +102,12 @@ class RequestLog(Collector):
         self._counts: Counter[tuple[str, str]] = Counter()
         """By (model, what became of the record)."""
 
-    def use(self, of_models: Mapping[str, RequestLogOptions]) -> None:
-        """Sets what differs from the default, per model."""
+    def use(self, of_models: Mapping[str, float]) -> None:
+        """Sets the rates that differ from the default, per model."""
         self._of_models = dict(of_models)
 
     def sampling_rate(self, model: str) -> float:
-        return self._of_models.get(model, self._default).sampling_rate
+        return self._of_models.get(model, self._default)
 
     def takes(self, model: str) -> bool:
         """Whether this request of the model is one to be logged."""
@@ -185,34 +175,28 @@ class RequestLog(Collector):
         return [sample for sample, _ in taken]
 
     def _write(self, model: str, records: Sequence[bytes]) -> None:
+        try:
+            self._append(model, records)
+        except HeadraceError as error:
+            self._counts[model, DROPPED_UNWRITTEN] += len(records)
+            extra = {"model": model, "records": len(records)}
+            logger.error("the request log cannot be written: %s", error.message, extra=extra)
+        else:
+            self._counts[model, WRITTEN] += len(records)
+
+    def _append(self, model: str, records: Sequence[bytes]) -> None:
+        """Raises HeadraceError: the place takes none, or was away for too long."""
         retry = Retry(_RETRY_SECONDS, wait=self._pause)
         while True:
             try:
-                self._place.append(model, records)
+                return self._place.append(model, records)
             except Unavailable as error:
                 if self._ended.is_set():
-                    self._drop(model, records, error)
-                    return
-                try:
-                    retry.wait_or_raise(error)
-                except Unavailable:
-                    self._drop(model, records, error)
-                    return
-                continue
-            except HeadraceError as error:
-                self._drop(model, records, error)
-                return
-            self._counts[model, WRITTEN] += len(records)
-            return
+                    raise
+                retry.wait_or_raise(error)
 
     def _pause(self, seconds: float) -> None:
         self._ended.wait(seconds)
-
-    def _drop(self, model: str, records: Sequence[bytes], error: HeadraceError) -> None:
-        self._counts[model, DROPPED_UNWRITTEN] += len(records)
-        logger.error(
-            "the request log cannot be written: %s", error.message, extra={"model": model, "records": len(records)}
-        )
 
 
 def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.PredictionLog:
@@ -260,7 +244,7 @@ def open_request_log(settings: ServingSettings) -> RequestLog | None:
     Raises:
         InvalidInput: the sampling or the place is none. Unavailable: the place cannot be opened.
     """
-    default, of_models = options_of(settings.request_log_sampling)
+    default, of_models = rates_of(settings.request_log_sampling)
     if not settings.request_log:
         if settings.request_log_sampling:
             raise InvalidInput("SERVING_REQUEST_LOG_SAMPLING is set, but SERVING_REQUEST_LOG does not say where to log")
@@ -276,21 +260,21 @@ def following(
     update: Callable[[ReplicaState], None], request_log: RequestLog | None, settings: ServingSettings
 ) -> Callable[[ReplicaState], None]:
     """`update`, and the sampling that a configuration names with it; for its models it wins over the settings."""
-    _, of_models = options_of(settings.request_log_sampling)
+    _, of_models = rates_of(settings.request_log_sampling)
 
     def follow(state: ReplicaState) -> None:
         update(state)
         if request_log is not None and state.config is not None:
-            request_log.use(of_models | configured_options(state.config.config))
+            request_log.use(of_models | configured_rates(state.config.config))
 
     return follow
 
 
-def configured_options(config: Mapping[str, Any]) -> dict[str, RequestLogOptions]:
+def configured_rates(config: Mapping[str, Any]) -> dict[str, float]:
     """The logging_config of each model of a ModelServerConfig that has one (the configuration was checked before)."""
     models = config.get("model_config_list", {}).get("config", ())
     return {
-        model["name"]: RequestLogOptions(model["logging_config"].get("sampling_config", {}).get("sampling_rate", 0.0))
+        model["name"]: model["logging_config"].get("sampling_config", {}).get("sampling_rate", 0.0)
         for model in models
         if "logging_config" in model
     }

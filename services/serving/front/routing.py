@@ -15,7 +15,7 @@ from services.serving.options.model_priorities import ModelPriority, Priorities
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, alias_of_target, alias_target, version_target
-from services.serving.wire.prediction import RequestFailed, meant_signature
+from services.serving.wire.prediction import RequestFailed, invalid, meant_signature
 from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, Split, VersionState
 
 
@@ -148,7 +148,7 @@ class Routing:
             return RequestFailed(Code.UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
         if label is not None:
             near = did_you_mean([label], aliases)
-            return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}{near}")
+            return invalid(f"Unrecognized servable version label: {label}{near}")
         asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
         not_found = f"Servable not found for request: {asked}"
         if version is None and model in state.models:
@@ -199,7 +199,7 @@ def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
 def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
     """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
     if label is not None and label not in aliases:
-        return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+        return invalid(f"Unrecognized servable version label: {label}")
     wanted = version if label is None else aliases[label]
     asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
     return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")

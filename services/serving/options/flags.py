@@ -36,6 +36,11 @@ def _as(setting: str) -> Callable[[str], Variables]:
     return lambda value: {setting: value}
 
 
+def _own(setting: str, meaning: str, kind: type = str) -> Flag:
+    """Sets the setting of its name."""
+    return Flag(setting, meaning, kind, _as(setting))
+
+
 def _or_default(setting: str) -> Callable[[str], Variables]:
     """0 leaves the choice to the server."""
     return lambda value: {} if int(value) == 0 else {setting: value}
@@ -58,28 +63,19 @@ _NO_POOL = "requests are answered by one event loop, which has no pool of thread
 _NO_TFLITE_POOL = "the engine litert needs none: set SERVING_ENGINE or the model's own `serving:` section"
 SUPPORTED: tuple[Flag, ...] = (
     Flag("port", "Port of gRPC (8500)", int, _as("grpc_port")),
-    Flag("grpc_socket_path", "Unix socket on which gRPC listens as well", str, _as("grpc_socket_path")),
+    _own("grpc_socket_path", "Unix socket on which gRPC listens as well"),
     Flag("rest_api_port", "Port of REST (8501); 0: no REST", int, _rest_port),
     Flag(
         "rest_api_timeout_in_ms", "Deadline of a REST request (30000)", int,
         lambda value: {"rest_timeout_seconds": str(int(value) / 1000)},
     ),
     Flag("rest_api_enable_cors_support", "Lets pages of any origin ask", bool, _as("enable_cors")),
-    Flag("model_name", "What --model_base_path is served as (default)", str, _as("model_name")),
-    Flag("model_base_path", "Folder <base>/<version>/ of SavedModels", str, _as("model_base_path")),
-    Flag("model_config_file", "ModelServerConfig; wins over the two above", str, _as("model_config_file")),
-    Flag(
-        "model_config_file_poll_wait_seconds", "How often that file is read again (0: never)", float,
-        _as("model_config_file_poll_wait_seconds"),
-    ),
-    Flag(
-        "file_system_poll_wait_seconds", "How often folders are searched (1); 0: once; negative: never", float,
-        _as("file_system_poll_wait_seconds"),
-    ),
-    Flag(
-        "allow_version_labels_for_unavailable_models", "New labels may point at versions that are not available", bool,
-        _as("allow_version_labels_for_unavailable_models"),
-    ),
+    _own("model_name", "What --model_base_path is served as (default)"),
+    _own("model_base_path", "Folder <base>/<version>/ of SavedModels"),
+    _own("model_config_file", "ModelServerConfig; wins over the two above"),
+    _own("model_config_file_poll_wait_seconds", "How often that file is read again (0: never)", float),
+    _own("file_system_poll_wait_seconds", "How often folders are searched (1); 0: once; negative: never", float),
+    _own("allow_version_labels_for_unavailable_models", "New labels may be of versions that are not available", bool),
     Flag("num_load_threads", "Versions loaded at once; 0 counts as 1", int, _at_least_one("parallel_loads")),
     Flag("num_unload_threads", "Versions unloaded at once; 0 counts as 1", int, _at_least_one("parallel_unloads")),
     Flag(
@@ -90,13 +86,10 @@ SUPPORTED: tuple[Flag, ...] = (
         "load_retry_interval_micros", "Time between two attempts (0.5 s, doubled up to 10 s)", int,
         lambda value: {"load_retry_seconds": str(int(value) / _MICROS)},
     ),
-    Flag("enable_batching", "TensorFlow Serving's batching; false: no batching at all", bool, _as("enable_batching")),
-    Flag("batching_parameters_file", "BatchingParameters for --enable_batching", str, _as("batching_parameters_file")),
-    Flag(
-        "enable_per_model_batching_parameters", "batching_params.pbtxt beside a model or version counts", bool,
-        _as("enable_per_model_batching_parameters"),
-    ),
-    Flag("enable_model_warmup", "Runs a version before it is available (true)", bool, _as("enable_model_warmup")),
+    _own("enable_batching", "TensorFlow Serving's batching; false: no batching at all", bool),
+    _own("batching_parameters_file", "BatchingParameters for --enable_batching"),
+    _own("enable_per_model_batching_parameters", "batching_params.pbtxt beside a model or version counts", bool),
+    _own("enable_model_warmup", "Runs a version before it is available (true)", bool),
     Flag(
         "num_request_iterations_for_warmup", "How often each warm-up request is run (1)", int,
         _or_default("num_request_iterations_for_warmup"),
@@ -105,16 +98,16 @@ SUPPORTED: tuple[Flag, ...] = (
     Flag("tensorflow_inter_op_parallelism", "Operations at a time (1)", int, _or_default("inter_op_threads")),
     Flag("tensorflow_session_parallelism", "Both of these; 0: as they are", int, _session_threads),
     Flag("xla_cpu_compilation_enabled", "Compiles signatures with XLA", bool, _as("enable_xla")),
-    Flag("saved_model_tags", "Tags of the graph to load (serve), by commas", str, _as("saved_model_tags")),
-    Flag("ssl_config_file", "SSLConfig: TLS for gRPC, REST and metrics", str, _as("ssl_config_file")),
-    Flag("monitoring_config_file", "MonitoringConfig: metrics at its path too", str, _as("monitoring_config_file")),
-    Flag("grpc_channel_arguments", "Options of the gRPC server, name=value,...", str, _as("grpc_channel_arguments")),
+    _own("saved_model_tags", "Tags of the graph to load (serve), by commas"),
+    _own("ssl_config_file", "SSLConfig: TLS for gRPC, REST and metrics"),
+    _own("monitoring_config_file", "MonitoringConfig: metrics at its path too"),
+    _own("grpc_channel_arguments", "Options of the gRPC server, name=value,..."),
     # Headrace's own, for what a command line needs that TensorFlow Serving does not have.
-    Flag("redis_url", "The Redis beside it (SERVING_REDIS_URL)", str, _as("redis_url")),
-    Flag("host", "Address that both doors listen on (SERVING_HOST)", str, _as("host")),
-    Flag("rest_tls", "Whether --ssl_config_file counts for REST (true)", bool, _as("rest_tls")),
-    Flag("allow_operations", "listed: versions that could read others' files fail (all)", str, _as("allow_operations")),
-    Flag("queue_namespace", "Servers with the same one share queues", str, _as("queue_namespace")),
+    _own("redis_url", "The Redis beside it (SERVING_REDIS_URL)"),
+    _own("host", "Address that both doors listen on (SERVING_HOST)"),
+    _own("rest_tls", "Whether --ssl_config_file counts for REST (true)", bool),
+    _own("allow_operations", "listed: versions that could read others' files fail (all)"),
+    _own("queue_namespace", "Servers with the same one share queues"),
 )  # fmt: skip
 UNSUPPORTED: tuple[Flag, ...] = (
     Flag("rest_api_num_threads", "", int, refusal=_NO_POOL),

@@ -5,9 +5,8 @@ version itself may say otherwise for one model. What reads those files ends in a
 else.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from common.definition.serving import EngineName, check_batching
 from common.errors import InvalidInput
@@ -132,22 +131,3 @@ class ModelOptions:
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     warm_up: WarmUpOptions = field(default_factory=WarmUpOptions)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Plain values, as JSON carries them."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "ModelOptions":
-        """What `to_mapping` gave, also after a way through JSON."""
-        batching = dict(mapping["batching"])
-        batching["allowed_batch_sizes"] = tuple(batching["allowed_batch_sizes"])
-        return cls(
-            platform=mapping["platform"],
-            batching=BatchingOptions(**batching),
-            engine=EngineOptions(
-                **mapping["engine"]
-                | {name: tuple(mapping["engine"][name]) for name in ("saved_model_tags", "rewriters_off")}
-            ),
-            warm_up=WarmUpOptions(**mapping["warm_up"]),
-        )

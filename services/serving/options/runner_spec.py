@@ -1,8 +1,6 @@
 """What a runner is told when it is started. A file of its own: the manager makes it and must not import TensorFlow."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from services.serving.options.model_options import ModelOptions
 from services.serving.wire.keys import queue_name
@@ -39,10 +37,3 @@ class RunnerSpec:
     def log_name(self) -> str:
         """What its lines in the log are of."""
         return f"serving-runner {self.model}/{self.version}"
-
-    def to_mapping(self) -> dict[str, Any]:
-        return {**vars(self), "options": self.options.to_mapping()}
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunnerSpec":
-        return cls(**{**mapping, "options": ModelOptions.from_mapping(mapping["options"])})

@@ -122,7 +122,7 @@ class QueueLoad:
         return max(in_time * _USABLE_DEADLINE, min(_FEW, in_time * _USABLE_DEADLINE_OF_FEW), _ALWAYS_AHEAD)
 
     def follow(self, options: Mapping[str, Any]) -> int:
-        """Takes the bounds of the model's options (ModelOptions.to_mapping); returns how many requests may wait and
+        """Takes the bounds of the model's options (ModelOptions, as a mapping); returns how many requests may wait and
         run, 0 for no bound of its own."""
         batching = options.get("batching") or {}
         if not batching or not batching["is_enabled"]:

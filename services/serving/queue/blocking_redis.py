@@ -128,11 +128,8 @@ def _refusal(message: str) -> RedisRefused:
     return refused
 
 
-class _Missing:
-    """What the reader answers while a reply is not whole; None is a reply of its own."""
-
-
-_MISSING = _Missing()
+_MISSING = object()
+"""What the reader answers while a reply is not whole; None is a reply of its own."""
 
 
 def _open(url: RedisUrl, timeout_seconds: float) -> socket.socket:

@@ -46,23 +46,9 @@ class Queue:
     """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
     __slots__ = (
-        "client",
-        "depth",
-        "depth_counts",
-        "depth_sum",
-        "fault",
-        "key",
-        "limit",
-        "load",
-        "model",
-        "name",
-        "refusal",
-        "runners",
-        "serving_key",
-        "target",
-        "turns",
-        "unwritten",
-    )
+        "client", "depth", "depth_counts", "depth_sum", "fault", "key", "limit", "load", "model", "name", "refusal",
+        "runners", "serving_key", "target", "turns", "unwritten",
+    )  # fmt: skip
 
     def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
         self.model = model

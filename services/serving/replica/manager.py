@@ -17,7 +17,9 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process import scheduling
@@ -319,20 +321,21 @@ class Manager:
     def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
         if self._zygote is None or not self._zygote_ready:
             raise Unavailable("there is no zygote yet")
-        return self._heard(self._zygote.fork(self._spec(slot, directory).to_mapping()))
+        return self._heard(self._zygote.fork(self._spec(slot, directory)))
 
     def _admit(self, slot: VersionSlot, directory: Path, beside: RunnerHandle) -> JsonChannel:
         ours, theirs = socket.socketpair()
         with theirs:
-            beside.admit(self._spec(slot, directory).to_mapping(), theirs.fileno())
+            beside.admit(self._spec(slot, directory), theirs.fileno())
         return self._heard(JsonChannel(ours))
 
     def _heard(self, channel: JsonChannel) -> JsonChannel:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
         return channel
 
-    def _spec(self, slot: VersionSlot, directory: Path) -> RunnerSpec:
-        return RunnerSpec(
+    def _spec(self, slot: VersionSlot, directory: Path) -> dict[str, Any]:
+        """As JSON carries it."""
+        spec = RunnerSpec(
             replica=self._name,
             model=slot.model,
             version=slot.version,
@@ -345,6 +348,7 @@ class Manager:
             is_low=self._priorities.get(slot.model) is ModelPriority.LOW,
             engines_dir=str((self._settings.data_dir / "engines").absolute()),
         )
+        return asdict(spec)
 
     def _on_runner(self, channel: JsonChannel) -> None:
         """Hears what a runner says; the end of its process comes from the zygote."""

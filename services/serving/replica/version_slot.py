@@ -11,7 +11,7 @@ The slot keeps the book; replica.py decides.
 import signal
 import time
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +217,8 @@ class VersionSlot:
             available_at=self.available_at,
             runner_pid=self.runner.pid if self.runner else 0,
             runner_models=runner_models,
-            batches=self.counts.get("batches", 0),
-            requests=self.counts.get("requests", 0),
-            examples=self.counts.get("examples", 0),
             work={key: value for key, value in self.counts.items() if key not in ("event", "version", "busy_seconds")},
-            options=self.options.to_mapping() if self.options is not None else {},
+            options=asdict(self.options) if self.options is not None else {},
             is_cold=self.is_cold,
         )
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.schema import PADDING
-from services.serving.rest_json.values import invalid, is_base64
-from services.serving.wire.prediction import check_filled
+from services.serving.rest_json.values import is_base64
+from services.serving.wire.prediction import check_filled, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 

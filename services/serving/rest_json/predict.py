@@ -16,10 +16,10 @@ from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
 from services.serving.rest_json.optional import columns_in_two_lists, even_columns, filled_rows
 from services.serving.rest_json.shared import Shared, parted, repeated
-from services.serving.rest_json.values import invalid, is_base64, read_value, shown
+from services.serving.rest_json.values import is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
-from services.serving.wire.prediction import Arrays, RequestFailed, meant, under_inputs
+from services.serving.wire.prediction import Arrays, RequestFailed, invalid, meant, under_inputs
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 _JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}

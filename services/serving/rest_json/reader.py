@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
 
 _SPACE = " \t\r\n"
 _KEY = re.compile(rb'"[ \t\r\n]*:')
@@ -117,7 +116,7 @@ def _decimal(text: str) -> float:
 
 
 def _fault(reason: str) -> RequestFailed:
-    return RequestFailed(Code.INVALID_ARGUMENT, f"JSON Parse error: {reason}")
+    return invalid(f"JSON Parse error: {reason}")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_first_wins, parse_int=_integer, parse_float=_decimal)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from services.serving.rest_json.values import invalid, is_base64, shown
-from services.serving.wire.prediction import Arrays, meant
+from services.serving.rest_json.values import is_base64, shown
+from services.serving.wire.prediction import Arrays, invalid, meant
 from services.serving.wire.replica_state import Signature
 
 _STRING_BYTES = 48

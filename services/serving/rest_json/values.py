@@ -15,7 +15,7 @@ import orjson
 from common.counted import counted
 from services.serving.rest_json.numbers import float_text
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed
+from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, invalid
 from services.serving.wire.replica_state import TensorSpec
 
 _SHOWN_CHARACTERS = 256
@@ -36,10 +36,6 @@ _JSON_NAMES = {
     "DT_UINT64": "uint64", "DT_UINT16": "uint16", "DT_HALF": "half", "DT_BFLOAT16": "bfloat16",
     "DT_COMPLEX64": "complex64", "DT_COMPLEX128": "complex128",
 }  # fmt: skip
-
-
-def invalid(message: str) -> RequestFailed:
-    return RequestFailed(Code.INVALID_ARGUMENT, message)
 
 
 def shown(value: object) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.json_values import value_of
 from common.process import scheduling
 from common.process.logs import log_here_as
 from common.process.scheduling import LoadPriority
@@ -54,7 +55,7 @@ class Neighbours:
         with self._changed:
             self._count += 1
         channel = JsonChannel(socket.socket(fileno=control_fd))
-        given = (RunnerSpec.from_mapping(spec), channel)
+        given = (value_of(RunnerSpec, spec), channel)
         threading.Thread(target=self._live, args=given, name=f"neighbour {spec['model']}", daemon=True).start()
 
     def left(self, channel: JsonChannel, status: int) -> None:

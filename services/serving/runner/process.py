@@ -8,7 +8,6 @@ them back.
 
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
@@ -285,8 +284,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         return LOAD_FAILED_STATUS
     give_back_free_memory()
     scheduling.return_to_normal(priority)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    report = described(first, priority=priority, since=started, cpu_seconds=usage.ru_utime + usage.ru_stime)
+    report = described(first, priority=priority, since=started)
     refusal = loaded.refuses_states if isinstance(loaded, TakesStates) else f"{loaded.kind} takes none"
     neighbours = Neighbours(
         loaded, contract, priority=priority, serve=lambda spec, channel: _serve_neighbour(spec, channel, neighbours)
@@ -301,14 +299,13 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
 
 def _serve_neighbour(spec: RunnerSpec, channel: JsonChannel, neighbours: Neighbours) -> int:
     """As `run`, in a process that serves other models of the program; reports the same."""
-    started, cpu_started = time.monotonic(), time.thread_time()
+    started = time.monotonic()
     try:
         held = neighbours.take(spec)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
-    cpu_seconds = time.thread_time() - cpu_started
-    report = described(held, priority=neighbours.priority, since=started, cpu_seconds=cpu_seconds)
+    report = described(held, priority=neighbours.priority, since=started)
     _serve(spec, channel, held, neighbours, Assignment(), report | {"loaded": "state", "refuses_states": ""})
     return 0
 

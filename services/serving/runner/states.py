@@ -118,7 +118,7 @@ class States:
             logger.info("the manager is gone")
 
     def _load(self, version: int, directory: Path) -> None:
-        started, cpu_started = time.monotonic(), time.thread_time()
+        started = time.monotonic()
         try:
             held = self._taken(version, directory)
         except RequestFailed as error:
@@ -133,7 +133,7 @@ class States:
         self.batchers[version] = held.batcher
         self._say(
             {"event": "ready", "version": version, "loaded": "state"}
-            | described(held, priority=self._priority, since=started, cpu_seconds=time.thread_time() - cpu_started)
+            | described(held, priority=self._priority, since=started)
         )
 
     def _taken(self, version: int, directory: Path) -> Held:
@@ -283,7 +283,7 @@ def held_of(
     return Held(version, place, batcher, tuple(notes), files_of_state(directory))
 
 
-def described(held: Held, *, priority: LoadPriority, since: float, cpu_seconds: float) -> dict[str, Any]:
+def described(held: Held, *, priority: LoadPriority, since: float) -> dict[str, Any]:
     """What the manager is told of a version that is ready. since: monotonic seconds."""
     model = held.place.model
     return {
@@ -292,7 +292,6 @@ def described(held: Held, *, priority: LoadPriority, since: float, cpu_seconds: 
         "engine_reasons": dict(model.reasons),
         "load_priority": priority,
         "load_seconds": time.monotonic() - since,
-        "load_cpu_seconds": cpu_seconds,
         "notes": list(held.notes),
     }
 

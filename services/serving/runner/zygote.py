@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.json_values import value_of
 from common.process.children import Children, readable, start_zygote
 from common.process.cpu_instructions import UnusedInstructions
 from common.process.lean_imports import without_optional_libraries
@@ -114,7 +115,6 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logs("serving-zygote", log_format=log_format, level=log_level)
     channel = JsonChannel(socket.socket(fileno=channel_fd))
-    started = time.monotonic()
     is_first = onednn.VARIABLE not in os.environ
     unused = UnusedInstructions() if is_first else None
     if is_first:
@@ -130,7 +130,7 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     scheduling.stay_in_background(load_priority)  # a fork copies the page tables of half a gigabyte
 
     def child_main(spec: dict[str, Any], control: socket.socket) -> int:
-        given = RunnerSpec.from_mapping(spec)
+        given = value_of(RunnerSpec, spec)
         configure_logs(given.log_name, log_format=log_format, level=log_level)
         return runner.run(given, control, load_priority)
 
@@ -140,11 +140,7 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     # Moves everything out of the collector's sight: a collection in a child would write to, and so copy, all of it.
     gc.collect()
     gc.freeze()
-    channel.send({
-        "event": "ready",
-        "load_priority": load_priority,
-        "import_seconds": time.monotonic() - started,
-    })  # fmt: skip
+    channel.send({"event": "ready", "load_priority": load_priority})
     start_other = functools.partial(_start_other, log_format, log_level) if is_first else None
     Zygote(channel, child_main, start_other=start_other).run()
     return 0

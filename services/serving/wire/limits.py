@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from common.counted import counted
-from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import invalid
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 _OBJECTS_OF_A_ROW = 4
@@ -34,9 +33,8 @@ class Limits:
     def check_rows(self, count: int) -> None:
         """Raises RequestFailed for too many."""
         if count > self.max_rows:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT,
-                f"the request has {counted(count, 'row')}, expected at most {self.max_rows:,}; send fewer at once",
+            raise invalid(
+                f"the request has {counted(count, 'row')}, expected at most {self.max_rows:,}; send fewer at once"
             )
 
 

@@ -44,6 +44,10 @@ class RequestFailed(Exception):
         return RequestFailed, (int(self.code), self.message)  # It crosses from the process that reads large messages.
 
 
+def invalid(message: str) -> RequestFailed:
+    return RequestFailed(Code.INVALID_ARGUMENT, message)
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """A request that fits its signature."""
@@ -74,9 +78,7 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     tensors = request.inputs
     inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
     if len(inputs) != len(tensors):
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names"
-        )
+        raise invalid(f"an input is given twice; got {len(tensors)} for {len(inputs)} names")
     if signature.aliases:
         inputs = dict(under_inputs(inputs, signature))
     for key, dtype in signature.yes_no.items():
@@ -95,19 +97,15 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
         array = inputs[key]
         _check_type(key, spec, array)
         shape = array.shape
-        is_fitting = bool(shape) and (spec.shape is None or _fits(spec.shape, shape))
+        is_fitting = bool(shape) and (spec.shape is None or fits(spec.shape, shape))
         if signature.has_schema and not is_fitting:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT, f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}'
-            )
+            raise invalid(f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}')
         if not signature.shares(key):
             sizes.add(shape[0] if is_fitting else -1)
         trailing_shapes.append(shape[1:])
     if signature.has_schema and len(sizes) > 1:
         counts = ", ".join(f'"{key}" has {len(inputs[key])}' for key in signature.inputs)
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT, f"inputs differ in how many rows they have: {counts}; expected as many"
-        )
+        raise invalid(f"inputs differ in how many rows they have: {counts}; expected as many")
     rows = sizes.pop() if len(sizes) == 1 else -1
     return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes), defaulted)
 
@@ -120,10 +118,7 @@ def _fill_in(signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, i
     """
     rows = next((len(array) for name, array in inputs.items() if array.ndim and not signature.shares(name)), None)
     if rows is None:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT,
-            "the request has no input, so nothing says how many rows it has; expected at least one",
-        )
+        raise invalid("the request has no input, so nothing says how many rows it has; expected at least one")
     missing = [name for name in signature.inputs if name not in inputs]
     for name in missing:
         inputs[name] = default_rows(name, signature, 1 if signature.shares(name) else rows)
@@ -147,10 +142,9 @@ def _bytes_of(default: str | Mapping[str, str]) -> bytes:
 def check_filled(name: str, size: int, *, most: int = MOST_FILLED_BYTES) -> None:
     """Raises RequestFailed for an input that would take more bytes than `most`, and of which less was sent."""
     if size > most:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             f'input "{name}" takes {size} bytes once all rows are filled up, expected at most {most}; send fewer '
-            "rows at once, and long ones alone",
+            "rows at once, and long ones alone"
         )
 
 
@@ -174,19 +168,17 @@ def check_names(signature: Signature, names: Mapping[str, object], *, defaults: 
     if names.keys() <= expected.keys() and missing <= set(defaults):
         return
     if len(names) > len(expected) or (len(names) < len(expected) and not defaults):
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             f"input size does not match signature: {len(names)}!={len(expected)} "
             f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
             f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
-            f"Missing but required: {{{_joined(missing)}}}{meant(signature, names) or '.'}",
+            f"Missing but required: {{{_joined(missing)}}}{meant(signature, names) or '.'}"
         )
     first = min(missing - set(defaults) or missing)
-    raise RequestFailed(
-        Code.INVALID_ARGUMENT,
+    raise invalid(
         f"Signature input alias: {first}(feed name: {expected[first].tensor_name}) not found in request and no "
         f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
-        f"or default input alias set: {_joined(defaults)}{meant(signature, names)}",
+        f"or default input alias set: {_joined(defaults)}{meant(signature, names)}"
     )
 
 
@@ -211,9 +203,9 @@ def under_inputs(values: Mapping[str, Any], signature: Signature) -> Mapping[str
     try:
         return under_names(values, signature.aliases)
     except ValueError as error:
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"input {error}") from error
+        raise invalid(f"input {error}") from error
     except InvalidInput as error:
-        raise RequestFailed(Code.INVALID_ARGUMENT, error.message) from error
+        raise invalid(error.message) from error
 
 
 def _with_numbers(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -255,9 +247,7 @@ def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
             raise TypeError(f"not one of the types {', '.join(dict.fromkeys(_TEXTS.values()))}")
         return np.frombuffer(tensor.data, dtype).reshape(tensor.shape)
     except (ValueError, TypeError) as error:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
-        ) from error
+        raise invalid(f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}") from error
 
 
 def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None:
@@ -286,10 +276,7 @@ def with_context(context: bytes, examples: Sequence[bytes], *, max_bytes: int) -
     """
     size = len(context) * len(examples) + sum(map(len, examples))
     if context and size > max_bytes:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT,
-            f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}",
-        )
+        raise invalid(f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}")
     return [context + example for example in examples]
 
 
@@ -309,23 +296,21 @@ def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
     expected = ",".join(sorted(signature.outputs))
     for index, name in enumerate(output_filter):
         if name not in signature.outputs:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT,
-                f"output tensor alias not found in signature: {name} Outputs expected to be in the set {{{expected}}}.",
+            raise invalid(
+                f"output tensor alias not found in signature: {name} Outputs expected to be in the set {{{expected}}}."
             )
         if name in output_filter[:index]:
-            raise RequestFailed(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+            raise invalid(f"duplicate output tensor alias: {name}")
 
 
 def _check_type(name: str, spec: TensorSpec, array: np.ndarray) -> None:
     expected = numpy_type(name, spec)
     if array.dtype != expected:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}'
-        )
+        raise invalid(f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
 
 
-def _fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an array has the shape that a signature says; -1: any size."""
     if len(expected) != len(shape):
         return False
     for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)

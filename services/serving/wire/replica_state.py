@@ -114,10 +114,6 @@ class VersionState:
     runner_pid: int = 0
     runner_models: int = 0
     """Models that its process serves; 0 while it has none."""
-    batches: int = 0
-    """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
-    requests: int = 0
-    examples: int = 0
     work: Mapping[str, Any] = field(default_factory=dict)
     """Everything that its runner counted since it started (Batcher.report); empty before the first report."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import numpy as np
 
 from protos import queue_pb2, tfserving_pb2
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed
+from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, invalid
 
 _TYPED_FIELDS = {
     "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
@@ -65,10 +65,9 @@ def read_tensor_protos(
     for alias, proto in sorted(given.items()):
         room -= _expanded_bytes(alias, proto)
         if room < 0:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f'the inputs take more than {max_bytes} bytes once they are written out; input "{alias}" has shape '
-                f"{_shape_text(_shape_of(alias, proto))}",
+                f"{_shape_text(_shape_of(alias, proto))}"
             )
     for alias, proto in sorted(given.items()):
         read_tensor_proto(alias, proto, request.inputs.add())
@@ -184,7 +183,7 @@ def _filled(values: list[bytes], count: int, empty: bytes) -> list[bytes]:
 
 
 def _unparsable(alias: str) -> RequestFailed:
-    return RequestFailed(Code.INVALID_ARGUMENT, f"tensor parsing error: {alias}")
+    return invalid(f"tensor parsing error: {alias}")
 
 
 def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:

@@ -7,11 +7,12 @@ and `tflite` are there always; docs/guide/engines.md says how to write another o
 
 from collections.abc import Callable
 
-from services.serving.engines.platforms import tensorflow_platform
+from services.serving.engines import choice
+from services.serving.engines.platforms.custom_ops import load_custom_ops
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.options.platform_names import TENSORFLOW, TFLITE, platform_names, plugins
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, invalid
 
 Load = Callable[[LoadRequest], LoadedModel]
 
@@ -24,7 +25,8 @@ def load(request: LoadRequest) -> LoadedModel:
     """
     name = request.options.platform
     if name == TENSORFLOW:
-        return tensorflow_platform.load(request)
+        load_custom_ops(request.directory)
+        return choice.load(request)
     plugin = _tflite() if name == TFLITE else _find(name)
     try:
         return plugin(request)
@@ -50,9 +52,7 @@ def _tflite() -> Load:
 def _find(name: str) -> Load:
     plugin = plugins().get(name)
     if plugin is None:
-        raise RequestFailed(
-            Code.INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}'
-        )
+        raise invalid(f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}')
     try:
         found: Load = plugin.load()
     except (ImportError, AttributeError) as error:

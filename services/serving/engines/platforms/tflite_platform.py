@@ -15,7 +15,7 @@ from ai_edge_litert.interpreter import Interpreter
 from services.serving.engines.platforms.loading import LoadRequest
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed
+from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FILE_NAME, SUFFIX = "model.tflite", ".tflite"
@@ -59,7 +59,7 @@ class TfLiteModel:
             try:
                 found = self._runs[signature](inputs)
             except _FAILURES as error:
-                raise RequestFailed(Code.INVALID_ARGUMENT, f"litert: {error}") from error
+                raise invalid(f"litert: {error}") from error
         return {name: found[name] for name in (output_filter or found)}
 
 
@@ -129,4 +129,4 @@ def _check_shape(name: str, shape: tuple[int, ...], spec: TensorSpec) -> None:
     expected = spec.shape or ()
     if len(shape) != len(expected) or any(b not in (a, -1) for a, b in zip(shape, expected, strict=True)):
         sizes = ", ".join("n" if size < 0 else str(size) for size in expected)
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"input {name} has shape {list(shape)}, expected [{sizes}]")
+        raise invalid(f"input {name} has shape {list(shape)}, expected [{sizes}]")

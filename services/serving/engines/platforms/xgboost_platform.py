@@ -18,7 +18,7 @@ import xgboost
 from common.counted import counted
 from services.serving.engines.platforms.loading import LoadRequest
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.prediction import Arrays, RequestFailed, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FILE_NAMES = ("model.json", "model.ubj")
@@ -51,9 +51,7 @@ class XGBoostModel:
         """Raises RequestFailed, INVALID_ARGUMENT, for rows of another width than the model's."""
         features = inputs[_INPUT]
         if features.ndim != 2 or features.shape[1] != self._width:
-            raise RequestFailed(
-                Code.INVALID_ARGUMENT, f"{_INPUT} has shape {list(features.shape)}, expected [n, {self._width}]"
-            )
+            raise invalid(f"{_INPUT} has shape {list(features.shape)}, expected [n, {self._width}]")
         return {_OUTPUT: self._predict(features)}
 
     def _predict(self, features: np.ndarray) -> np.ndarray:
@@ -62,7 +60,7 @@ class XGBoostModel:
         try:
             found: np.ndarray = self._booster.inplace_predict(features, validate_features=False)
         except (xgboost.core.XGBoostError, ValueError) as error:
-            raise RequestFailed(Code.INVALID_ARGUMENT, f"xgboost: {error}") from error
+            raise invalid(f"xgboost: {error}") from error
         return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from common.access.authority import issue_missing
 from common.errors import InvalidInput
 from protos import tfserving_pb2
-from services.serving.front.monitoring import read_monitoring_config
+from services.serving.front.monitoring import read_monitoring_path
 from services.serving.options.tls import read_tls_config
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.standalone_server import StandaloneServer
@@ -21,6 +21,7 @@ from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("warm_python")
 _METRICS = "/monitoring/prometheus/metrics"
 _ROWS = {"instances": [[1, 2]]}
 
@@ -179,24 +180,15 @@ def test_metrics_are_at_the_configured_path_with_tensorflow_servings_names_too(
 
 
 @pytest.mark.covers("srv-flags")
-def test_without_the_flags_nothing_of_it_is_there_and_rest_may_be_off(redis_beside: RedisServer) -> None:
-    plain = StandaloneServer(redis_beside.url, "--rest_api_port=0", is_stubbed=True, STUB_MANAGER_LOG=os.devnull)
+def test_without_the_flags_nothing_of_it_is_there_rest_may_be_off_and_grpc_refuses_what_is_over_the_limit(
+    redis_beside: RedisServer,
+) -> None:
+    plain = StandaloneServer(
+        redis_beside.url, "--rest_api_port=0", is_stubbed=True, STUB_MANAGER_LOG=os.devnull,
+        SERVING_MAX_BODY_BYTES="2000",
+    )  # fmt: skip
     try:
         with grpc.insecure_channel(plain.grpc_address) as channel:
-            grpc.channel_ready_future(channel).result(timeout=60)
-            wait_until(lambda: bool(_versions(channel)), "the manager having spoken")
-        assert not plain.answers("/healthz")
-        assert plain.terminate() == 0
-    finally:
-        plain.kill()
-
-
-def test_a_body_over_the_limit_is_refused_over_grpc_too(redis_beside: RedisServer) -> None:
-    server = StandaloneServer(
-        redis_beside.url, is_stubbed=True, STUB_MANAGER_LOG=os.devnull, SERVING_MAX_BODY_BYTES="2000"
-    )
-    try:
-        with grpc.insecure_channel(server.grpc_address) as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
             wait_until(lambda: bool(_versions(channel)), "the manager having spoken")
             assert status_over(channel, padding="x" * 1000).model_version_status[0].version == 3
@@ -204,8 +196,10 @@ def test_a_body_over_the_limit_is_refused_over_grpc_too(redis_beside: RedisServe
                 status_over(channel, padding="x" * 3000)
         assert isinstance(too_large.value, grpc.Call)
         assert too_large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not plain.answers("/healthz")
+        assert plain.terminate() == 0
     finally:
-        server.kill()
+        plain.kill()
 
 
 def _versions(channel: grpc.Channel) -> list[int]:
@@ -252,7 +246,7 @@ def test_a_monitoring_configuration_names_the_path(tmp_path: Path) -> None:
         ("prometheus_config { path: '/m' }", ""), ("", ""),
     ):  # fmt: skip
         path.write_text(text)
-        assert read_monitoring_config(path).path == expected
+        assert read_monitoring_path(path) == expected
     path.write_text("prometheus_config { enable: true path: 'metrics' }")
     with pytest.raises(InvalidInput, match="begins with /"):
-        read_monitoring_config(path)
+        read_monitoring_path(path)

@@ -35,12 +35,13 @@ def model(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest
     return {"y": inputs["x"].sum(axis=1)}
 
 
-@pytest.fixture
-def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+@pytest.fixture(scope="module")
+def front(redis_beside: RedisServer) -> Iterator[FrontThread]:
+    """One for the module, with the processes beside it that read large messages."""
     state = replica_state(version(signatures={"serving_default": ROWS_OF_TWO, "regression": _EXAMPLES}))
     with (
-        FrontThread(redis_server.url, state, max_body_bytes=64 << 20, limits=_LIMITS) as front,
-        FakeRunner(redis_server.url, model),
+        FrontThread(redis_beside.url, state, max_body_bytes=64 << 20, limits=_LIMITS) as front,
+        FakeRunner(redis_beside.url, model),
     ):
         yield front
 

@@ -18,7 +18,7 @@ from services.serving.doors import grpc_api
 from services.serving.doors.http_api import create_serving_app
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rules import serving_rules
-from services.serving.front.monitoring import MonitoringConfig, add_metrics_route
+from services.serving.front.monitoring import add_metrics_route
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
@@ -48,7 +48,7 @@ def _app(tmp_path: Path) -> Any:
     guard = Guard(access_in(tmp_path), _RULES)
     app = create_serving_app(_NOTHING, _NOTHING, _NOTHING, Health(), max_body_bytes=1024, guard=guard)
     add_model_doors(app, _NOTHING)
-    add_metrics_route(app, MonitoringConfig(_METRICS), None)
+    add_metrics_route(app, _METRICS, None)
     return app
 
 

@@ -16,7 +16,6 @@ import grpc
 import httpx
 import numpy as np
 import orjson
-import psutil
 import pytest
 import redis
 import xgboost
@@ -24,6 +23,7 @@ import xgboost
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
 from testing import plain_http
+from testing.processes import children_of, is_running
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -289,26 +289,20 @@ def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, plac
 
 def _manager_pid(server: StandaloneServer) -> int | None:
     """None while there is none."""
-    children = [child for child in psutil.Process(server.process.pid).children() if _is_alive(child)]
-    return children[0].pid if children else None
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return next(filter(is_running, children_of(server.process.pid)), None)
 
 
 def test_what_was_reloaded_outlives_the_manager(server: StandaloneServer, place: Place) -> None:
     server.reload(config_of_one("kept", str(place.add("kept", 1).parent)))
     assert answer_of(server, "kept") == (200, [1006.0])
-    (manager,) = psutil.Process(server.process.pid).children()
-    runners = manager.children(recursive=True)
-    manager.send_signal(signal.SIGKILL)
+    manager = _manager_pid(server)
+    assert manager is not None
+    (kept,) = (one for one in server.get("/headrace/models").json()["models"] if one["name"] == "kept")
+    runner = int(kept["versions"][0]["runner"].split("/")[-1])
+    os.kill(manager, signal.SIGKILL)
     # What is asked meanwhile is answered late, or not at all; who answers it is another manager's runner.
-    wait_until(lambda: _manager_pid(server) not in (None, manager.pid), "another manager being there")
-    wait_until(lambda: not any(map(_is_alive, runners)), "the runners of the one before being gone")
+    wait_until(lambda: _manager_pid(server) not in (None, manager), "another manager being there")
+    wait_until(lambda: not is_running(runner), "the runner of the one before being gone")
     wait_until(lambda: answer_of(server, "kept") == (200, [1006.0]), "the model being served again")
     server.wait_states("kept", {1: "AVAILABLE"})
     assert models_of_config(server) == {"kept"}

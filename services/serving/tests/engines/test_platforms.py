@@ -6,7 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from testing.redis_server import RedisServer
 from testing.warm_python import called
 
 pytestmark = pytest.mark.usefixtures("warm_python")
+_USUAL = ModelOptions()
 
 
 def failure(runner: RunnerProcess) -> tuple[int, str]:
@@ -66,10 +67,8 @@ def test_a_platform_that_is_not_there_is_refused_with_those_that_are(start_runne
 
 
 @pytest.mark.covers("srv-xgboost")
-@pytest.mark.parametrize("name", ["model.json", "model.ubj"])
-def test_an_xgboost_model_answers_what_xgboost_answers(
-    start_runner: StartRunner, asker: Asker, tmp_path: Path, name: str
-) -> None:
+def test_an_xgboost_model_answers_what_xgboost_answers(start_runner: StartRunner, asker: Asker, tmp_path: Path) -> None:
+    """Of model.ubj; test_standalone.py serves model.json."""
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((200, 4)).astype(np.float32)
     rows[::7, 2] = np.nan
@@ -77,7 +76,7 @@ def test_an_xgboost_model_answers_what_xgboost_answers(
     booster = xgboost.train(
         {"objective": "multi:softprob", "num_class": 3, "nthread": 1}, xgboost.DMatrix(rows, labels), 5
     )
-    booster.save_model(tmp_path / name)
+    booster.save_model(tmp_path / "model.ubj")
     runner = start_runner(tmp_path, options=ModelOptions(platform="xgboost")).serve()
     assert runner.ready["engine"].startswith("xgboost ")
     reply = asker.ask(request(b"a", {"features": rows[:9]}))
@@ -94,48 +93,64 @@ def _damaged(booster: xgboost.Booster, key: str, value: int) -> bytes:
     return json.dumps(model).encode()
 
 
-def _refusals_of_xgboost(folders: Sequence[Path]) -> list[tuple[int, str]]:
+def _refusals(loads: Sequence[tuple[Path, ModelOptions]]) -> list[tuple[int, str]]:
     """Code and message of each load, all in the process that calls this."""
-    from services.serving.engines.platforms.xgboost_platform import load
+    from services.serving.engines.platforms.plugins import load
 
     found: list[tuple[int, str]] = []
-    for folder in folders:
+    for folder, options in loads:
         with pytest.raises(RequestFailed) as refused:
-            load(LoadRequest("m", 1, folder, ModelOptions(platform="xgboost")))
+            load(LoadRequest("m", 1, folder, options))
         found.append((refused.value.code, refused.value.message))
     return found
 
 
-@pytest.mark.covers("srv-xgboost")
-def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(start_runner: StartRunner, tmp_path: Path) -> None:
+def _folder_with(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.covers("srv-xgboost", "srv-custom-servable", "srv-flags")
+def test_what_cannot_be_loaded_is_an_error_that_says_why_and_ends_no_process(
+    start_runner: StartRunner, saved_models: Path, tmp_path: Path
+) -> None:
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, rows[:, 0]), 1)
-    whole = bytes(booster.save_raw("ubj"))
-    cases = {
+    damaged = {
         "a pickle is never opened": ("model.ubj", pickle.dumps(booster)),
-        "xgboost cannot read model.ubj: ": ("model.ubj", whole[:-1]),
+        "xgboost cannot read model.ubj: ": ("model.ubj", bytes(booster.save_raw("ubj"))[:-1]),
         "xgboost cannot read model.json: ": ("model.json", b"{}"),
         "the file is damaged": ("model.json", _damaged(booster, "left_children", 10**6)),
         "the file is damaged: ": ("model.json", _damaged(booster, "left_children", 0)),
         "damaged": ("model.json", _damaged(booster, "split_indices", 10**6)),
     }
-    folders = [tmp_path / str(number) for number in range(len(cases))]
-    for folder, (name, content) in zip(folders, cases.values(), strict=True):
-        folder.mkdir()
-        (folder / name).write_bytes(content)
-    code, message = failure(start_runner(folders[0], options=ModelOptions(platform="xgboost")))
-    found = called(_refusals_of_xgboost, tmp_path / "answer", folders)
-    assert found[0] == (code, message)
-    for words, refusal in zip(cases, found, strict=True):
-        assert refusal[0] == Code.FAILED_PRECONDITION
-        assert words in refusal[1]
-
-
-@pytest.mark.covers("srv-xgboost")
-def test_an_xgboost_version_without_a_model_fails(start_runner: StartRunner, tmp_path: Path) -> None:
-    code, message = failure(start_runner(tmp_path, options=ModelOptions(platform="xgboost")))
-    assert code == Code.FAILED_PRECONDITION
-    assert message.endswith("has neither model.json nor model.ubj")
+    lite = {"a.tflite, b.tflite": {"a.tflite": b"", "b.tflite": b""}, "litert": {"model.tflite": b"no"}}
+    lists = {
+        "library assets.extra/absent.so of assets.extra/custom_ops.txt is not there": "assets.extra/absent.so",
+        "names ../other/lib.so, which is none of the version's own files": "../other/lib.so",
+        "names /tmp/lib.so, which is none of the version's own files": "/tmp/lib.so",
+        "cannot load custom op library assets.extra/broken.so: ": "assets.extra/broken.so",
+    }
+    boosted, interpreted = ModelOptions(platform="xgboost"), ModelOptions(platform="tflite")
+    cases = [
+        *((words, {name: content}, boosted) for words, (name, content) in damaged.items()),
+        ("has neither model.json nor model.ubj", {"other": b""}, boosted),
+        *((words, files, interpreted) for words, files in lite.items()),
+        *(
+            (words, {"assets.extra/custom_ops.txt": f"{line}\n".encode(), "assets.extra/broken.so": b"no"}, _USUAL)
+            for words, line in lists.items()
+        ),
+    ]
+    loads = [(_folder_with(tmp_path / str(number), files), options) for number, (_, files, options) in enumerate(cases)]
+    unknown_tags = ModelOptions(engine=EngineOptions(saved_model_tags=("tpu",)))
+    found = called(_refusals, tmp_path / "answer", [*loads, (saved_models / "several_tags", unknown_tags)])
+    assert "tpu" in found.pop()[1]
+    for (words, _, _), (code, message) in zip(cases, found, strict=True):
+        assert code == Code.FAILED_PRECONDITION, words
+        assert words in message
+    assert failure(start_runner(loads[0][0], options=boosted)) == found[0], "a runner says the same"
 
 
 @pytest.mark.covers("srv-flags", "fmt-savedmodel")
@@ -153,13 +168,6 @@ def test_tags_choose_a_graph_of_a_saved_model_that_has_several(
     assert read_tensor(reply.outputs[0]).tolist() == outputs
 
 
-@pytest.mark.covers("srv-flags")
-def test_tags_that_no_graph_has_fail_the_load_by_name(start_runner: StartRunner, saved_models: Path) -> None:
-    options = ModelOptions(engine=EngineOptions(saved_model_tags=("tpu",)))
-    _, message = failure(start_runner(saved_models / "several_tags", options=options))
-    assert "tpu" in message
-
-
 @pytest.mark.covers("srv-custom-servable", "fmt-tflite")
 def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
     start_runner: StartRunner, asker: Asker, saved_models: Path, tmp_path: Path
@@ -175,21 +183,6 @@ def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
     refused = asker.ask(request(b"2", {"x": np.ones((1, 3), "<f4")}))
     assert refused.error_code == Code.INVALID_ARGUMENT
     assert "shape" in refused.error_message
-
-
-@pytest.mark.covers("srv-custom-servable")
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [({"a.tflite": b"", "b.tflite": b""}, "a.tflite, b.tflite"), ({"model.tflite": b"no"}, "litert")],
-)
-def test_a_tflite_folder_that_cannot_be_served_says_why(
-    start_runner: StartRunner, tmp_path: Path, files: dict[str, bytes], words: str
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    code, message = failure(start_runner(tmp_path, options=ModelOptions(platform="tflite")))
-    assert code == Code.FAILED_PRECONDITION
-    assert words in message
 
 
 @pytest.mark.covers("api-custom-op")
@@ -214,30 +207,6 @@ def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
     (tmp_path / "1/assets.extra/custom_ops.txt").unlink()
     _, message = failure(start_runner(tmp_path / "1"))
     assert "HeadraceTriple" in message
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            "assets.extra/absent.so",
-            "custom op library assets.extra/absent.so of assets.extra/custom_ops.txt is not there",
-        ),
-        ("../other/lib.so", "names ../other/lib.so, which is none of the version's own files"),
-        ("/tmp/lib.so", "names /tmp/lib.so, which is none of the version's own files"),
-        ("assets.extra/broken.so", "cannot load custom op library assets.extra/broken.so: "),
-    ],
-)
-def test_a_library_that_cannot_be_loaded_fails_the_load(
-    start_runner: StartRunner, saved_models: Path, tmp_path: Path, line: str, words: str
-) -> None:
-    directory = shutil.copytree(saved_models / "affine/1", tmp_path / "1")
-    (directory / "assets.extra").mkdir()
-    (directory / "assets.extra/custom_ops.txt").write_text(f"{line}\n")
-    (directory / "assets.extra/broken.so").write_bytes(b"no library")
-    code, message = failure(start_runner(directory))
-    assert code == Code.FAILED_PRECONDITION
-    assert words in message
 
 
 @pytest.mark.covers("perf-xla", "perf-threads", "srv-flags")

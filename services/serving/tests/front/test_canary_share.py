@@ -13,7 +13,7 @@ import pytest
 from common.eventlog import tfrecord
 from protos import queue_pb2
 from protos.prediction_log_pb2 import PredictionLog
-from services.serving.front.request_log import RequestLog, RequestLogOptions
+from services.serving.front.request_log import RequestLog
 from services.serving.front.request_log_places import open_place
 from services.serving.front.split import Asks, is_canarys
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
@@ -78,7 +78,7 @@ def _state(share: float, *, logs_inputs: bool = False) -> ReplicaState:
 def _answered(redis_url: str, share: float, tmp_path: Path) -> tuple[list[str], list[tuple[str, str, bool]]]:
     """The versions that answered a request with a key, without it, and for the label production; and what was logged:
     (key, alias, is_shadow)."""
-    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=RequestLogOptions(0.0), buffer_bytes=1 << 20)
+    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=0.0, buffer_bytes=1 << 20)
     log.start()
     with FrontThread(redis_url, _state(share), request_log=log) as front:
         asked = [(":predict", {"x-prediction-key": "a"}), (":predict", {}), ("/labels/production:predict", {})]
@@ -118,7 +118,7 @@ def test_an_error_of_a_canary_is_logged_by_key_and_inputs_are_where_slices_are_j
     def failing(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
         raise RequestFailed(Code.INTERNAL, "a table is gone")
 
-    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=RequestLogOptions(0.0), buffer_bytes=1 << 20)
+    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=0.0, buffer_bytes=1 << 20)
     log.start()
     with (
         FakeRunner(redis_url, failing, version=4, targets=("alias/failing",)),

@@ -12,13 +12,15 @@ import httpx
 import psutil
 import pytest
 
+from services.serving.__main__ import main
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from testing import plain_http
-from testing.forked import ForkedProcess
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+_STUBBED = "services.serving.tests.support.stubbed_serving"
 _WAIT_SECONDS = 60.0
 _MOST_RESIDENT_BYTES = 120 * 1024 * 1024
 _ROWS = {"instances": [[1, 2]]}
@@ -36,8 +38,10 @@ class Serving:
             "SERVING_HTTP_PORT": str(port), "SERVING_GRPC_PORT": "0", "SERVING_REDIS_URL": redis_url,
             "STUB_MANAGER_LOG": str(self.manager_log), **environment,
         }  # fmt: skip
-        main = "services.serving.tests.support.stubbed_serving:main"
-        self.process = ForkedProcess(main, environment=self.environment, log_path=log_path)
+        with (log_path or Path(os.devnull)).open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", _STUBBED], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def answers(self, path: str, status: int = 200) -> bool:
         try:
@@ -85,7 +89,7 @@ def test_a_process_of_the_interpreter_stays_small_and_without_tensorflow(start: 
     serving = start()
     serving.process.kill()
     serving.process.wait(timeout=60)
-    command = [sys.executable, "-m", "services.serving.tests.support.stubbed_serving"]
+    command = [f"{sys.prefix}/bin/python", "-m", _STUBBED]
     with subprocess.Popen(command, env=serving.environment) as process:
         wait_until(lambda: serving.answers("/readyz"))
         assert psutil.Process(process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
@@ -157,14 +161,15 @@ def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[...
     ("name", "value", "message"),
     [
         ("SERVING_REDIS_URL", "http://x", "SERVING_REDIS_URL"), ("SERVING_QUEUE_LIMT", "1", "unknown setting"),
-        ("SERVING_QUEUE_LIMIT", "0", "SERVING_QUEUE_LIMIT"),
+        ("SERVING_QUEUE_LIMIT", "0", "SERVING_QUEUE_LIMIT"), ("SERVING_ASYNC_LIMIT", "0", "SERVING_ASYNC_LIMIT"),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_stops_the_start_with_a_sentence(tmp_path: Path, name: str, value: str, message: str) -> None:
-    log = tmp_path / "log"
-    process = ForkedProcess("services.serving.__main__:main", environment=os.environ | {name: value}, log_path=log)
-    assert process.wait(timeout=_WAIT_SECONDS) == 2
-    assert message in log.read_text()
+def test_a_wrong_setting_stops_the_start_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main([]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_taken_port_stops_the_start_with_a_sentence(start: Callable[..., Serving]) -> None:

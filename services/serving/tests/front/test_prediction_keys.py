@@ -12,7 +12,7 @@ import pytest
 
 from common.eventlog import tfrecord
 from protos import prediction_log_pb2, queue_pb2
-from services.serving.front.request_log import RequestLog, RequestLogOptions
+from services.serving.front.request_log import RequestLog
 from services.serving.front.request_log_places import open_place
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
@@ -42,7 +42,7 @@ def redis_url(redis_beside: RedisServer) -> Iterator[str]:
 
 
 def _log(folder: Path, rate: float = 0.0) -> RequestLog:
-    log = RequestLog(open_place(f"tfrecord:{folder}"), default=RequestLogOptions(rate), buffer_bytes=1 << 20)
+    log = RequestLog(open_place(f"tfrecord:{folder}"), default=rate, buffer_bytes=1 << 20)
     log.start()
     return log
 

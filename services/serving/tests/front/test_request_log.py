@@ -22,11 +22,10 @@ from services.serving.front.request_log import (
     DROPPED_UNWRITTEN,
     WRITTEN,
     RequestLog,
-    RequestLogOptions,
     Sample,
-    configured_options,
+    configured_rates,
     open_request_log,
-    options_of,
+    rates_of,
 )
 from services.serving.front.request_log_places import Place, open_place
 from services.serving.options.model_server_config import config_json
@@ -42,7 +41,7 @@ from testing.rows import each_row
 _WAIT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
 _ROWS = {"instances": [[1, 2]]}
-_ALL = RequestLogOptions(sampling_rate=1.0)
+_ALL = 1.0
 _READ_WITH_TENSORFLOW = """
 import sys
 import tensorflow as tf
@@ -61,7 +60,7 @@ def redis_url(redis_beside: RedisServer) -> Iterator[str]:
         yield redis_beside.url
 
 
-def logging_to(place: Place, *, buffer_bytes: int = 1 << 20, default: RequestLogOptions = _ALL) -> RequestLog:
+def logging_to(place: Place, *, buffer_bytes: int = 1 << 20, default: float = _ALL) -> RequestLog:
     log = RequestLog(place, default=default, buffer_bytes=buffer_bytes)
     log.start()
     return log
@@ -143,17 +142,20 @@ def test_tensorflow_and_tensorflow_servings_own_messages_read_it(redis_url: str,
 
 def test_a_model_may_have_a_sampling_rate_of_its_own(redis_url: str, tmp_path: Path) -> None:
     log = logging_to(open_place(f"tfrecord:{tmp_path}"))
-    log.use({"m": RequestLogOptions(0.0)})
+    log.use({"m": 0.0})
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
         plain_http.post(front.url + _PATH, json=_ROWS, timeout=60)
-        log.use({"m": RequestLogOptions(1.0), "other": RequestLogOptions(0.0)})
+        log.use({"m": 1.0, "other": 0.0})
         plain_http.post(front.url + _PATH, json={"instances": [[5, 5]]}, timeout=60)
+    log.stop(timeout_seconds=_WAIT_SECONDS)
+    (record,) = records_of(tmp_path)
+    assert floats(record.predict_log.request.inputs["x"]) == [5, 5]
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert [floats(record.predict_log.request.inputs["x"]) for record in records_of(tmp_path)] == [[5.0, 5.0]]
 
 
 def test_about_the_share_that_was_asked_for_is_taken() -> None:
-    log = RequestLog(_Stuck(), default=RequestLogOptions(0.2), buffer_bytes=1)
+    log = RequestLog(_Stuck(), default=0.2, buffer_bytes=1)
     assert 700 < sum(log.takes("m") for _ in range(5000)) < 1300
 
 
@@ -246,15 +248,15 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
 )
 def test_a_sampling_that_is_none_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        options_of(text)
+        rates_of(text)
 
 
 def test_the_sampling_is_read_with_what_differs_per_model() -> None:
-    assert options_of("0.5, flights=1,digits=0") == (
-        RequestLogOptions(0.5),
-        {"flights": RequestLogOptions(1.0), "digits": RequestLogOptions(0.0)},
+    assert rates_of("0.5, flights=1,digits=0") == (
+        0.5,
+        {"flights": 1.0, "digits": 0.0},
     )
-    assert options_of("") == (RequestLogOptions(0.0), {})
+    assert rates_of("") == (0.0, {})
 
 
 def _settings(**values: str) -> ServingSettings:
@@ -281,4 +283,4 @@ def test_a_configuration_names_its_models_sampling() -> None:
         """,
         tfserving_config_pb2.ModelServerConfig(),
     )
-    assert configured_options(config_json(config)) == {"a": RequestLogOptions(0.25)}
+    assert configured_rates(config_json(config)) == {"a": 0.25}

@@ -166,6 +166,7 @@ def run_serving(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.covers("srv-flags")
+@pytest.mark.usefixtures("warm_python")
 def test_a_process_with_a_wrong_command_line_or_file_ends_with_2_and_a_sentence(tmp_path: Path) -> None:
     done = run_serving("--rest_api_num_threads=4")
     assert (done.returncode, "--rest_api_num_threads=4 is not supported" in done.stderr) == (2, True)

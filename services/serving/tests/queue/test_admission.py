@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -155,7 +156,7 @@ def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_sh
 def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
     options = ModelOptions(batching=BatchingOptions(max_batch_size=4, max_enqueued_batches=2, num_batch_threads=1))
     load = QueueLoad()
-    assert load.follow(options.to_mapping()) == 12
+    assert load.follow(asdict(options)) == 12
     assert refusal(Admission(1000, 10_000), load, rows=100) == "", "alone it is taken, however large"
     for _ in range(11):
         load.opened(1)
@@ -163,7 +164,7 @@ def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
     assert refusal(Admission(1000, 10_000), load, rows=2) == "batches full"
     assert load.follow({}) == 0
     unbatched = ModelOptions(batching=BatchingOptions(max_enqueued_batches=2, is_enabled=False))
-    assert load.follow(unbatched.to_mapping()) == 0
+    assert load.follow(asdict(unbatched)) == 0
 
 
 @each_row(("rate", "queue_limit", "expected"), [(None, 90, 80), (20.0, 10_000, 90)])
@@ -185,7 +186,7 @@ def test_what_other_fronts_have_in_the_queue_counts_against_a_principals_room() 
 
 
 def test_a_flood_of_one_principal_does_not_keep_out_another(redis_server: RedisServer) -> None:
-    options = ModelOptions(batching=BatchingOptions(max_batch_size=16)).to_mapping()
+    options = asdict(ModelOptions(batching=BatchingOptions(max_batch_size=16)))
     with (
         FrontThread(
             redis_server.url, replica_state(version(options=options)), in_flight_limit=900, queue_limit=90
@@ -228,7 +229,7 @@ def _registry_of(front: Front) -> CollectorRegistry:
 @pytest.fixture
 def front(redis_server: RedisServer) -> Iterator[FrontThread]:
     options = ModelOptions(batching=BatchingOptions(max_batch_size=1, max_enqueued_batches=1))
-    with FrontThread(redis_server.url, replica_state(version(options=options.to_mapping()))) as running:
+    with FrontThread(redis_server.url, replica_state(version(options=asdict(options)))) as running:
         yield running
 
 

@@ -1,5 +1,7 @@
 """Predictions do not notice a load or a free that takes as long as the test wants: neither runs on their threads."""
 
+import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -22,10 +24,11 @@ _PATIENCE_SECONDS = 300
 
 
 class Gate:
-    """Of one version: who calls it with zeros waits while it is shut."""
+    """Of one version: who calls it with zeros waits while it is shut, in the opening of a pipe."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._path = folder / f"gate-{number}"
+        self._path, self._pipe = folder / f"gate-{number}", folder / f"pipe-{number}"
+        self._path.touch()
 
     def version(self, source: Path, target: Path) -> None:
         """The version with this gate; aside, then renamed."""
@@ -34,10 +37,17 @@ class Gate:
         aside.rename(target)
 
     def shut(self) -> None:
-        self._path.touch()
+        os.mkfifo(self._pipe)
+        self._path.unlink()
+        self._path.symlink_to(self._pipe)
 
     def open(self) -> None:
-        self._path.unlink(missing_ok=True)
+        """Lets go who waits."""
+        self._path.unlink()
+        self._path.touch()
+        with contextlib.suppress(OSError):  # nobody waits
+            os.close(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK))
+        self._pipe.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -38,8 +38,12 @@ def has_new_runner(old_pid: int, state: ReplicaState) -> bool:
     return state.versions[0].runner_pid not in (0, old_pid)
 
 
+def has_failed(state: ReplicaState) -> bool:
+    return any(version.model == "damaged" and version.error_code for version in state.versions)
+
+
 @pytest.mark.covers("srv-lifecycle")
-def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_process_ends(
+def test_what_aliases_name_is_loaded_served_and_exchanged_and_what_they_leave_ends(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
     manager = start_manager(saved_models / "affine/1")
@@ -56,20 +60,19 @@ def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_proces
     assert (reply.version, read_tensor(reply.outputs[0]).tolist()) == (2, [2005.0])
     assert is_running(second.runner_pid)
 
+    registry.client.set_alias("m", "stable", 2, by="test", reason="keep")
     registry.client.rollback("m", by="test", reason="try it")
-    manager.wait_available("m", 1, "production")
-    manager.wait_state("m", 2, ServingState.END)
+    first = manager.wait_available("m", 1, "production")
     assert asker.ask(request(b"d", x(5))).version == 1
-
-
-def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
-    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
-) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    pid = manager.wait_available("m", 1).runner_pid
-    manager.kill()
-    wait_until(lambda: not is_running(pid), "the runner's end")
+    assert asker.ask(request(b"e", x(5)), target="alias/stable").version == 2
+    assert manager.wait_available("m", 2, "stable").runner_pid == second.runner_pid != first.runner_pid
+    registry.client.set_alias("m", "stable", 1, by="test", reason="move")
+    manager.wait_available("m", 1, "production", "stable")
+    manager.wait_state("m", 2, ServingState.END)
+    assert asker.ask(request(b"f", x(5)), target="alias/stable").version == 1
+    registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
+    manager.wait_until(lambda state: manager.version("m", 1).aliases == ("production",), "the label being let go")
+    assert asker.servers("alias/stable") == []
 
 
 @pytest.mark.covers("srv-lifecycle")
@@ -92,93 +95,60 @@ def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
     assert asker.ask(request(b"b", x(1))).version == 3
 
 
-def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
-    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+def test_a_killed_runner_and_a_killed_zygote_are_replaced_and_what_waited_is_answered(
+    start_manager: StartManager, asker: Asker, saved_models: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    manager = start_manager()
-    names = []
-    for turn in range(3):
+    manager = start_manager(saved_models / "affine/1")
+    for turn, strikes_zygote in enumerate((False, False, True)):
         pid = manager.wait_available("m", 1, "production").runner_pid
-        names.append([f"{turn}/{i}".encode() for i in range(100)])
-        asker.enqueue(*(request(name, x(i)) for i, name in enumerate(names[-1])))
-        os.kill(pid, signal.SIGKILL)
+        zygote = psutil.Process(pid).parent()
+        assert zygote is not None
+        names = [f"{turn}/{i}".encode() for i in range(100)]
+        asker.enqueue(*(request(name, x(i)) for i, name in enumerate(names)))
+        os.kill(zygote.pid if strikes_zygote else pid, signal.SIGKILL)
         manager.wait_until(functools.partial(has_new_runner, pid), "a new runner")
-    for turn_names in names:
-        replies = asker.wait_for(*turn_names)
+        replies = asker.wait_for(*names)
         assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(100)]
     assert asker.queue_length() == 0
 
 
-def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_being_served(
-    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
-) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    registry.add_version("m", saved_models / "affine/2")
-    registry.client.set_alias("m", "stable", 1, by="test", reason="keep")
-    manager = start_manager()
-    manager.wait_available("m", 1, "stable")
-    manager.wait_available("m", 2, "production")
-    assert asker.ask(request(b"a", x(1)), target="alias/stable").version == 1
-    assert asker.ask(request(b"b", x(1))).version == 2
-    registry.client.set_alias("m", "stable", 2, by="test", reason="move")
-    manager.wait_available("m", 2, "production", "stable")
-    manager.wait_state("m", 1, ServingState.END)
-    assert asker.ask(request(b"c", x(1)), target="alias/stable").version == 2
-    registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
-    manager.wait_until(lambda state: manager.version("m", 2).aliases == ("production",), "the label being let go")
-    assert asker.servers("alias/stable") == []
-
-
-def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_it_is_back(
-    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
-) -> None:
-    manager = start_manager(saved_models / "affine/1")
-    registry.kill()
-    assert asker.ask(request(b"a", x(1))).version == 1
-    manager.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
-    registry.start()
-    manager.wait_until(lambda state: state.notice == "", "the notice going")
-    registry.add_version("m", saved_models / "affine/2")
-    manager.wait_available("m", 2, "production")
-
-
-def test_a_manager_that_starts_while_the_registry_is_away_serves_what_it_has_and_mends_what_is_damaged_later(
+def test_a_registry_that_is_away_takes_nothing_away_whenever_it_comes_and_goes(
     registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
 ) -> None:
-    registry.add_version("m", saved_models / "affine/1")
+    """A manager that starts before its registry, goes on without it, and starts again while it is away."""
+    registry.add_model("damaged")
+    for model in ("m", "damaged"):
+        registry.add_version(model, saved_models / "affine/1")
+    registry.kill()
     first = start_manager()
-    first.wait_available("m", 1, "production")
-    assert first.stop() == 0
-    registry.kill()
-    second = start_manager()
-    second.wait_available("m", 1, "production")
-    assert asker.ask(request(b"a", x(1))).version == 1
-    state = second.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
-    assert state.notice.startswith("registry away, as of 20")
-    assert second.stop() == 0
-
-    (damaged,) = tmp_path.glob("serving/r1/versions/m/1/variables/variables.data-*")
-    damaged.write_bytes(damaged.read_bytes()[::-1])
-    third = start_manager()
-    third.wait_until(lambda state: bool(state.notice and state.versions), "an attempt to load it")
-    registry.start()
-    third.wait_available("m", 1, "production")
-    assert read_tensor(asker.ask(request(b"b", x(5))).outputs[0]).tolist() == [1005.0]
-    assert third.stop() == 0
-
-
-def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself(
-    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
-) -> None:
-    registry.add_version("m", saved_models / "affine/1")
-    registry.kill()
-    manager = start_manager()
-    state = manager.wait_until(lambda state: bool(state.conditions["registry"]), "the reason being shown")
+    state = first.wait_until(lambda state: bool(state.conditions["registry"]), "the reason being shown")
     assert state.versions == ()
     registry.start()
-    manager.wait_available("m", 1, "production")
-    state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    for model in ("m", "damaged"):
+        first.wait_available(model, 1, "production")
+    first.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+
+    registry.kill()
+    assert asker.ask(request(b"a", x(1))).version == 1
+    first.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
+    registry.start()
+    first.wait_until(lambda state: state.notice == "", "the notice going")
+    registry.add_version("m", saved_models / "affine/2")
+    first.wait_available("m", 2, "production")
+    assert first.stop() == 0
+
+    registry.kill()
+    (damaged,) = tmp_path.glob("serving/r1/versions/damaged/1/variables/variables.data-*")
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    second = start_manager()
+    second.wait_available("m", 2, "production")
+    assert asker.ask(request(b"b", x(1))).version == 2
+    state = second.wait_until(has_failed, "an attempt to load what is damaged")
+    assert state.notice.startswith("registry away, as of 20")
+    registry.start()
+    second.wait_available("damaged", 1, "production")
+    reply = Asker(asker.redis_url, "damaged").ask(request(b"c", x(5)))
+    assert read_tensor(reply.outputs[0]).tolist() == [1005.0]
 
 
 @pytest.mark.covers("srv-multi-model")
@@ -202,10 +172,10 @@ def test_a_crash_while_loading_is_answered_by_the_default_executor_and_a_load_th
     registry: RegistryProcess, start_manager: StartManager, saved_models: Path
 ) -> None:
     registry.add_version("m", saved_models / "endless")
-    manager = start_manager(load_timeout_seconds="5", load_attempts="2")
+    manager = start_manager(load_timeout_seconds="3", load_attempts="2")
     ended = manager.wait_state("m", 1, ServingState.END)
     # The first attempt crashed; the second one went as far as the model lets it.
-    assert ended.error_message == "it was not ready after 5 s"
+    assert ended.error_message == "it was not ready after 3 s"
     assert not ended.runner_pid
 
 
@@ -232,25 +202,12 @@ def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_
     requests = [request(b"%d" % i, x(i)) for i in range(200)]
     asker.enqueue(*requests[:100])
     first.kill()
+    wait_until(lambda: not is_running(doomed.runner_pid), "the runner's end with its manager's")
     asker.enqueue(*requests[100:])
     replies = asker.wait_for(*(item.request_id for item in requests))
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(200)]
     wait_until(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
     assert second.stop() == 0
-
-
-def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
-    start_manager: StartManager, asker: Asker, saved_models: Path
-) -> None:
-    manager = start_manager(saved_models / "affine/1")
-    before = manager.version("m", 1)
-    zygote = psutil.Process(before.runner_pid).parent()
-    assert zygote is not None
-    asker.enqueue(*(request(b"%d" % i, x(i)) for i in range(50)))
-    zygote.kill()
-    manager.wait_until(functools.partial(has_new_runner, before.runner_pid), "a new runner")
-    replies = asker.wait_for(*(b"%d" % i for i in range(50)))
-    assert [reply.error_code for reply in replies] == [0] * 50
 
 
 def test_a_manager_goes_on_while_its_front_is_too_busy_to_read_and_tells_it_the_newest_afterwards(

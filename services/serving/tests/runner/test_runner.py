@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from common.definition.inputs import INPUTS_PATH
 from protos import queue_pb2
 from services.serving.tests.conftest import StartRunner
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import RunnerProcess
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, queue_key, replies_key
 from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
+from testing.rows import each_row
 from testing.waiting import wait_until
 
 
@@ -28,14 +30,23 @@ def rows(*values: float) -> dict[str, np.ndarray]:
     return {"x": np.array([[value, 0, 0] for value in values], "<f4").reshape(-1, 3)}
 
 
+@pytest.fixture(scope="module")
+def affine(zygote: Zygote, redis_beside: RedisServer, saved_models: Path) -> Iterator[RunnerProcess]:
+    """One for the module; a test leaves its queues empty."""
+    runner = zygote.start_runner(redis_beside.url, saved_models / "affine/1", max_batch_size=4).serve()
+    yield runner
+    assert runner.leave() == 0
+
+
 @pytest.fixture
-def affine(start_runner: StartRunner, saved_models: Path) -> RunnerProcess:
-    return start_runner(saved_models / "affine/1", max_batch_size=4).serve()
+def beside(affine: RunnerProcess, redis_beside: RedisServer) -> Asker:
+    """Asks that runner."""
+    return Asker(redis_beside.url, "m")
 
 
 @pytest.mark.covers("srv-batch-inter")
-def test_an_answer_holds_what_the_model_says_and_names_its_version(affine: RunnerProcess, asker: Asker) -> None:
-    reply = asker.ask(request(b"a", rows(1, 2)))
+def test_an_answer_holds_what_the_model_says_and_names_its_version(beside: Asker) -> None:
+    reply = beside.ask(request(b"a", rows(1, 2)))
     assert (reply.error_code, reply.version) == (0, 1)
     assert read_tensor(reply.outputs[0]).tolist() == [1001.0, 1002.0]
 
@@ -50,18 +61,18 @@ def test_words_are_looked_up_in_a_versions_asset_when_their_source_is_gone(
     assert read_tensor(reply.outputs[0]).tolist() == [2, -1, 0]
 
 
-def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: RunnerProcess, asker: Asker) -> None:
+def test_requests_of_every_size_are_merged_and_cut_apart_in_order(beside: Asker) -> None:
     sizes = [1, 3, 2, 9, 1, 0, 4, 1, 30]
     requests = [request(str(i).encode(), rows(*range(i, i + size))) for i, size in enumerate(sizes)]
-    asker.enqueue(*requests)
-    replies = asker.wait_for(*(item.request_id for item in requests))
+    beside.enqueue(*requests)
+    replies = beside.wait_for(*(item.request_id for item in requests))
     expected = [[1000.0 + value for value in range(i, i + size)] for i, size in enumerate(sizes)]
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == expected
-    assert asker.queue_length() == 0
+    assert beside.queue_length() == 0
 
 
 def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
-    affine: RunnerProcess, asker: Asker, redis_server: RedisServer
+    beside: Asker, redis_beside: RedisServer
 ) -> None:
     key = queue_key("m", DEFAULT_TARGET)
     odd = [
@@ -75,17 +86,17 @@ def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
             message = queue_pb2.PredictionRequest(request_id=b"odd", reply_to=reply_to, inputs=[tensor, tensor],
                                                   failed_attempts=-(2**31), deadline_at_micros=2**63 - 1)  # fmt: skip
             entries.append({"r": message.SerializeToString()})
-    with redis.Redis.from_url(redis_server.url) as client:
+    with redis.Redis.from_url(redis_beside.url) as client:
         client.sadd("a set", "member")
         for entry in entries:
             client.xadd(key, entry)
-    asker.enqueue(request(b"good", rows(1)), request(b"good", rows(1)))
-    (reply,) = asker.wait_for(b"good")
+    beside.enqueue(request(b"good", rows(1)), request(b"good", rows(1)))
+    (reply,) = beside.wait_for(b"good")
     assert read_tensor(reply.outputs[0]).tolist() == [1001.0]
-    wait_until(lambda: asker.queue_length() == 0)
+    wait_until(lambda: beside.queue_length() == 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bad", "code", "words"),
     [
         ({"x": np.zeros((), "<f4")}, Code.INVALID_ARGUMENT, "Invalid reduction dimension"),
@@ -99,31 +110,30 @@ def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
     ],
 )
 def test_one_bad_request_fails_alone_and_says_what_was_expected(
-    affine: RunnerProcess, asker: Asker, bad: dict[str, np.ndarray], code: int, words: str
+    beside: Asker, bad: dict[str, np.ndarray], code: int, words: str
 ) -> None:
-    asker.enqueue(request(b"good", rows(1)), request(b"bad", bad), request(b"fine", rows(2)))
-    good, refused, fine = asker.wait_for(b"good", b"bad", b"fine")
+    beside.answers.clear()
+    beside.enqueue(request(b"good", rows(1)), request(b"bad", bad), request(b"fine", rows(2)))
+    good, refused, fine = beside.wait_for(b"good", b"bad", b"fine")
     assert (good.error_code, fine.error_code, refused.error_code) == (0, 0, code)
     assert words in refused.error_message
 
 
-def test_the_graph_decides_about_a_shape_and_nobody_else_pays_for_it(affine: RunnerProcess, asker: Asker) -> None:
-    asker.enqueue(
+def test_the_graph_decides_about_a_shape_and_nobody_else_pays_for_it(beside: Asker) -> None:
+    beside.enqueue(
         request(b"good", rows(1)), request(b"narrow", {"x": np.ones((1, 2), "<f4")}), request(b"fine", rows(2))
     )
-    replies = asker.wait_for(b"good", b"narrow", b"fine")
+    replies = beside.wait_for(b"good", b"narrow", b"fine")
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1001.0], [1002.0], [1002.0]]
 
 
-def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words(
-    affine: RunnerProcess, asker: Asker
-) -> None:
-    asker.enqueue(
+def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words(beside: Asker) -> None:
+    beside.enqueue(
         request(b"signature", rows(1), signature="nope"),
         request(b"filter", rows(1), output_filter=("z",)),
         request(b"twice", rows(1), output_filter=("y", "y")),
     )
-    signature, unknown, twice = asker.wait_for(b"signature", b"filter", b"twice")
+    signature, unknown, twice = beside.wait_for(b"signature", b"filter", b"twice")
     assert signature.error_code == Code.FAILED_PRECONDITION
     assert signature.error_message == 'Serving signature key "nope" not found.'
     assert unknown.error_message == (
@@ -146,29 +156,26 @@ def test_a_row_that_the_graph_refuses_fails_without_its_batch(
     assert "x must not be negative" in replies[1].error_message
 
 
-def test_a_request_past_its_deadline_is_dropped_and_not_run(
-    start_runner: StartRunner, asker: Asker, saved_models: Path
-) -> None:
+def test_a_request_past_its_deadline_is_dropped_and_not_run(beside: Asker) -> None:
     now_micros = time.time_ns() // 1000
-    asker.enqueue(
+    beside.enqueue(
         request(b"late", rows(1), deadline_at_micros=now_micros - 1),
         request(b"good", rows(1), deadline_at_micros=now_micros + 60_000_000),
     )
-    start_runner(saved_models / "affine/1").serve()
-    late, good = asker.wait_for(b"late", b"good")
+    late, good = beside.wait_for(b"late", b"good")
     assert (late.error_code, good.error_code) == (Code.DEADLINE_EXCEEDED, 0)
 
 
-def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(affine: RunnerProcess, asker: Asker) -> None:
+def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(beside: Asker) -> None:
     broken = request(b"broken", rows(1))
     broken.inputs[0].data = b"123"
     strange = request(b"strange", rows(1))
     strange.inputs[0].dtype = "no such type"
-    asker.enqueue(broken, strange)
-    for reply in asker.wait_for(b"broken", b"strange"):
+    beside.enqueue(broken, strange)
+    for reply in beside.wait_for(b"broken", b"strange"):
         assert reply.error_code == Code.INVALID_ARGUMENT
         assert "tensor parsing error: x" in reply.error_message
-    assert asker.queue_length() == 0
+    assert beside.queue_length() == 0
 
 
 def test_outputs_without_a_batch_dimension_come_back_whole_for_each_request(
@@ -188,20 +195,23 @@ def test_outputs_without_a_batch_dimension_come_back_whole_for_each_request(
     assert results == [2.0, 3.0, 9.0, [1.0, 4.0], [2.0, 5.0]]
 
 
-def test_a_runner_reads_the_queues_it_was_told_to_and_no_others(affine: RunnerProcess, asker: Asker) -> None:
+def test_a_runner_reads_the_queues_it_was_told_to_and_no_others(affine: RunnerProcess, beside: Asker) -> None:
     affine.serve("version/1", "alias/canary")
-    asker.enqueue(request(b"other", rows(1)))
-    asker.enqueue(request(b"version", rows(1)), target="version/1")
-    asker.enqueue(request(b"canary", rows(1)), target="alias/canary")
-    asker.wait_for(b"version", b"canary")
-    assert asker.queue_length() == 1
+    beside.enqueue(request(b"other", rows(1)))
+    beside.enqueue(request(b"version", rows(1)), target="version/1")
+    beside.enqueue(request(b"canary", rows(1)), target="alias/canary")
+    beside.wait_for(b"version", b"canary")
+    assert beside.queue_length() == 1
     affine.serve()
-    asker.wait_for(b"other")
+    beside.wait_for(b"other")
 
 
-def test_sigterm_finishes_what_was_taken_and_ends_in_order(affine: RunnerProcess, asker: Asker) -> None:
+def test_sigterm_finishes_what_was_taken_and_ends_in_order(
+    start_runner: StartRunner, asker: Asker, saved_models: Path
+) -> None:
+    runner = start_runner(saved_models / "affine/1").serve()
     asker.ask(request(b"a", rows(1)))
-    affine.kill(signal.SIGTERM)
+    runner.kill(signal.SIGTERM)
     asker.enqueue(request(b"b", rows(1)))
     assert asker.queue_length() == 1
     assert asker.consumers() == []

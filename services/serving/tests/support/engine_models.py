@@ -1,8 +1,8 @@
-"""Writes SavedModels of the kinds that engines must cope with, each with requests and TensorFlow's answers to them:
+"""Writes a SavedModel with a signature of each kind that engines must cope with, requests, and TensorFlow's answers:
 `python -m common.process.lean_imports services.serving.tests.support.engine_models DIRECTORY`.
 
-Run as a process of its own, so that pytest's process stays free of TensorFlow. `<model>.cases.npz` beside it holds,
-under `cases`, one list of (signature, inputs, outputs or None where TensorFlow refuses).
+Run as a process of its own, so that pytest's process stays free of TensorFlow. The model is below `kinds`; `cases.npz`
+holds, under `cases`, one list of (signature, inputs, outputs or None where TensorFlow refuses).
 """
 
 import sys
@@ -47,7 +47,7 @@ class Convolution(tf.Module):
 
 
 class WideAndDeep(tf.Module):
-    """`serving_default` takes a word, `deep` only numbers."""
+    """`wide` takes a word, `deep` only numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,40 +110,30 @@ class Checked(tf.Module):
             return {"y": x * 2.0}
 
 
-def requests(module: tf.Module) -> Iterable[tuple[str, Inputs]]:
-    """Usual and unusual ones; some of them TensorFlow refuses."""
+def requests() -> Iterable[tuple[str, Inputs]]:
+    """Usual and unusual ones, each with its signature; some of them TensorFlow refuses."""
     rng = np.random.default_rng(5)
 
     def numbers(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(np.float32)
 
-    name = "serving_default"
-    match module:
-        case Dense():
-            yield from ((name, {"x": numbers(rows, 8)}) for rows in (1, 3, 64, 5))
-            yield name, {"x": np.array([[np.nan] * 8, [np.inf] * 8, [1.0] * 8], np.float32)}
-            yield name, {"x": numbers(2, 7)}
-            yield name, {"x": numbers(8)}
-            yield name, {"x": numbers(0, 8)}
-        case Convolution():
-            yield from ((name, {"image": numbers(rows, 8, 8, 1)}) for rows in (1, 16))
-            yield name, {"image": numbers(1, 4, 4, 1)}
-        case WideAndDeep():
-            yield name, {"word": np.array([b"a", b"\xff", b"b"], object), "x": numbers(3, 4)}
-            yield from (("deep", {"x": numbers(rows, 4)}) for rows in (1, 7))
-        case Embedding():
-            yield name, {"ids": np.array([[0, 1, 4], [2, 2, 2]])}
-            yield from ((name, {"ids": np.array([[0, 1, bad]])}) for bad in (-1, 5, 2**40))
-        case Several():
-            yield name, {"count": np.array([2**40, -3, 0]), "point": numbers(3, 2)}
-        case Examples():
-            yield name, {"examples": np.array([b"", b"\x0a\x00"], object)}
-            yield name, {"examples": np.array([b"no example"], object)}
-        case Variable():
-            yield from ((name, {"x": numbers(rows, length)}) for rows, length in ((1, 1), (3, 5), (2, 40), (3, 5)))
-        case Checked():
-            yield name, {"x": np.array([1.0, 2.0], np.float32)}
-            yield name, {"x": np.array([-1.0], np.float32)}
+    yield from (("dense", {"x": numbers(rows, 8)}) for rows in (1, 3, 64, 5))
+    yield "dense", {"x": np.array([[np.nan] * 8, [np.inf] * 8, [1.0] * 8], np.float32)}
+    yield "dense", {"x": numbers(2, 7)}
+    yield "dense", {"x": numbers(8)}
+    yield "dense", {"x": numbers(0, 8)}
+    yield from (("convolution", {"image": numbers(rows, 8, 8, 1)}) for rows in (1, 16))
+    yield "convolution", {"image": numbers(1, 4, 4, 1)}
+    yield "wide", {"word": np.array([b"a", b"\xff", b"b"], object), "x": numbers(3, 4)}
+    yield from (("deep", {"x": numbers(rows, 4)}) for rows in (1, 7))
+    yield "embedding", {"ids": np.array([[0, 1, 4], [2, 2, 2]])}
+    yield from (("embedding", {"ids": np.array([[0, 1, bad]])}) for bad in (-1, 5, 2**40))
+    yield "several", {"count": np.array([2**40, -3, 0]), "point": numbers(3, 2)}
+    yield "examples", {"examples": np.array([b"", b"\x0a\x00"], object)}
+    yield "examples", {"examples": np.array([b"no example"], object)}
+    yield from (("variable", {"x": numbers(rows, length)}) for rows, length in ((1, 1), (3, 5), (2, 40), (3, 5)))
+    yield "checked", {"x": np.array([1.0, 2.0], np.float32)}
+    yield "checked", {"x": np.array([-1.0], np.float32)}
 
 
 def answer(directory: Path, asked: Iterable[tuple[str, Inputs]]) -> list[tuple[str, Inputs, Inputs | None]]:
@@ -159,17 +149,17 @@ def answer(directory: Path, asked: Iterable[tuple[str, Inputs]]) -> list[tuple[s
     return found
 
 
-def save_all(directory: Path) -> None:
-    wide = WideAndDeep()
-    modules = [Dense(), Convolution(), wide, Embedding(), Several(), Examples(), Variable(), Checked()]
-    for module in modules:
-        path = directory / type(module).__name__.lower()
-        signatures = {"serving_default": wide.__call__, "deep": wide.deep} if module is wide else None
-        tf.saved_model.save(module, str(path), signatures=signatures)
-        cases = np.empty(1, object)
-        cases[0] = answer(path, requests(module))
-        np.savez(directory / f"{path.name}.cases.npz", cases=cases)
+def save(directory: Path) -> None:
+    whole = tf.Module()
+    whole.parts = [Dense(), Convolution(), Embedding(), Several(), Examples(), Variable(), Checked()]
+    whole.wide = WideAndDeep()
+    signatures = {type(part).__name__.lower(): part.__call__ for part in whole.parts}
+    signatures |= {"wide": whole.wide.__call__, "deep": whole.wide.deep}
+    tf.saved_model.save(whole, str(directory / "kinds"), signatures=signatures)
+    cases = np.empty(1, object)
+    cases[0] = answer(directory / "kinds", requests())
+    np.savez(directory / "cases.npz", cases=cases)
 
 
 def main() -> None:
-    save_all(Path(sys.argv[1]))
+    save(Path(sys.argv[1]))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Zygote:
         options = options or ModelOptions(batching=BatchingOptions(**changes))
         kept = str(engines_dir) if engines_dir else ""
         spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, is_awaited=True, engines_dir=kept)
-        channel = self.process.fork(spec.to_mapping())
+        channel = self.process.fork(asdict(spec))
         pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
         return RunnerProcess(self, channel, pid, version)
 

@@ -53,7 +53,7 @@ def _save_network(directory: Path) -> None:
 
 def _measure(directory: Path) -> None:
     """Prints {signature: {engine: {"problem", "microseconds", "max_difference"}}}."""
-    from services.serving.batching.merge import warm_up_inputs
+    from services.serving.batching.models import warm_up_inputs
     from services.serving.engines import tensorflow_engine
     from services.serving.engines.choice import CANDIDATES
     from services.serving.engines.conversion import Conversions

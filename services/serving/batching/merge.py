@@ -3,23 +3,23 @@
 A request that fails never takes another one with it: a merged batch that fails is run again one by one.
 """
 
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from protos import queue_pb2
 from services.serving.batching.broken_rules import with_place
+from services.serving.batching.groups import Answer, Group, Grouping, Member, Part, Taken
 from services.serving.batching.input_contract import InputContract, OutOfBounds
+from services.serving.batching.models import Model, is_mergeable
 from services.serving.batching.objective import BatchSizeLimit
 from services.serving.batching.padding import merge, padded_size
-from services.serving.batching.splitting import SplitRequest, joined, rows_of
+from services.serving.batching.splitting import joined, rows_of
 from services.serving.options.model_options import BatchingOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
@@ -30,68 +30,14 @@ from services.serving.wire.prediction import (
     RequestFailed,
     failure,
     invalid,
-    numpy_type,
     read_prediction,
     write_tensor,
 )
-from services.serving.wire.replica_state import Signature, TensorSpec
+from services.serving.wire.replica_state import Signature
 from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
 
-_MOST_FILLED_VALUES = 1 << 24
-"""Of a batch whose requests are filled up to the longest; past it they are faster one by one."""
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
-
-
-class Model(Protocol):
-    """What is asked of an engine."""
-
-    signatures: dict[str, Signature]
-
-    def callable_signatures(self) -> tuple[str, ...]: ...
-
-    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A request as a runner took it from a queue."""
-
-    target: str
-    entry_id: bytes
-    request: queue_pb2.PredictionRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    taken: Taken
-    reply: queue_pb2.PredictionReply
-
-
-@dataclass(slots=True)
-class Member:
-    """One request of a group; `rows` of it go into the merged batch."""
-
-    taken: Taken
-    prediction: Prediction
-
-
-@dataclass(slots=True)
-class Part(Member):
-    """Some rows of a request; `prediction` has those alone."""
-
-    whole: SplitRequest
-    start: int
-    """The first of them."""
-
-
-@dataclass(slots=True)
-class Group:
-    members: list[Member] = field(default_factory=list)
-    rows: int = 0
-    has_parts: bool = False
-    largest: tuple[tuple[int, ...], ...] = ()
-    """The sizes after the first that each input is filled up to, where any is."""
 
 
 class Batcher:
@@ -123,8 +69,7 @@ class Batcher:
         self._mergeable -= set(alone)
         if not options.is_enabled:
             self._mergeable.clear()
-        # Parts in batches of different inner sizes would have outputs of different sizes.
-        self._is_filling = options.enable_large_batch_splitting is not False and not options.pad_variable_length_inputs
+        self._grouping = Grouping(options, self._contract, self._signatures, self._mergeable)
         self._limit = _limit_of(options)
         self._limit_lock = threading.Lock()
         self.queue_ahead_seconds = 0.0
@@ -153,82 +98,14 @@ class Batcher:
 
     def plan(self, requests: Sequence[Taken], *, now_micros: int) -> tuple[list[Group], list[Answer]]:
         """Groups of requests that share a call, at most batch_size rows each, and answers to those refused."""
+        members: list[Member] = []
         refused: list[Answer] = []
-        closed: list[Group] = []
-        open_groups: dict[tuple[object, ...], Group] = {}
-        size = self.batch_size
         for taken in requests:
             try:
-                prediction = self._read(taken.request, now_micros)
+                members.append(Member(taken, self._read(taken.request, now_micros)))
             except RequestFailed as error:
                 refused.append(self._refuse(taken, error))
-                continue
-            member = Member(taken, prediction)
-            if prediction.rows < 0 or prediction.signature not in self._mergeable:
-                closed.append(Group([member], prediction.rows))
-                continue
-            # Their dtypes are the signature's; so these can be put together along dimension 0.
-            key = (prediction.signature, prediction.output_filter, self._inner_of(prediction))
-            group = open_groups.get(key)
-            if group is None:
-                group = open_groups[key] = Group()
-            if not self._widen(group, prediction):
-                closed.append(group)
-                group = open_groups[key] = Group()
-            if group.rows + prediction.rows > size:
-                open_groups[key] = self._overflow(closed, group, member, size)
-                continue
-            group.members.append(member)
-            group.rows += prediction.rows
-        return closed + list(open_groups.values()), refused
-
-    def _inner_of(self, prediction: Prediction) -> object:
-        """What two requests must have in common beside their signature to share a call: the sizes after the first, but
-        for those that are filled up to the longest."""
-        shapes = prediction.trailing_shapes
-        if not self._options.pad_variable_length_inputs:
-            return shapes
-        fillers = self._contract.pads(prediction.signature)
-        if fillers is None:
-            return tuple(map(len, shapes))
-        names = self._signatures[prediction.signature].inputs
-        return tuple(len(shape) if name in fillers else shape for name, shape in zip(names, shapes, strict=True))
-
-    def _widen(self, group: Group, prediction: Prediction) -> bool:
-        """Whether the request may join the group, with what its own sizes would have the others filled up to."""
-        if not self._options.pad_variable_length_inputs:
-            return True
-        shapes = prediction.trailing_shapes
-        before = group.largest or (group.members[0].prediction.trailing_shapes if group.members else shapes)
-        largest = tuple(tuple(map(max, one, other)) for one, other in zip(before, shapes, strict=True))
-        if not before == largest == shapes:
-            values = (group.rows + prediction.rows) * sum(map(math.prod, largest))
-            if values > _MOST_FILLED_VALUES:
-                return False
-        group.largest = largest
-        return True
-
-    def _overflow(self, closed: list[Group], group: Group, member: Member, size: int) -> Group:
-        """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
-        the group that is open then."""
-        rows = member.prediction.rows
-        is_split = self._is_filling and (rows <= size or self._options.splits_large_requests)
-        if group.members and not (is_split and group.rows < size):
-            closed.append(group)
-            group = Group()
-        if not is_split or group.rows + rows <= size:
-            return Group([member], rows)
-        whole, start = SplitRequest(member.prediction), 0
-        while start < rows:
-            if group.rows == size:
-                closed.append(group)
-                group = Group()
-            stop = min(start + size - group.rows, rows)
-            group.members.append(Part(member.taken, rows_of(member.prediction, start, stop), whole, start))
-            group.rows += stop - start
-            group.has_parts = True
-            start = stop
-        return group
+        return self._grouping.groups_of(members, self.batch_size), refused
 
     def _read(self, request: queue_pb2.PredictionRequest, now_micros: int) -> Prediction:
         if 0 < request.deadline_at_micros < now_micros:
@@ -475,30 +352,6 @@ def _limit_of(options: BatchingOptions) -> BatchSizeLimit | None:
     return BatchSizeLimit(
         options.slo_ms / 1000, largest=options.largest_batch, allowed_sizes=options.allowed_batch_sizes
     )
-
-
-def warm_up_inputs(signature: Signature, batch_size: int) -> dict[str, np.ndarray]:
-    """Zeros and empty strings that fit a signature; sizes that are not fixed are `batch_size` first, then 1.
-
-    Raises:
-        RequestFailed: an input has a type that the queue cannot carry.
-    """
-    return {name: _zeros(name, spec, batch_size) for name, spec in signature.inputs.items()}
-
-
-def _zeros(name: str, spec: TensorSpec, batch_size: int) -> np.ndarray:
-    dtype = numpy_type(name, spec)
-    sizes = spec.shape if spec.shape is not None else (-1,)
-    shape = tuple(size if size >= 0 else (batch_size if axis == 0 else 1) for axis, size in enumerate(sizes))
-    if dtype == np.dtype(object):
-        return np.full(shape, b"", object)
-    return np.zeros(shape, dtype)
-
-
-def is_mergeable(signature: Signature) -> bool:
-    """True when requests may share a call: every tensor has rows, as many as come."""
-    specs = (*signature.inputs.values(), *signature.outputs.values())
-    return bool(signature.inputs) and all(spec.shape is None or spec.shape[:1] == (-1,) for spec in specs)
 
 
 def _has_rows(outputs: Mapping[str, np.ndarray], rows: int) -> bool:

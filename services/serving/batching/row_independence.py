@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from services.serving.batching.merge import Model
+from services.serving.batching.models import Model
 from services.serving.wire.prediction import Arrays, RequestFailed
 
 MOST_ROWS = 3

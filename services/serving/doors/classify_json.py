@@ -7,10 +7,10 @@ import numpy as np
 import orjson
 
 from protos import example_pb2, tfserving_pb2
-from services.serving.front.classify import Result
 from services.serving.rest_json.numbers import float_text
 from services.serving.rest_json.predict import string_json
 from services.serving.rest_json.values import is_base64, kind, read_string, shown
+from services.serving.wire.classify import Result
 from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import invalid, with_context
 

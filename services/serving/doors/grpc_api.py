@@ -29,13 +29,6 @@ from services.serving.doors.readings import (
 )
 from services.serving.doors.rest_predict import VERSION_HEADER
 from services.serving.doors.roles import CALLS, CALLS_TASKS, CALLS_TO_READ, RELOADS
-from services.serving.front.classify import (
-    CLASSIFY_METHOD,
-    REGRESS_METHOD,
-    check_method,
-    name_for,
-    result_of,
-)
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, Entry, Journal, Tags
 from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
@@ -43,6 +36,13 @@ from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.front.split import Asks
+from services.serving.wire.classify import (
+    CLASSIFY_METHOD,
+    REGRESS_METHOD,
+    check_method,
+    name_for,
+    result_of,
+)
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import RequestFailed, invalid

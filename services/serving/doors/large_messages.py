@@ -10,8 +10,9 @@ from typing import Any
 from common.errors import HeadraceError, InvalidInput, Overloaded
 from common.process.aside import Aside
 from protos import queue_pb2
-from services.serving.doors.readings import Named, Reading, read_aside, write_aside
+from services.serving.doors.readings import Reading, read_aside, write_aside
 from services.serving.front.routing import Route
+from services.serving.wire.classify import Named
 from services.serving.wire.codes import Code
 from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import RequestFailed

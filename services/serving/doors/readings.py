@@ -4,7 +4,7 @@ A small message is read where it came in. A large one is handed, with the name o
 process beside the front (large_messages.py), and comes back serialized.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,8 @@ from google.protobuf.message import DecodeError
 from common.definition.inputs import WITH_CONTEXT
 from protos import queue_pb2, tfserving_pb2
 from services.serving.doors.classify_json import read_examples, write_result
-from services.serving.front.classify import Signatures, examples_of, name_for, request_for, result_of, signature_for
-from services.serving.front.model_info import default_inputs
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
+from services.serving.wire.classify import Signatures, examples_of, name_for, request_for, result_of, signature_for
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.limits import Limits
@@ -23,27 +22,13 @@ from services.serving.wire.prediction import (
     RequestFailed,
     check_names,
     invalid,
-    meant_signature,
     under_inputs,
     write_tensor,
 )
-from services.serving.wire.replica_state import Signature
+from services.serving.wire.signature_defs import default_inputs
 from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
 
 Message = bytes | bytearray
-
-
-@dataclass(frozen=True)
-class Named:
-    """The signatures of a version, as another process gets them."""
-
-    by_name: Mapping[str, Signature]
-
-    def signature(self, name: str) -> Signature | None:
-        return self.by_name.get(name)
-
-    def meant(self, name: str) -> str:
-        return meant_signature(self.by_name, name)
 
 
 @dataclass(slots=True)

@@ -28,12 +28,12 @@ from services.serving.doors.readings import (
     result_json,
 )
 from services.serving.front import request_counts
-from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import NotLoaded, Route
 from services.serving.front.split import Asks
 from services.serving.rest_json.predict import Document
+from services.serving.wire.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, invalid
 

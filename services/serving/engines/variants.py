@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from common.counted import counted
-from services.serving.batching.merge import warm_up_inputs
+from services.serving.batching.models import warm_up_inputs
 from services.serving.batching.row_independence import varied
 from services.serving.engines import onednn
 from services.serving.engines.comparison import compare

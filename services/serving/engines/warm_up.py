@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.serving.batching.merge import Model, is_mergeable, warm_up_inputs
+from services.serving.batching.models import Model, is_mergeable, warm_up_inputs
 from services.serving.batching.row_independence import MOST_ROWS, dependent_output, varied
 from services.serving.engines.warm_up_requests import failed_request, recorded_predictions
 from services.serving.options.model_options import BatchingOptions, ModelOptions

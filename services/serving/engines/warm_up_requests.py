@@ -6,7 +6,7 @@ They lie where TensorFlow Serving looks for them and follow its rules
 not looked up, the signature is.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -14,17 +14,25 @@ from google.protobuf.message import DecodeError
 from common.errors import DataLoss
 from common.eventlog import tfrecord
 from protos import queue_pb2, tfserving_pb2, warmup_pb2
+from services.serving.wire.classify import (
+    CLASSIFY_METHOD,
+    REGRESS_METHOD,
+    Named,
+    check_method,
+    examples_of,
+    name_for,
+    request_for,
+    signature_for,
+)
 from services.serving.wire.codes import Code
-from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import Prediction, RequestFailed, invalid, read_prediction, with_context
+from services.serving.wire.limits import DEFAULT_LIMITS
+from services.serving.wire.prediction import Prediction, RequestFailed, invalid, read_prediction
 from services.serving.wire.replica_state import Signature
-from services.serving.wire.tensors import MAX_EXPANDED_BYTES, read_tensor_protos
+from services.serving.wire.tensors import read_tensor_protos
 
 REQUESTS_PATH = Path("assets.extra/tf_serving_warmup_requests")
 MAX_RECORDS = 1000
 _REFUSED_KINDS = ("session_run_log", "predict_streamed_log")
-_CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
-_OUTPUTS = {_CLASSIFY: ("classes", "scores"), _REGRESS: ("outputs",)}
 Signatures = Mapping[str, Signature]
 
 
@@ -82,9 +90,9 @@ def _predictions(record: warmup_pb2.PredictionLog, signatures: Signatures) -> li
         ]
     if kind == "classify_log":
         classify = record.classify_log.request
-        return [_infer(_CLASSIFY, classify.model_spec.signature_name, classify.input, signatures)]
+        return [_infer(CLASSIFY_METHOD, classify.model_spec.signature_name, classify.input, signatures)]
     regress = record.regress_log.request
-    return [_infer(_REGRESS, regress.model_spec.signature_name, regress.input, signatures)]
+    return [_infer(REGRESS_METHOD, regress.model_spec.signature_name, regress.input, signatures)]
 
 
 def _predict(request: tfserving_pb2.PredictRequest, signatures: Signatures) -> Prediction:
@@ -96,29 +104,9 @@ def _predict(request: tfserving_pb2.PredictRequest, signatures: Signatures) -> P
 
 
 def _infer(method: str, signature_name: str, given: tfserving_pb2.Input, signatures: Signatures) -> Prediction:
-    """Classify and regress feed serialized examples to a signature's one input `inputs`."""
-    if method not in _OUTPUTS:
-        raise RequestFailed(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {method}")
-    name = signature_name or DEFAULT_SIGNATURE
-    signature = signatures.get(name)
-    if signature is None:
-        raise invalid(f"No signature was found with the name: {name}")
-    if list(signature.inputs) != ["inputs"]:
-        raise invalid(f'Expected one input Tensor "inputs", signature {name} has others.')
-    outputs = [output for output in _OUTPUTS[method] if output in signature.outputs]
-    if not outputs or len(signature.outputs) > len(_OUTPUTS[method]):
-        raise invalid(f"Signature {name} does not have the outputs of {method}.")
-    examples = _serialized(given)
-    if not examples:
-        raise invalid("Input is empty.")
-    request = queue_pb2.PredictionRequest(signature=name, output_filter=outputs)
-    request.inputs.add(name="inputs", dtype="O", shape=[len(examples)], strings=examples)
+    """As a door reads classify and regress."""
+    check_method(method)
+    served = Named(signatures)
+    name = name_for(method, served, signature_name)
+    request = request_for(name, signature_for(method, served, name), examples_of(given, DEFAULT_LIMITS))
     return read_prediction(request, signatures)
-
-
-def _serialized(given: tfserving_pb2.Input) -> Sequence[bytes]:
-    """Each example with the context's features: protobuf merges messages that are written one after the other."""
-    if given.WhichOneof("kind") == "example_list_with_context":
-        listed = given.example_list_with_context
-        return with_context(listed.context, listed.examples, max_bytes=MAX_EXPANDED_BYTES)
-    return list(given.example_list.examples)

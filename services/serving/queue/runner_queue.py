@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from common.errors import Unavailable
 from protos import queue_pb2
-from services.serving.batching.merge import Answer, Taken
+from services.serving.batching.groups import Answer, Taken
 from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
 from services.serving.queue.scripts import COMPLETE, FINISH, RENEW, REQUEUE
 from services.serving.wire.keys import (

@@ -26,27 +26,21 @@ from common.process import scheduling
 from common.process.lifecycle import close_all, die_with_parent
 from common.process.logs import configure_logs
 from common.process.memory import private_bytes
-from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
-from common.process.tls import Tls
 from common.registry.catalog import PRODUCTION
 from common.saved_model.layout import KnownGraphs, check_folder
 from common.saved_model.program import program_of, state_bytes
 from services.serving.options import option_sources
-from services.serving.options.model_priorities import ModelPriority, Priorities, priorities_of
-from services.serving.options.platform_names import TENSORFLOW, platform_names
+from services.serving.options.model_priorities import ModelPriority, priorities_of
+from services.serving.options.platform_names import TENSORFLOW
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.recovery_worker import RecoveryWorker
-from services.serving.replica.download_rate import DownloadRate
-from services.serving.replica.loads import ReplicaActions, ReplicaLimits
-from services.serving.replica.on_demand import OnDemand
+from services.serving.replica.from_settings import limits_of, on_demand_of, source_of
+from services.serving.replica.loads import ReplicaActions
 from services.serving.replica.replica import Replica
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.sources.configured_models import ConfiguredModels
-from services.serving.replica.sources.registry_source import RegistrySource
-from services.serving.replica.sources.signed_versions import verifier
-from services.serving.replica.sources.source import ModelSource
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.zygote_client import ZygoteProcess
 from services.serving.wire.channel import ChannelClosed, JsonChannel
@@ -73,7 +67,7 @@ class Manager:
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
         self._recovery = RecoveryWorker(settings.redis_url)
         self._replica = Replica(
-            _limits(settings, self._priorities),
+            limits_of(settings),
             ReplicaActions(
                 fetch=self._fetch,
                 fork=self._fork,
@@ -85,10 +79,12 @@ class Manager:
                 ),
                 unloaded=lambda model, version: self._clean_disk(),
             ),
-            _on_demand(settings, self._priorities),
+            on_demand_of(settings),
         )
-        self._configured: ConfiguredModels | None = None
-        self._source = self._make_source()
+        self._source = source_of(
+            settings, post=self._post, on_wanted=self._replica.on_wanted, is_serving=self._is_serving
+        )
+        self._configured = self._source if isinstance(self._source, ConfiguredModels) else None
         self._namespace = settings.namespace()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -221,32 +217,6 @@ class Manager:
         self._front.offer_line(line)
 
     # The models' source
-
-    def _make_source(self) -> ModelSource:
-        settings = self._settings
-        verify_signature = verifier(Path(settings.trusted_keys_file)) if settings.require_signed else None
-        if settings.is_standalone():
-            self._configured = ConfiguredModels(
-                settings,
-                platforms=platform_names(),
-                verify_signature=verify_signature,
-                post=self._post,
-                on_wanted=self._replica.on_wanted,
-            )
-            return self._configured
-        # Replicas may share a data directory when they have names; one without a name has a folder of its own.
-        return RegistrySource(
-            settings.registry_address,
-            settings.data_dir / Path(settings.replica or "replica"),
-            kept_versions=settings.kept_versions,
-            served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
-            pace=Pace(DownloadRate(settings.download_bytes_per_second, is_serving=self._is_serving)),
-            verify_signature=verify_signature,
-            authorization=settings.authorization(),
-            tls=Tls.of(files) if (files := settings.tls_files()) else None,
-            post=self._post,
-            on_wanted=self._replica.on_wanted,
-        )
 
     def _is_serving(self) -> bool:
         return any(slot.can_serve() for slot in self._replica.slots())
@@ -405,26 +375,6 @@ def _program_of(directory: Path) -> tuple[str, int]:
         return program_of(directory), state_bytes(directory)
     except OSError as error:
         raise Unavailable(f"cannot read {directory}: {error}") from error
-
-
-def _on_demand(settings: ServingSettings, priorities: Priorities) -> OnDemand | None:
-    if not settings.model_memory_bytes:
-        return None
-    return OnDemand(settings.model_memory_bytes, priorities, models_per_runner=settings.models_per_runner)
-
-
-def _limits(settings: ServingSettings, priorities: Priorities) -> ReplicaLimits:
-    return ReplicaLimits(
-        parallel_loads=settings.parallel_loads,
-        load_timeout_seconds=settings.load_timeout_seconds,
-        load_attempts=settings.load_attempts,
-        idle_load_seconds=settings.idle_load_seconds,
-        run_timeout_seconds=settings.run_timeout_seconds,
-        parallel_unloads=settings.parallel_unloads,
-        load_retry_seconds=settings.load_retry_seconds,
-        models_per_runner=settings.models_per_runner,
-        low_models=frozenset(name for name, priority in priorities.items() if priority is ModelPriority.LOW),
-    )
 
 
 def main(front_fd: int, parent_pid: int) -> int:

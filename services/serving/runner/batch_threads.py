@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from common.errors import Unavailable
 from common.process.logs import logging_as_here
-from services.serving.batching.merge import Batcher, Group
+from services.serving.batching.groups import Group
+from services.serving.batching.merge import Batcher
 from services.serving.queue.runner_queue import Completion, RunnerQueue, completions
 from services.serving.runner.control import Assignment
 

@@ -21,8 +21,9 @@ from common.process import scheduling
 from common.process.memory import give_back_free_memory
 from common.process.retry import Backoff, Pauses
 from common.process.scheduling import LoadPriority
+from services.serving.batching.groups import Group, Taken
 from services.serving.batching.input_contract import read_contract
-from services.serving.batching.merge import Batcher, Group, Taken, is_long
+from services.serving.batching.merge import Batcher, is_long
 from services.serving.engines.platforms import plugins as platforms
 from services.serving.engines.platforms.loading import LoadRequest, TakesStates
 from services.serving.options.runner_spec import RunnerSpec

@@ -24,7 +24,8 @@ from common.process.logs import logging_as_here
 from common.process.memory import give_back_free_memory
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
-from services.serving.batching.merge import Batcher, Model
+from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
 from services.serving.engines.warm_up import dependent_signatures, warm_up
 from services.serving.options.model_options import ModelOptions

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from services.serving.batching.merge import Model
+from services.serving.batching.models import Model
 from services.serving.options.model_options import ModelOptions
 
 

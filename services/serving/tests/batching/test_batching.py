@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidInput
-from services.serving.batching.merge import Batcher, Taken
+from services.serving.batching.groups import Taken
+from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
 from services.serving.tests.support.recording_model import (

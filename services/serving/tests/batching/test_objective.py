@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.serving.batching.merge import Batcher, Taken
+from services.serving.batching.groups import Taken
+from services.serving.batching.merge import Batcher
 from services.serving.batching.objective import BatchSizeLimit
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from common.errors import InvalidInput, Unavailable
 from common.redis_url import RedisUrl
 from protos import queue_pb2
-from services.serving.batching.merge import Answer
+from services.serving.batching.groups import Answer
 from services.serving.front.async_predictions import AsyncLimits
 from services.serving.queue.async_redis import Places
 from services.serving.queue.recovery import Recovery

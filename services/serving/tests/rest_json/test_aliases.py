@@ -10,11 +10,11 @@ from common.definition.inputs import SignatureInputs
 from common.schema import Feature
 from protos import example_pb2, queue_pb2
 from services.serving.batching.input_contract import InputContract
-from services.serving.front.classify import CLASSIFY_METHOD, request_for
-from services.serving.front.model_info import signature_text
 from services.serving.rest_json.predict import Document, read_inputs
+from services.serving.wire.classify import CLASSIFY_METHOD, request_for
 from services.serving.wire.prediction import RequestFailed, read_prediction, read_tensor, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
+from services.serving.wire.signature_defs import signature_text
 from testing.rows import each_row
 
 MAPPINGS: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from prometheus_client.registry import CollectorRegistry
 from common.definition.inputs import WITH_CONTEXT
 from common.schema import PADDING
 from protos import queue_pb2
-from services.serving.batching.merge import is_mergeable
+from services.serving.batching.models import is_mergeable
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.rest_json.predict import Document, Inputs, read_inputs
 from services.serving.tests.support.fake_runner import FakeRunner

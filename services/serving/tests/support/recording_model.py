@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from protos import queue_pb2
-from services.serving.batching.merge import Answer, Batcher, Taken
+from services.serving.batching.groups import Answer, Taken
+from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
 from services.serving.wire.codes import Code

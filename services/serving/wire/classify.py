@@ -1,10 +1,11 @@
 """Classify and regress: a prediction whose input is serialized Examples and whose outputs have fixed names and shapes.
 
-Both doors go the same way: check the signature, put the examples into its one input, read its outputs as classes with
-scores or as values. Words and codes are TensorFlow Serving's.
+Both doors, and the requests that come with a version, go the same way: check the signature, put the examples into its
+one input, read its outputs as classes with scores or as values. Words and codes are TensorFlow Serving's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,6 @@ from google.protobuf.message import DecodeError
 
 from common.examples.naming import numbers_of_words
 from protos import example_pb2, queue_pb2, tfserving_pb2
-from services.serving.front.model_info import signature_text
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.limits import Limits
@@ -20,12 +20,14 @@ from services.serving.wire.prediction import (
     NUMPY_TYPES,
     RequestFailed,
     invalid,
+    meant_signature,
     read_tensor,
     under_inputs,
     with_context,
     write_tensor,
 )
 from services.serving.wire.replica_state import Signature
+from services.serving.wire.signature_defs import signature_text
 
 CLASSIFY_METHOD, REGRESS_METHOD = "tensorflow/serving/classify", "tensorflow/serving/regress"
 _USUAL_NAMES: Mapping[str, str] = {CLASSIFY_METHOD: "classification", REGRESS_METHOD: "regression"}
@@ -39,6 +41,19 @@ class Signatures(Protocol):
 
     def signature(self, name: str) -> Signature | None: ...
     def meant(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """The signatures of a version, by name."""
+
+    by_name: Mapping[str, Signature]
+
+    def signature(self, name: str) -> Signature | None:
+        return self.by_name.get(name)
+
+    def meant(self, name: str) -> str:
+        return meant_signature(self.by_name, name)
 
 
 def signature_for(method_name: str, route: Signatures, signature_name: str) -> Signature:

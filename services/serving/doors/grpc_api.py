@@ -77,9 +77,11 @@ def add_services(
     """Registers both services at a server that is not started yet; `reload` where models come from a configuration."""
     door = _Door(front, journal, large, reload)
     messages = tfserving_pb2
+    classify = partial(door.on_examples, api=CLASSIFY, method=CLASSIFY_METHOD, response=messages.ClassificationResponse)
+    regress = partial(door.on_examples, api=REGRESS, method=REGRESS_METHOD, response=messages.RegressionResponse)
     prediction = {
-        "Classify": _unary(door.classify, messages.ClassificationRequest, CALLS),
-        "Regress": _unary(door.regress, messages.RegressionRequest, CALLS),
+        "Classify": _unary(classify, messages.ClassificationRequest, CALLS),
+        "Regress": _unary(regress, messages.RegressionRequest, CALLS),
         "Predict": _unary(door.predict, messages.PredictRequest, CALLS),
         "MultiInference": _unary(door.multi_inference, messages.MultiInferenceRequest, CALLS_TASKS),
         "GetModelMetadata": _unary(door.get_model_metadata, messages.GetModelMetadataRequest, CALLS_TO_READ),
@@ -154,28 +156,15 @@ class _Door:
                 return write(reply)
             return await self._large.write(write, reply, timeout_seconds=self._front.within(context.time_remaining()))
 
-    async def classify(
-        self, request: tfserving_pb2.ClassificationRequest, context: Any, whole: bytes = b""
-    ) -> tfserving_pb2.ClassificationResponse:
-        with self._entry(request.model_spec.name, context, CLASSIFY) as entry:
-            spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context, whole)
-            return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
-
-    async def regress(
-        self, request: tfserving_pb2.RegressionRequest, context: Any, whole: bytes = b""
-    ) -> tfserving_pb2.RegressionResponse:
-        with self._entry(request.model_spec.name, context, REGRESS) as entry:
-            spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context, whole)
-            return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
-
-    async def _on_examples(
-        self, method: str, request: Any, entry: Entry, context: Any, whole: bytes
-    ) -> tuple[tfserving_pb2.ModelSpec, Any]:
-        """Classifies or regresses: which version answered, and what."""
-        route = await self._route(request, context, entry)
-        return await self._run_method(
-            _Call(route, method, request.model_spec, entry, context.time_remaining()), request, whole
-        )
+    async def on_examples(
+        self, request: Any, context: Any, whole: bytes = b"", *, api: str, method: str, response: Callable[..., Any]
+    ) -> Any:
+        """Classifies or regresses."""
+        with self._entry(request.model_spec.name, context, api) as entry:
+            route = await self._route(request, context, entry)
+            call = _Call(route, method, request.model_spec, entry, context.time_remaining())
+            spec, result = await self._run_method(call, request, whole)
+            return response(model_spec=spec, result=result)
 
     async def _run_method(self, call: "_Call", request: Any, whole: bytes) -> tuple[tfserving_pb2.ModelSpec, Any]:
         name, seconds = call.spec.signature_name, call.timeout_seconds

@@ -1,6 +1,7 @@
 """What a replica tells the registry of itself every few seconds: its versions, and its rates and percentiles."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from common.counted import counted
 from common.registry.reporting import COLD, Part, Report, Served
@@ -10,49 +11,45 @@ from services.serving.wire.replica_state import ReplicaState, ServingState, Vers
 _NOTHING = Totals(0, 0, (0,) * (len(BUCKETS_SECONDS) + 1))
 
 
+@dataclass
 class ReplicaReports:
     """Called by the thread that reports; percentiles are those of the requests since the report before.
 
-    Args:
+    Attributes:
         state: what the manager said last; None before it has spoken.
         queues: {(model, target): requests in its queue, of all fronts}.
         queue_faults: what is wrong with Redis, in sentences.
+        before: the totals of the report before.
     """
 
-    def __init__(
-        self,
-        state: Callable[[], ReplicaState | None],
-        counts: RequestCounts,
-        *,
-        queues: Callable[[], Mapping[tuple[str, str], int]],
-        queue_faults: Callable[[], Sequence[str]],
-        instance_id: str,
-        address: str,
-        started_at: float,
-    ) -> None:
-        self._state, self._counts, self._queues = state, counts, queues
-        self._queue_faults = queue_faults
-        self._instance_id, self._address, self._started_at = instance_id, address, started_at
-        self._before: dict[tuple[str, int], Totals] = {}
+    state: Callable[[], ReplicaState | None]
+    counts: RequestCounts
+    _: KW_ONLY
+    queues: Callable[[], Mapping[tuple[str, str], int]]
+    queue_faults: Callable[[], Sequence[str]]
+    instance_id: str
+    address: str
+    started_at: float
+    before: Mapping[tuple[str, int], Totals] = field(default_factory=dict)
 
     def __call__(self) -> Report:
-        state = self._state()
+        state = self.state()
         versions = state.versions if state is not None else ()
-        now, before = self._counts.totals_by_version(), self._before
-        self._before = now
+        now, before = self.counts.totals_by_version(), self.before
+        self.before = now
         return Report(
-            instance_id=self._instance_id,
+            instance_id=self.instance_id,
             service="serving",
-            address=self._address,
-            started_at=self._started_at,
+            address=self.address,
+            started_at=self.started_at,
             serves=tuple(_served(version) for version in versions),
             faults=(
                 *(f"{v.model} version {v.version}: {v.error_message}" for v in versions if v.error_code),
-                *self._queue_faults(),
+                *self.queue_faults(),
             ),
             numbers={
                 **_numbers(_sum(now), _sum(before)),
-                "open_requests": float(self._counts.open_count()),
+                "open_requests": float(self.counts.open_count()),
                 **_of_memory(state),
             },
             parts=self._parts(versions, now, before),
@@ -74,7 +71,7 @@ class ReplicaReports:
         for version in versions:
             if version.state is ServingState.AVAILABLE and version.runner_pid:
                 numbers.setdefault((version.model, version.version), {}).update(_of_runner(version))
-        for (model, _), depth in self._queues().items():
+        for (model, _), depth in self.queues().items():
             of_model = numbers.setdefault((model, 0), {})
             of_model["queue_requests"] = of_model.get("queue_requests", 0.0) + depth
         return tuple(Part(model=model, version=version, numbers=said) for (model, version), said in numbers.items())

@@ -28,6 +28,7 @@ from services.serving.options.model_server_config import (
 from services.serving.options.settings import ServingSettings
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.sources.signed_versions import VerifySignature, verify_folder
+from services.serving.replica.sources.source import ModelSource
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import VersionKey, Wanted
 from services.serving.wire.codes import Code
@@ -91,8 +92,9 @@ class _Waiting:
     """{(model, target): version}."""
 
 
-class ConfiguredModels:
-    """A ModelSource; `post` runs a function in the manager's thread, `on_wanted` is called there."""
+class ConfiguredModels(ModelSource):
+    """`post` runs a function in the manager's thread, `on_wanted` is called there. Nothing in the user's folders
+    is cleaned; their faults are in `config_state`."""
 
     name = "folders"
 
@@ -152,13 +154,6 @@ class ConfiguredModels:
             return "; ".join(f"{model}: {problem}" for model, problem in sorted(self._found.problems.items()))
         return ""
 
-    def notice(self) -> str:
-        """The folders' faults are in `config_state`."""
-        return ""
-
-    def fetched(self) -> Mapping[str, int]:
-        return {}
-
     def fetch(self, model: str, version: int) -> Path:
         directory = self._found.directories.get((model, version))
         if directory is None or not directory.is_dir():
@@ -169,9 +164,6 @@ class ConfiguredModels:
 
     def platform(self, model: str) -> str:
         return self._models[model].platform if model in self._models else ""
-
-    def clean(self, used: Collection[VersionKey]) -> None:
-        """The folders are the user's."""
 
     def follow(self, slots: Collection[VersionSlot]) -> None:
         self._available = frozenset(

@@ -20,6 +20,7 @@ from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch
 from services.serving.replica.sources.signed_json import read_signed, write_signed
 from services.serving.replica.sources.signed_versions import VerifySignature
+from services.serving.replica.sources.source import ModelSource
 from services.serving.replica.sources.version_files import VersionFiles
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Models, VersionKey, Wanted
@@ -33,7 +34,7 @@ _START_GRACE_SECONDS = 5.0
 """How long a replica that starts waits for a registry that says nothing at all."""
 
 
-class RegistrySource:
+class RegistrySource(ModelSource):
     """`post` runs a function in the manager's thread; `on_wanted` is called there."""
 
     name = "registry"
@@ -94,9 +95,6 @@ class RegistrySource:
         except OSError as error:
             raise Unavailable(f"cannot write version {version} of {model} to disk: {error}") from error
         return directory
-
-    def platform(self, model: str) -> str:
-        return ""
 
     def clean(self, used: Collection[VersionKey]) -> None:
         try:

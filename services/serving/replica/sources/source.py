@@ -24,11 +24,11 @@ class ModelSource(Protocol):
 
     def notice(self) -> str:
         """What a reader of the status should know of the source though it stops nothing; "" when there is nothing."""
-        ...
+        return ""
 
     def fetched(self) -> Mapping[str, int]:
-        """Bytes that came so far, by kind, as ReplicaState has them. Empty for folders."""
-        ...
+        """Bytes that came so far, by kind, as ReplicaState has them."""
+        return {}
 
     def fetch(self, model: str, version: int) -> Path:
         """The folder of a version's files on this machine; in any thread, may take long.
@@ -42,11 +42,11 @@ class ModelSource(Protocol):
 
     def platform(self, model: str) -> str:
         """The plugin that the model's configuration names; "" where it names none."""
-        ...
+        return ""
 
     def clean(self, used: Collection[VersionKey]) -> None:
         """Called in any thread when a version was unloaded: what nobody uses may go."""
-        ...
+        return
 
     def follow(self, slots: Collection[VersionSlot]) -> None:
         """Called several times a second with the versions as they are now."""

@@ -16,7 +16,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -25,15 +24,13 @@ import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
 
-from common.access.guard import Guard
-from common.errors import HeadraceError, InvalidInput
+from common.errors import HeadraceError
 from common.process.health import Health
 from common.process.http_door import HttpBounds
 from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.memory import keep_giving_back
 from common.process.rpc_aio import start_aio_server
-from common.process.tls import Tls
 from common.process.tracing import Tracing, open_tracing
 from common.process.uvicorn_server import Server
 from common.process.web import bind, bounds_of, listeners
@@ -45,14 +42,13 @@ from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
 from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rest_predict import RestPredict
-from services.serving.doors.rules import serving_rules
 from services.serving.front import core as front_core
 from services.serving.front.async_predictions import AsyncPredictions, async_limits
 from services.serving.front.core import Front
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
 from services.serving.front.load_trace import LoadTrace
-from services.serving.front.monitoring import add_metrics_route, read_monitoring_path
+from services.serving.front.monitoring import add_metrics_route
 from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
@@ -60,16 +56,10 @@ from services.serving.front.request_log import following, open_request_log
 from services.serving.front.shadow import Shadow
 from services.serving.options.flags import read_flags, usage
 from services.serving.options.model_priorities import priorities_of
-from services.serving.options.option_sources import replica_options
-from services.serving.options.platform_names import platform_names
-from services.serving.options.settings import ServingSettings
-from services.serving.options.tls import read_tls_config
 from services.serving.replica import manager_process
 from services.serving.replica.manager_process import ManagerProcess
-from services.serving.replica.sources.configured_models import check_first_labels, starting_config
-from services.serving.wire.keys import NEWEST_ALIAS
+from services.serving.start import Start, grpc_options, read_start
 from services.serving.wire.limits import Limits
-from services.serving.wire.replica_state import ConfigState, ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +73,6 @@ _REPORT_TIMEOUT_SECONDS = 3.0
 _LAST_RECORDS_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections: a connection that the server closes just as it is used fails a request."""
-_MOST_MESSAGE_BYTES = 2**31 - 1
-"""What gRPC can be told."""
 
 
 class _WebServer(Server):
@@ -93,22 +81,6 @@ class _WebServer(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-@dataclass(frozen=True)
-class Start:
-    """All that was asked for, read and checked."""
-
-    settings: ServingSettings
-    guard: Guard
-    tls: Tls | None = None
-    """Of the doors."""
-    calls_tls: Tls | None = None
-    """Of calls to the registry."""
-    metrics_path: str = ""
-    """Of TensorFlow Serving's metrics; "" where there is none."""
-    state: ReplicaState | None = None
-    """Where folders are served: what is said before the manager has spoken."""
 
 
 def make_data_dir(data_dir: Path) -> None:
@@ -125,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         # The manager, a child, reads the same variables.
         os.environ.update({f"SERVING_{name.upper()}": value for name, value in flags.variables.items()})
-        start = _read_start()
+        start = read_start()
     except HeadraceError as error:
         print(f"serving: {error.message}", file=sys.stderr)
         return 2
@@ -143,54 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.error("cannot serve: %s", error.message)
         return 1
     return 0
-
-
-def _read_start() -> Start:
-    """Raises InvalidInput for whatever would not work later."""
-    settings = ServingSettings.from_environment()
-    calls, doors = _read_tls(settings)
-    metrics_path = ""
-    if settings.monitoring_config_file:
-        if not settings.enable_rest:
-            raise InvalidInput("monitoring_config_file needs REST, which is off")
-        metrics_path = read_monitoring_path(Path(settings.monitoring_config_file))
-    _grpc_options(settings)
-    replica_options(settings)
-    guard = Guard(settings.open_access(settings.host), serving_rules(metrics_path))
-    if not settings.is_standalone():
-        return Start(settings, guard, doors, calls, metrics_path)
-    config = starting_config(settings, platforms=platform_names())
-    check_first_labels(config, allow_unavailable=settings.allow_version_labels_for_unavailable_models)
-    if settings.queue_namespace is None:
-        namespace = f"{socket.gethostname()}:{settings.grpc_port or os.getpid()}"
-        settings = settings.model_copy(update={"queue_namespace": namespace})
-        os.environ["SERVING_QUEUE_NAMESPACE"] = namespace
-    models = {model.name: dict(model.version_labels) for model in config.model_config_list.config}
-    state = ReplicaState("", {}, models, (), default_alias=NEWEST_ALIAS, config=ConfigState({}))
-    return Start(settings, guard, doors, calls, metrics_path, state)
-
-
-def _read_tls(settings: ServingSettings) -> tuple[Tls | None, Tls | None]:
-    """For calls to the registry, and for the doors. Raises InvalidInput."""
-    files, path = settings.tls_files(), settings.ssl_config_file
-    if files and path:
-        raise InvalidInput("SERVING_SSL_CONFIG_FILE and SERVING_TLS_CERTIFICATE_FILE are set; take one away")
-    calls = Tls.of(files) if files else None
-    return calls, Tls(lambda: read_tls_config(Path(path)), (path,)) if path else calls
-
-
-def _grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
-    """The limits of messages, as of REST bodies, and --grpc_channel_arguments. Raises InvalidInput."""
-    options: list[tuple[str, str | int]] = [
-        ("grpc.max_receive_message_length", min(settings.max_body_bytes, _MOST_MESSAGE_BYTES)),
-        ("grpc.max_send_message_length", -1),  # An answer is as large as the model makes it, over REST too.
-    ]
-    for part in filter(None, settings.grpc_channel_arguments.split(",")):
-        name, equals, value = part.partition("=")
-        if not name or not equals:
-            raise InvalidInput(f"grpc_channel_arguments has {part!r}, expected name=value")
-        options.append((name, int(value) if value.lstrip("-").isdecimal() else value))
-    return options
 
 
 def _version() -> str:
@@ -255,7 +179,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     logger.info("stopping", extra={"open_requests": front.open_count})
     health.stop()
     stop_reports()
-    asynchronous.stop()
+    asynchronous.waiting.stop()
     stop.set()
     web_server.should_exit = True
     await _drain(front, [web, loop.create_task(grpc_server.stop(settings.drain_seconds))], settings.drain_seconds)
@@ -306,9 +230,9 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
     stop = Stop()
     address = f"{settings.host}:{sock.getsockname()[1]}" if sock is not None else ""
     make = ReplicaReports(
-        lambda: front.state,
+        lambda: front.routing.state,
         counts,
-        queues=lambda: {target: route.queue.depth for target, route in tuple(front.routes.items())},
+        queues=lambda: {target: route.queue.depth for target, route in tuple(front.routing.routes.items())},
         queue_faults=lambda: front.queue_clients.faults,
         instance_id=settings.replica or f"{socket.gethostname()}-{os.getpid()}",
         address=address,
@@ -337,7 +261,7 @@ async def _start_grpc(
         service_health=health,
         tls=start.tls,
         socket_path=settings.grpc_socket_path,
-        options=_grpc_options(settings),
+        options=grpc_options(settings),
         max_messages_bytes=_BODIES * settings.max_body_bytes,
         guard=start.guard,
         shares_of=settings.shares_of_calls,

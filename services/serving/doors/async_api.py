@@ -27,8 +27,9 @@ from services.serving.doors.rest_predict import (
     version_of,
 )
 from services.serving.doors.roles import PREDICTS
-from services.serving.front.async_predictions import AsyncPredictions, StoredPrediction, UntilGone
+from services.serving.front.async_predictions import AsyncPredictions, StoredPrediction
 from services.serving.front.async_trace import AsyncTrace
+from services.serving.front.async_waiting import UntilGone
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, invalid
 

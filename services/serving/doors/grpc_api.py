@@ -247,7 +247,7 @@ class _Door:
             if entry.version:
                 self._journal.answered(entry, error.code, error.message)
             else:
-                self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(model))
+                self._journal.refused(entry, error.code, error.message, is_known=self._front.routing.knows(model))
             context.set_trailing_metadata(_trailing(entry))
             raise
         self._journal.answered(entry, 0, "")
@@ -272,7 +272,7 @@ class _Door:
             raise invalid("Missing ModelSpec")
         spec = request.model_spec
         version = spec.version.value if spec.HasField("version") else None
-        return status_proto(versions_of(self._front.state, spec.name, version))
+        return status_proto(versions_of(self._front.routing.state, spec.name, version))
 
     async def reload_config(
         self, request: config_pb2.ReloadConfigRequest, context: Any
@@ -306,7 +306,7 @@ class _Door:
         spec = request.model_spec
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
-        asks = Asks(_keys_of(context), entry.tag) if entry is not None and self._front.splits else None
+        asks = Asks(_keys_of(context), entry.tag) if entry is not None and self._front.routing.splits else None
         return await self._front.route(spec.name, *_asked_for(spec), context.time_remaining(), asks)
 
     async def _reply(

@@ -107,7 +107,7 @@ class _Door:
             raise invalid("Missing model name in request.")
         require(READS, called(unquote(model)))
         if metadata != "/metadata":
-            versions = versions_of(self._front.state, unquote(model), version)
+            versions = versions_of(self._front.routing.state, unquote(model), version)
             return json_response(200, orjson.dumps(status_json(versions)))
         route = await self._front.route(unquote(model), version, None if label is None else unquote(label))
         return json_response(200, orjson.dumps(metadata_json(route)))

@@ -17,12 +17,12 @@ def add_model_doors(app: FastAPI, front: Front) -> None:
     @app.get("/headrace/models", tags=["replica"])
     async def models() -> dict[str, Any]:
         """Every model of this replica: its versions with state, load time, memory and engine, and its labels."""
-        return models_json(front.state)
+        return models_json(front.routing.state)
 
     @app.get("/headrace/config", tags=["replica"])
     async def config() -> dict[str, Any]:
         """The configuration that is served, why the newest one was refused if it was, and what folders lack."""
-        return config_json(front.state)
+        return config_json(front.routing.state)
 
 
 def models_json(state: ReplicaState | None) -> dict[str, Any]:

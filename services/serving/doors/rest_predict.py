@@ -157,7 +157,7 @@ class RestPredict:
 
     def _asks(self, keys: bytes, tag: bytes) -> Asks | None:
         """Who may be a canary's; None while no canary is judged."""
-        return Asks(keys, tag) if self._front.splits else None
+        return Asks(keys, tag) if self._front.routing.splits else None
 
     def _read(self, path: ModelPath, body: bytes, asks: Asks | None) -> tuple[Route, Reading]:
         """Raises RequestFailed."""
@@ -272,7 +272,7 @@ class RestPredict:
         return partial(_cancel, task)
 
     def _refuse(self, entry: Entry, on_answer: OnAnswer, error: RequestFailed) -> None:
-        self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(entry.model))
+        self._journal.refused(entry, error.code, error.message, is_known=self._front.routing.knows(entry.model))
         on_answer(error.code.http_status, error_body(error.message), 0)
 
     def _finish(self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply) -> None:

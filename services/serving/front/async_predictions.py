@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from common.access.principal import current
 from protos import queue_pb2
+from services.serving.front.async_waiting import POLL_SECONDS, AsyncWaiting, UntilGone
 from services.serving.front.routing import Route
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.async_redis import AsyncRedis, Places
@@ -29,7 +30,6 @@ from services.serving.queue.async_scripts import (
     ADVANCE,
     FORGET,
     HOLDS_SHARE,
-    LENGTHS,
     NO_RUNNER,
     QUEUE_FULL,
     READ,
@@ -43,8 +43,7 @@ from services.serving.queue.async_totals import AsyncTotals
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
-_POLL_SECONDS = 0.01
-_POLL_AGAIN_SECONDS = 0.2
+_ADVANCE_AGAIN_SECONDS = 0.2
 _TURN_SECONDS, _LOOK_FOR_LINES_SECONDS = 0.005, 1.0
 """Between two looks at the lines of principals: while requests wait in them, and otherwise, as another front may have
 left some."""
@@ -52,10 +51,6 @@ _BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 2, 32, 512
 """Requests of all lines that are in the queue, by the batches of its runners (turns.py)."""
 _TURNS_OF_ONE = 8
 """That a request costs at most, however many rows it has."""
-_POLLED_AT_ONCE = 500
-_MOST_WAITING = 2_000
-UntilGone = Callable[[], Coroutine[Any, Any, None]]
-"""Makes a coroutine that ends when nobody waits for the answer of a request any more."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +111,10 @@ class AsyncPredictions(Collector):
         self._places = set[Places]() if self._redis.is_cluster else {Places()}
         """Where this front has put or found predictions."""
         self._totals = AsyncTotals(self._redis, kept_seconds=limits.deadline_seconds + limits.result_seconds)
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self.waiting_count = 0
-        """Requests that wait for an answer at this front."""
-        self._poll: asyncio.Task[None] | None = None
+        self.waiting = AsyncWaiting(self._redis)
         self._turns: asyncio.Task[None] | None = None
         self._is_waited_for = asyncio.Event()
         """Requests wait for their turn."""
-        self._is_stopping = False
         self._counts: Counter[str] = Counter()
 
     async def submit(
@@ -204,7 +195,7 @@ class AsyncPredictions(Collector):
                     if await self._redis.run(ADVANCE, [places.of_all("lines")], [places.prefix]):
                         self._is_waited_for.set()
                 except RequestFailed:
-                    await asyncio.sleep(_POLL_AGAIN_SECONDS)
+                    await asyncio.sleep(_ADVANCE_AGAIN_SECONDS)
             if self._is_waited_for.is_set():
                 await asyncio.sleep(_TURN_SECONDS)
                 continue
@@ -253,66 +244,12 @@ class AsyncPredictions(Collector):
                 asker went away, so that nobody reads this.
         """
         stored = await self.read(prediction_id)
-        if stored.reply is not None or seconds <= 0 or self._is_stopping:
+        if stored.reply is not None or seconds <= 0 or self.waiting.is_stopping:
             return stored
-        if self.waiting_count >= _MOST_WAITING:
-            raise RequestFailed(
-                Code.RESOURCE_EXHAUSTED,
-                f"{_MOST_WAITING} requests wait for predictions at this front already; try again",
-            )
-        until_deadline = stored.deadline_at - time.time() + _POLL_SECONDS
-        await self._wait_for(prediction_id, min(seconds, max(until_deadline, 0.0)), until_gone)
+        until_deadline = stored.deadline_at - time.time() + POLL_SECONDS
+        seconds = min(seconds, max(until_deadline, 0.0))
+        await self.waiting.wait(self._places_of(prediction_id), prediction_id, seconds=seconds, until_gone=until_gone)
         return await self.read(prediction_id)
-
-    async def _wait_for(self, prediction_id: str, seconds: float, until_gone: UntilGone) -> None:
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(prediction_id, set()).add(answered)
-        self.waiting_count += 1
-        if self._poll is None:
-            self._poll = loop.create_task(self._poll_while_somebody_waits())
-        gone = loop.create_task(until_gone())
-        try:
-            await asyncio.wait((answered, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                raise RequestFailed(Code.CANCELLED, "the client went away before the prediction had its answer")
-        finally:
-            gone.cancel()
-            self.waiting_count -= 1
-            waiting = self._waiting.get(prediction_id)
-            if waiting is not None:
-                waiting.discard(answered)
-                if not waiting:
-                    del self._waiting[prediction_id]
-
-    async def _poll_while_somebody_waits(self) -> None:
-        """One look at all the lists in some milliseconds is cheaper than a blocked connection for each of them."""
-        try:
-            while self._waiting:
-                by_places: dict[Places, list[str]] = {}
-                for prediction_id in self._waiting:
-                    by_places.setdefault(self._places_of(prediction_id), []).append(prediction_id)
-                for places, ids in by_places.items():
-                    try:
-                        for start in range(0, len(ids), _POLLED_AT_ONCE):
-                            await self._look_at(places, ids[start : start + _POLLED_AT_ONCE])
-                    except RequestFailed:
-                        await asyncio.sleep(_POLL_AGAIN_SECONDS)
-                await asyncio.sleep(_POLL_SECONDS)
-        finally:
-            self._poll = None
-
-    async def _look_at(self, places: Places, ids: list[str]) -> None:
-        lengths = await self._redis.run(LENGTHS, [places.prefix + prediction_id for prediction_id in ids], [])
-        assert isinstance(lengths, list)
-        for prediction_id, length in zip(ids, lengths, strict=True):
-            if length != 1:
-                self._wake(prediction_id)
-
-    def _wake(self, prediction_id: str) -> None:
-        for answered in self._waiting.get(prediction_id, ()):
-            if not answered.done():
-                answered.set_result(None)
 
     async def forget(self, prediction_id: str) -> bool:
         """Takes the request off its queue, or throws its answer away; true when it had none yet.
@@ -345,7 +282,7 @@ class AsyncPredictions(Collector):
                 lines += int(str(await self._redis.ask("HLEN", places.of_all("lines"))))
         except RequestFailed:
             return {}
-        return {"count": count, "bytes": held, "waiting": self.waiting_count, "lines": lines}
+        return {"count": count, "bytes": held, "waiting": self.waiting.count, "lines": lines}
 
     def _places_of(self, prediction_id: str) -> Places:
         """Raises RequestFailed: NOT_FOUND for what is no id."""
@@ -354,16 +291,10 @@ class AsyncPredictions(Collector):
             raise _unknown(prediction_id)
         return places
 
-    def stop(self) -> None:
-        """Ends all waiting, now and later: who waits is told what is known."""
-        self._is_stopping = True
-        for prediction_id in list(self._waiting):
-            self._wake(prediction_id)
-
     async def close(self) -> None:
-        for task in (self._poll, self._turns):
-            if task is not None:
-                task.cancel()
+        if self._turns is not None:
+            self._turns.cancel()
+        self.waiting.close()
         self._totals.close()
         await self._redis.close()
 
@@ -377,7 +308,7 @@ class AsyncPredictions(Collector):
         yield GaugeMetricFamily(
             "headrace_serving_async_waiting",
             "Requests that wait at this front for the answer of an asynchronous prediction",
-            value=self.waiting_count,
+            value=self.waiting.count,
         )
 
 

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -35,7 +35,7 @@ from services.serving.queue.clients import QueueClients
 from services.serving.wire.codes import Code
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.prediction import RequestFailed, failure
-from services.serving.wire.replica_state import ReplicaState, Split
+from services.serving.wire.replica_state import ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +93,10 @@ class Front:
     ) -> None:
         self._health = health
         self._fails_over = RedisUrl.parse(redis_url).fails_over
-        self._routing = Routing(namespace, priorities=priorities)
-        self.cold = ColdModels(self._routing, limit=in_flight_limit)
-        self.resolve = self._routing.resolve
+        self.routing = Routing(namespace, priorities=priorities)
+        self.cold = ColdModels(self.routing, limit=in_flight_limit)
+        self.resolve = self.routing.resolve
         """Its own, and no method around it, because every request asks it."""
-        self.knows = self._routing.knows
         self.timeout_seconds = timeout_seconds
         self.limits = limits
         self.admission = Admission(in_flight_limit, queue_limit)
@@ -121,25 +120,10 @@ class Front:
 
     # What is served
 
-    @property
-    def state(self) -> ReplicaState | None:
-        """The manager's last snapshot."""
-        return self._routing.state
-
-    @property
-    def routes(self) -> Mapping[tuple[str, str], Route]:
-        """By (model, target)."""
-        return self._routing.routes
-
-    @property
-    def splits(self) -> Mapping[str, Split]:
-        """By model; of those whose canary is being judged."""
-        return self._routing.splits
-
     def update(self, state: ReplicaState) -> None:
         """Takes the manager's snapshot."""
-        self._routing.update(state)
-        self.queue_clients.watch(self._routing.queues, open_at=self._queues_with_requests)
+        self.routing.update(state)
+        self.queue_clients.watch(self.routing.queues, open_at=self._queues_with_requests)
         if self.reloads is not None:
             self.reloads.look(state)
         if state.memory is not None:
@@ -221,7 +205,7 @@ class Front:
         """
         if self._pressure_timer is None:
             return
-        route = self._routing.find(model, version, label)
+        route = self.routing.find(model, version, label)
         if route is not None:
             if route.queue.load.full_until > self._loop.time():
                 raise RequestFailed(*self._refusal(route.queue, 0))
@@ -309,7 +293,7 @@ class Front:
         if taken >= 0:
             queue.load.full_until = self._loop.time() + _FULL_SECONDS
             self._note_pressure()
-        has_left = taken == NO_RUNNER and bool(self._routing.on_demand(queue.model))
+        has_left = taken == NO_RUNNER and bool(self.routing.on_demand(queue.model))
         if has_left:  # It made room for another model while these were on their way.
             self.cold.ask((queue.model,))
         again = []

@@ -101,7 +101,7 @@ class FrontMetrics(Collector):
         yield from self._distributions()
 
     def _of_queues(self) -> Iterator[Sample]:
-        for queue, route in sorted(self._front.routes.items()):
+        for queue, route in sorted(self._front.routing.routes.items()):
             load = route.queue.load
             yield "queue_requests", queue, route.queue.depth
             yield "in_flight", queue, load.open_count
@@ -125,7 +125,7 @@ class FrontMetrics(Collector):
         for name, counts in by_model.items():
             for model, count in tuple(counts.items()):
                 yield name, (model,), count
-        memory = front.state.memory if front.state is not None else None
+        memory = front.routing.state.memory if front.routing.state is not None else None
         if memory is not None:
             yield "model_memory_budget_bytes", (), memory.budget_bytes
             yield "loaded_models", (), len(memory.loaded)
@@ -133,7 +133,7 @@ class FrontMetrics(Collector):
                 yield "evictions", (model,), count
 
     def _of_versions(self) -> Iterator[Sample]:
-        for kind, count in (self._front.state.fetched if self._front.state is not None else {}).items():
+        for kind, count in (self._front.routing.state.fetched if self._front.routing.state is not None else {}).items():
             yield "fetched_bytes", (kind.removesuffix("_bytes"),), count
         for state, count in sorted(Counter(map(_state_of, self._versions())).items()):
             yield "versions", (state,), count
@@ -155,7 +155,7 @@ class FrontMetrics(Collector):
                 yield "defaulted_examples", (*labels, name), count
 
     def _versions(self) -> tuple[VersionState, ...]:
-        return self._front.state.versions if self._front.state is not None else ()
+        return self._front.routing.state.versions if self._front.routing.state is not None else ()
 
     def _works(self) -> Iterator[tuple[Sequence[str], Mapping[str, Any]]]:
         """What was done under each signature of each version, with the labels."""
@@ -167,7 +167,7 @@ class FrontMetrics(Collector):
         depths = HistogramMetricFamily(
             "headrace_serving_queue_depth", "Requests in a queue, as it was seen four times a second", labels=_QUEUE
         )
-        for queue, route in sorted(self._front.routes.items()):
+        for queue, route in sorted(self._front.routing.routes.items()):
             seen = cumulative(DEPTH_BUCKETS, route.queue.depth_counts)
             depths.add_metric(queue, seen, route.queue.depth_sum)
         yield depths

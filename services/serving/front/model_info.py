@@ -93,9 +93,9 @@ async def replica_json(front: Front) -> dict[str, Any]:
     Raises:
         Unavailable: Redis went away while its queues were being asked about.
     """
-    state = front.state or ReplicaState("", {}, {}, ())
+    state = front.routing.state or ReplicaState("", {}, {}, ())
     queues = []
-    for (model, target), route in sorted(front.routes.items()):
+    for (model, target), route in sorted(front.routing.routes.items()):
         if route.queue.client.is_connected:
             depth, runners = await route.queue.client.depth(route.queue)
             queues.append({"model": model, "target": target, "requests": depth, "runners": runners})

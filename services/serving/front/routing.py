@@ -49,15 +49,13 @@ class Routing:
         self._namespace = namespace
         self._priorities = priorities
         self._default_target = DEFAULT_TARGET
-        self._routes: dict[tuple[str, str], Route] = {}
+        self.routes: Mapping[tuple[str, str], Route] = {}
+        """By (model, target)."""
         self._queues: dict[tuple[str, str], Queue] = {}
         self.state: ReplicaState | None = None
+        """The manager's last snapshot."""
         self.splits: Mapping[str, Split] = {}
-
-    @property
-    def routes(self) -> Mapping[tuple[str, str], Route]:
-        """By (model, target)."""
-        return self._routes
+        """By model; of those whose canary is being judged."""
 
     @property
     def queues(self) -> Collection[Queue]:
@@ -79,10 +77,10 @@ class Routing:
                     if known is None or known.version.version < version.version:
                         routes[version.model, target] = Route(self._queue(version.model, target), version)
         cold = {version.model for version in state.versions if version.is_cold}
-        kept = {key: route for key, route in self._routes.items() if key[0] not in cold and _is_expected(key, state)}
-        self._routes = kept | routes
-        self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
-        for route in self._routes.values():
+        kept = {key: route for key, route in self.routes.items() if key[0] not in cold and _is_expected(key, state)}
+        self.routes = kept | routes
+        self._queues = {key: queue for key, queue in self._queues.items() if key in self.routes}
+        for route in self.routes.values():
             route.queue.limit = route.queue.load.follow(route.version.options)
             route.queue.turns.follow(at_once=route.queue.load.at_once, runners=route.queue.runners)
         self._default_target = alias_target(state.default_alias)
@@ -117,11 +115,11 @@ class Routing:
             target = version_target(version)
         else:
             if asks is not None and (split := self.splits.get(model)) is not None and is_canarys(split, model, asks):
-                route = self._routes.get((model, alias_target(CANARY)))
+                route = self.routes.get((model, alias_target(CANARY)))
                 if route is not None and route.version.version == split.version:
                     return route
             target = self._default_target
-        return self._routes.get((model, target))
+        return self.routes.get((model, target))
 
     def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
         state = self.state

@@ -37,12 +37,12 @@ class Shadow(Collector):
 
     def split_of(self, model: str) -> Split | None:
         """None where no canary of the model is being judged and no input is logged; else errors under a key count."""
-        return self._front.splits.get(model)
+        return self._front.routing.splits.get(model)
 
     def follow(self, sample: Sample) -> None:
         """Scores an answered prediction where another version has its signature; returns at once."""
         for alias in self._compared_with(sample):
-            route = self._front.routes.get((sample.model, alias_target(alias)))
+            route = self._front.routing.routes.get((sample.model, alias_target(alias)))
             if route is None or route.signature(sample.request.signature or DEFAULT_SIGNATURE) is None:
                 continue
             if route.version.version != sample.reply.version:

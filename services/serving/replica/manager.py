@@ -143,9 +143,7 @@ class Manager:
         return max(0.0, min(self._snapshot_at, self._memory_at) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if not self._stop_until:
-            return False
-        return self._replica.is_empty() or time.monotonic() > self._stop_until
+        return bool(self._stop_until) and (self._replica.is_empty() or time.monotonic() > self._stop_until)
 
     def _post(self, event: Callable[[], None]) -> None:
         self._events.put(event)

@@ -13,7 +13,9 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.serving.options.model_priorities import ModelPriority, Priorities
-from services.serving.wire.replica_state import ModelMemory
+from services.serving.replica.loads import ReplicaLimits
+from services.serving.replica.version_slot import VersionSlot
+from services.serving.wire.replica_state import ModelMemory, ServingState
 
 _ASKED_SECONDS = 3.0
 """The front says each second which models are waited for; one it does not repeat is not waited for any more."""
@@ -22,6 +24,8 @@ _LEAST_STAY_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
 """After which a model that cannot be loaded may be asked again."""
 _SHARES_FOR_ROOM = 8
+_PART_BYTES = 256 * 1024
+"""What a version takes of a shared process beside its values: threads, connections."""
 _UNKNOWN_BYTES = 64 * 1024 * 1024
 """What a model is taken to need before one was measured; afterwards, their mean."""
 
@@ -44,6 +48,28 @@ class ModelStanding:
     """What it takes of a process that others share."""
     needs_look: bool = False
     """Its files, which nobody has looked at, say which process it may join."""
+
+
+def standing_of(slots: Collection[VersionSlot], limits: ReplicaLimits) -> ModelStanding:
+    """Of a model's versions. What they share is that of those in memory, where there are any."""
+    held = [slot for slot in slots if slot.runner is not None]
+    judged = held or [slot for slot in slots if slot.state is not ServingState.END]
+    processes = {slot.runner.pid for slot in held if slot.runner is not None and slot.private_bytes}
+    shares = limits.models_per_runner > 1
+    kin = (
+        {None if slot.apart or slot.kin is None else (slot.kin, slot.model in limits.low_models) for slot in judged}
+        if shares
+        else set()
+    )
+    return ModelStanding(
+        private_bytes=sum(slot.private_bytes for slot in slots),
+        is_in_memory=bool(held),
+        is_settled=all(slot.is_settled() for slot in slots),
+        process=processes.pop() if len(processes) == 1 else 0,
+        kin=kin.pop() if len(kin) == 1 else None,
+        part_bytes=sum(slot.state_bytes + _PART_BYTES for slot in judged),
+        needs_look=shares and not all(slot.is_looked_at for slot in judged),
+    )
 
 
 class OnDemand:

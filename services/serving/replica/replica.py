@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from common.errors import HeadraceError, Unavailable
 from services.serving.options.model_options import ModelOptions
 from services.serving.replica.loads import Loads, ReplicaActions, ReplicaLimits, runners_of
-from services.serving.replica.on_demand import ModelStanding, OnDemand
+from services.serving.replica.on_demand import OnDemand, standing_of
 from services.serving.replica.runner_handle import RunnerHandle
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import (
@@ -34,8 +34,6 @@ from services.serving.wire.replica_state import ModelMemory, ServingState, Versi
 logger = logging.getLogger(__name__)
 _HURRY_AGAIN_SECONDS = 1.0
 _ENDED_KEPT = 10
-_PART_BYTES = 256 * 1024
-"""What a version takes of a shared process beside its values: threads, connections."""
 _CODE_OF = {
     "InvalidInput": Code.INVALID_ARGUMENT,
     "NotFound": Code.NOT_FOUND,
@@ -301,7 +299,7 @@ class Replica:
         if self._on_demand is None:
             return
         models = {model for model, _ in wanted}
-        standings = {model: self._standing(slots.values()) for model, slots in by_model.items()}
+        standings = {model: standing_of(slots.values(), self._limits) for model, slots in by_model.items()}
         self._cold = models - self._on_demand.loaded(standings, wanted=models, now=time.monotonic())
         for (model, version), slot in self._slots.items():
             is_out = slot.runner is None and not slot.is_fetching
@@ -309,30 +307,6 @@ class Replica:
                 slot.cool()
             else:
                 slot.is_cold = False
-
-    def _standing(self, slots: Collection[VersionSlot]) -> ModelStanding:
-        """Of a model's versions. What they share is that of those in memory, where there are any."""
-        held = [slot for slot in slots if slot.runner is not None]
-        judged = held or [slot for slot in slots if slot.state is not ServingState.END]
-        processes = {slot.runner.pid for slot in held if slot.runner is not None and slot.private_bytes}
-        shares = self._limits.models_per_runner > 1
-        kin = (
-            {
-                None if slot.apart or slot.kin is None else (slot.kin, slot.model in self._limits.low_models)
-                for slot in judged
-            }
-            if shares
-            else set()
-        )
-        return ModelStanding(
-            private_bytes=sum(slot.private_bytes for slot in slots),
-            is_in_memory=bool(held),
-            is_settled=all(slot.is_settled() for slot in slots),
-            process=processes.pop() if len(processes) == 1 else 0,
-            kin=kin.pop() if len(kin) == 1 else None,
-            part_bytes=sum(slot.state_bytes + _PART_BYTES for slot in judged),
-            needs_look=shares and not all(slot.is_looked_at for slot in judged),
-        )
 
     def _wanted(self) -> set[VersionKey]:
         if self._is_draining or self.wanted is None:

@@ -232,7 +232,7 @@ def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisSer
             prediction = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60).json()["id"]
             path = f"{front.url}/v1/predictions/{prediction}"
             waiting = pool.submit(plain_http.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
-            wait_until(lambda: front.asynchronous.waiting_count == 1)
+            wait_until(lambda: front.asynchronous.waiting.count == 1)
         assert waiting.result().status_code == 202
 
 

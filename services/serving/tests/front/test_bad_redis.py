@@ -79,7 +79,7 @@ def test_a_queue_whose_key_is_of_another_type_is_named_and_the_other_queues_are_
     redis_server: RedisServer, client: Any
 ) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
-        keys = front.call(lambda: {route.queue.key for route in front.front.routes.values()})
+        keys = front.call(lambda: {route.queue.key for route in front.front.routing.routes.values()})
         assert len(keys) > 1
         client.mset(dict.fromkeys(keys, "somebody else's"))
         client.eval(RENEW.text, 1, serving_key("m", "alias/production"), "r", 600_000)

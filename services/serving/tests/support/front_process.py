@@ -137,7 +137,7 @@ class FrontThread:
         self.server.should_exit = True
         await grpc_server.stop(0)
         self.front.give_up()
-        self.asynchronous.stop()
+        self.asynchronous.waiting.stop()
         await web
         await self.asynchronous.close()
         queue.cancel()

@@ -88,10 +88,13 @@ def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ..
     environment = dict(os.environ)
     if modules == _SERVING:
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the zygote sets it before it imports TensorFlow
+    tree = os.getcwd() if os.path.isdir("services") else ""
+    if tree:  # which is what the server imports from; a process gets its PYTHONPATH beside it
+        environment.pop("PYTHONPATH", None)
     decides = {
         name: value for name, value in environment.items() if name.startswith(_DECIDES) and name not in _READ_LATER
     }
-    decides["."] = os.getcwd() if os.path.isdir("services") else ""  # of the trees of code that there may be
+    decides["."] = tree  # of those that there may be
     path = f"{folder}/{zlib.crc32(repr((modules, sorted(decides.items()))).encode())}"
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -73,6 +73,8 @@ class Caller:
         os.chdir(f"/proc/{self.pid}/cwd")
         os.environ.clear()
         os.environ.update(dict(entry.split("=", 1) for entry in self.read("environ")))
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[1:1] = [entry for entry in given if entry and entry not in sys.path]
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, self.pid))
         if self.leads_session:
             os.setsid()

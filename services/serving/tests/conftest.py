@@ -73,8 +73,8 @@ def _write_models(python: Path, module: str, directory: Path) -> None:
 @pytest.fixture(scope="session")
 def path_with_lookup(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A PYTHONPATH with which a process finds examples/lookup as if that were installed."""
-    installed = _as_if_installed(_LOOKUP, tmp_path_factory.mktemp("site"))
-    return f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    site = filled_once(tmp_path_factory, "site", functools.partial(_install, _LOOKUP))
+    return os.pathsep.join((str(site), str(_LOOKUP), os.environ.get("PYTHONPATH", "")))
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +101,8 @@ def start_runner(zygote: Zygote, redis_server: RedisServer) -> Iterator[StartRun
     assert statuses == [0] * len(statuses)
 
 
-def _as_if_installed(project: Path, site: Path) -> str:
-    """What has to come before sys.path so that a project and its entry points are found."""
+def _install(project: Path, site: Path) -> None:
+    """What has to be on sys.path, beside the project, so that its entry points are found."""
     described = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     information = site / f"{described['name'].replace('-', '_')}-{described['version']}.dist-info"
     information.mkdir()
@@ -113,7 +113,6 @@ def _as_if_installed(project: Path, site: Path) -> str:
     }
     lines = [line for group, entries in groups.items() for line in (f"[{group}]", *entries)]
     (information / "entry_points.txt").write_text("\n".join(lines))
-    return f"{site}{os.pathsep}{project}"
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,12 @@ _PATH = "/v1/models/m:predict"
 _MAX_BODY_BYTES = 4096
 
 
-@pytest.fixture
-def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+@pytest.fixture(scope="module")
+def front(redis_beside: RedisServer) -> Iterator[FrontThread]:
     state = replica_state(version())
     with (
-        FrontThread(redis_server.url, state, max_body_bytes=_MAX_BODY_BYTES, keep_alive_seconds=2) as front,
-        FakeRunner(redis_server.url, row_sums) as front.runner,
+        FrontThread(redis_beside.url, state, max_body_bytes=_MAX_BODY_BYTES, keep_alive_seconds=2) as front,
+        FakeRunner(redis_beside.url, row_sums) as front.runner,
     ):
         yield front
 
@@ -297,21 +297,24 @@ def test_a_body_nested_without_end_is_the_clients_fault_and_nothing_to_log(
     assert predictions(wire.response()) == [3.0]
 
 
-def test_stopping_finishes_what_runs_and_closes_the_connection(front: FrontThread) -> None:
-    runner = front.runner
-    runner.answers.clear()
-    busy, idle = Wire(front), Wire(front)
-    busy.send(post([1, 2]))
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while front.call(lambda: front.front.open_count) != 1:
-        assert time.monotonic() < deadline
-    front.call(lambda: setattr(front.server, "should_exit", True))
-    assert idle.is_closed()
-    runner.answers.set()
-    response = busy.response()
-    assert predictions(response) == [3.0]
-    assert response[1]["connection"] == "close"
-    assert busy.is_closed()
+def test_stopping_finishes_what_runs_and_closes_the_connection(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version())) as front,
+        FakeRunner(redis_server.url, row_sums) as runner,
+    ):
+        runner.answers.clear()
+        busy, idle = Wire(front), Wire(front)
+        busy.send(post([1, 2]))
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while front.call(lambda: front.front.open_count) != 1:
+            assert time.monotonic() < deadline
+        front.call(lambda: setattr(front.server, "should_exit", True))
+        assert idle.is_closed()
+        runner.answers.set()
+        response = busy.response()
+        assert predictions(response) == [3.0]
+        assert response[1]["connection"] == "close"
+        assert busy.is_closed()
 
 
 def get(front: FrontThread, path: str, method: str = "GET") -> tuple[int, Any]:

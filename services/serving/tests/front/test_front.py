@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,7 +20,6 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire import keys as queue_keys
 from services.serving.wire.prediction import RequestFailed
-from services.serving.wire.replica_state import ServingState
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
@@ -193,8 +191,6 @@ def test_a_runner_that_stopped_renewing_does_not_count(front: FrontThread, redis
 
 
 def test_an_error_of_the_runner_reaches_the_client_with_its_code(front: FrontThread, redis_server: RedisServer) -> None:
-    from services.serving.wire.prediction import RequestFailed
-
     def fail(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
         raise RequestFailed(9, "the table is not initialised")
 
@@ -270,18 +266,7 @@ def test_a_forgotten_script_is_loaded_again(front: FrontThread, redis_server: Re
         assert predict(front, [[1, 2]]).status_code == 200
 
 
-def test_a_silent_redis_counts_as_away(front: FrontThread, redis_server: RedisServer) -> None:
-    assert redis_server.process is not None
-    redis_server.process.send_signal(signal.SIGSTOP)
-    try:
-        wait_until(lambda: not front.health.is_ready())
-        assert predict(front, [[1, 2]]).status_code == 503
-    finally:
-        redis_server.process.send_signal(signal.SIGCONT)
-    wait_until(front.health.is_ready)
-
-
-def test_a_request_on_its_way_to_a_silent_redis_is_refused_before_its_deadline(
+def test_a_silent_redis_counts_as_away_and_what_is_on_its_way_to_it_is_refused_before_its_deadline(
     front: FrontThread, redis_server: RedisServer
 ) -> None:
     assert redis_server.process is not None
@@ -290,68 +275,12 @@ def test_a_request_on_its_way_to_a_silent_redis_is_refused_before_its_deadline(
         redis_server.process.send_signal(signal.SIGSTOP)
         try:
             assert predict(front, [[1, 2]]).status_code == 503, "504 would be the deadline's"
+            wait_until(lambda: not front.health.is_ready())
+            assert predict(front, [[1, 2]]).status_code == 503
         finally:
             redis_server.process.send_signal(signal.SIGCONT)
         wait_until(front.health.is_ready)
         assert predict(front, [[1, 2]]).status_code == 200
-
-
-def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front: FrontThread) -> None:
-    def asked(path: str) -> tuple[int, Any]:
-        answer = predict(front, [[1, 2]], path=path)
-        return answer.status_code, answer.json()["error"]
-
-    assert asked("/v1/models/other:predict") == (404, "Servable not found for request: Latest(other)")
-    assert asked("/v1/models/m/versions/9:predict") == (404, "Servable not found for request: Specific(m, 9)")
-    assert asked("/v1/models/m/labels/blue:predict") == (400, "Unrecognized servable version label: blue")
-    with_near = "Servable not found for request: Latest(flihgts); did you mean flights?"
-    front.call(lambda: front.front.update(replica_state(version(), aliases={"production": 3}, late={}, flights={})))
-    assert asked("/v1/models/flihgts:predict") == (404, with_near)
-    late = "late has no live version yet (Servable not found for request: Latest(late))"
-    assert asked("/v1/models/late:predict") == asked("/v1/models/late:predictAsync") == (404, late)
-    meant = "Unrecognized servable version label: prodution; did you mean production?"
-    assert asked("/v1/models/m/labels/prodution:predict") == (400, meant)
-
-
-def test_a_label_that_was_taken_away_is_unknown_while_a_runner_still_reads_its_queue(redis_server: RedisServer) -> None:
-    served = replica_state(version(aliases=("(newest)", "stable", "old")), aliases={"(newest)": 3, "stable": 3})
-    with FrontThread(redis_server.url, replace(served, default_alias="(newest)")) as front:
-        resolve = front.front.resolve
-        assert (resolve("m").queue.target, resolve("m", label="stable").version.version) == ("alias/(newest)", 3)
-        with pytest.raises(RequestFailed, match="Unrecognized servable version label: old"):
-            resolve("m", label="old")
-
-
-def test_what_should_be_there_and_is_not_yet_is_503(redis_server: RedisServer) -> None:
-    loading = replica_state(version(state=ServingState.LOADING))
-    with FrontThread(redis_server.url, None) as front:
-        assert "starting" in predict(front, [[1, 2]]).json()["error"]
-        front.call(lambda: front.front.update(loading))
-        answer = predict(front, [[1, 2]])
-        assert (answer.status_code, answer.json()["error"]) == (503, "version 3 of model m is being loaded")
-        failed = version(state=ServingState.END, error_code=13, error_message="no such op")
-        front.call(lambda: front.front.update(replica_state(failed)))
-        answer = predict(front, [[1, 2]])
-        assert (answer.status_code, "no such op" in answer.json()["error"]) == (503, True)
-
-
-def test_a_route_outlives_its_runner_until_the_registry_drops_it(redis_server: RedisServer) -> None:
-    with FrontThread(redis_server.url, replica_state(version())) as front, FakeRunner(redis_server.url, row_sums):
-        front.call(lambda: front.front.update(replica_state(version(state=ServingState.LOADING))))
-        assert predict(front, [[1, 2]]).status_code == 200
-        front.call(lambda: front.front.update(replica_state(aliases={})))
-        assert predict(front, [[1, 2]]).status_code == 404
-
-
-def test_a_swap_moves_the_route_to_the_new_version(redis_server: RedisServer) -> None:
-    with FrontThread(redis_server.url, replica_state(version(3))) as front:
-        both = replica_state(version(4), version(3), aliases={"production": 4})
-        front.call(lambda: front.front.update(both))
-        assert front.call(lambda: front.front.resolve("m").version.version) == 4
-        assert front.call(lambda: front.front.resolve("m", version=3).version.version) == 3
-        gone = replica_state(version(4), aliases={"production": 4})
-        front.call(lambda: front.front.update(gone))
-        assert predict(front, [[1, 2]], path="/v1/models/m/versions/3:predict").status_code == 404
 
 
 def test_clients_that_leave_are_forgotten(front: FrontThread, redis_server: RedisServer) -> None:
@@ -370,27 +299,6 @@ def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, r
     assert [(v["version"], v["state"], v["aliases"]) for v in page["versions"]] == [(3, "AVAILABLE", ["production"])]
     served = {"model": "m", "target": "alias/production", "requests": 0, "runners": 1}
     assert served in page["queues"]
-
-
-@pytest.mark.covers("srv-monitoring")
-def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_server: RedisServer) -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from services.serving.front.request_counts import RequestCounts
-
-    registry = CollectorRegistry()
-    counts = RequestCounts(lambda: 7)
-    registry.register(counts)
-    counts.add("m", "http", 0, 0.004, version=3, signature="s")
-    counts.add("m", "http", 0, 99.0, version=3, signature="s")
-    counts.add("", "http", 5, 0.0)
-    text = generate_latest(registry).decode()
-    labels = 'door="http",model="m",signature="s",version="3"'
-    assert f'headrace_serving_requests_total{{code="0",{labels}}} 2.0' in text
-    seconds = 'headrace_serving_request_seconds_bucket{door="http",le="%s",model="m",signature="s",version="3"}'
-    assert seconds % "0.005" + " 1.0" in text
-    assert seconds % "+Inf" + " 2.0" in text
-    assert "headrace_serving_open_requests 7.0" in text
 
 
 def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, redis_server: RedisServer) -> None:

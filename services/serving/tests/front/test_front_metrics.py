@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.model_info import version_json
-from services.serving.front.request_counts import ContextCounts
+from services.serving.front.request_counts import ContextCounts, RequestCounts
 from services.serving.options.model_options import BatchingOptions
 from services.serving.queue.admission import Admission, QueueLoad
 from services.serving.queue.client import Queue
 from services.serving.tests.support.recording_model import RecordingModel, answers_of, requests_of, rows
 from services.serving.tests.support.replica_states import replica_state, version
-from services.serving.wire.replica_state import decode, encode
+from services.serving.wire.replica_state import ReplicaState, decode, encode
 from testing.rows import each_row
 
 
@@ -30,28 +30,31 @@ def report() -> dict[str, Any]:
 
 @pytest.fixture
 def text(report: dict[str, Any]) -> str:
-    return _scraped(report)
-
-
-def _scraped(report: dict[str, Any]) -> str:
     load = QueueLoad()
     load.opened(1)
     queue = Queue("m", "alias/production")
     queue.load, queue.depth = load, 5
-    admission = Admission(1, 10_000)
-    admission.refusals["m", "too late"] = 4
     served = replica_state(version(work=report, runner_pid=7, private_bytes=23))
-    state = decode(encode(replace(served, fetched={"whole_bytes": 128, "patch_bytes": 3})))
-    front: Any = SimpleNamespace(
-        routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
-        admission=admission,
-        cancelling=SimpleNamespace(counts={"m": 2}),
+    front = _front(replace(served, fetched={"whole_bytes": 128, "patch_bytes": 3}), queue)
+    front.admission.refusals["m", "too late"] = 4
+    front.cancelling.counts["m"] = 2
+    return _scraped(FrontMetrics(front))
+
+
+def _front(state: ReplicaState, *queues: Queue) -> Any:
+    routes = {(queue.model, queue.target): SimpleNamespace(queue=queue) for queue in queues}
+    return SimpleNamespace(
+        routing=SimpleNamespace(state=decode(encode(state)), routes=routes),
+        admission=Admission(1, 10_000),
+        cancelling=SimpleNamespace(counts={}),
         contexts=ContextCounts(),
         cold=SimpleNamespace(waits={}),
-        state=state,
     )
+
+
+def _scraped(collector: Collector) -> str:
     registry = CollectorRegistry()
-    registry.register(FrontMetrics(front))
+    registry.register(collector)
     return generate_latest(registry).decode()
 
 
@@ -86,7 +89,8 @@ def test_a_signature_that_was_never_asked_has_counts_and_no_distributions(report
     asked = report["signatures"]["serving_default"]
     zeros = {key: [0] * len(value) if isinstance(value, list) else value for key, value in asked.items()}
     report["signatures"]["idle"] = zeros | {"requests": 0, "failed": {}}
-    lines = [line for line in _scraped(report).splitlines() if 'signature="idle"' in line]
+    scrape = _scraped(FrontMetrics(_front(replica_state(version(work=report)))))
+    lines = [line for line in scrape.splitlines() if 'signature="idle"' in line]
     assert any(line.startswith("headrace_serving_runner_requests_total") for line in lines)
     assert not [line for line in lines if "_bucket" in line]
 
@@ -115,19 +119,22 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
     names = ("serving_default", "classify", "regress", "embed")
     work = report | {"signatures": dict.fromkeys(names, idle)}
     versions = [replace(version(work=work), model=f"a-model-of-some-name-{number}") for number in range(10)]
-    front: Any = SimpleNamespace(
-        routes={
-            (one.model, "alias/production"): SimpleNamespace(queue=Queue(one.model, "alias/production"))
-            for one in versions
-        },
-        admission=Admission(1, 10_000),
-        cancelling=SimpleNamespace(counts={}),
-        contexts=ContextCounts(),
-        cold=SimpleNamespace(waits={}),
-        state=decode(encode(replica_state(*versions))),
-    )
-    registry = CollectorRegistry()
-    registry.register(FrontMetrics(front))
-    scrape = generate_latest(registry).decode()
+    queues = [Queue(one.model, "alias/production") for one in versions]
+    scrape = _scraped(FrontMetrics(_front(replica_state(*versions), *queues)))
     assert scrape.count('signature="embed"') >= 10
     assert len(scrape) < 50_000
+
+
+@pytest.mark.covers("srv-monitoring")
+def test_metrics_count_requests_by_model_and_code() -> None:
+    counts = RequestCounts(lambda: 7)
+    counts.add("m", "http", 0, 0.004, version=3, signature="s")
+    counts.add("m", "http", 0, 99.0, version=3, signature="s")
+    counts.add("", "http", 5, 0.0)
+    text = _scraped(counts)
+    labels = 'door="http",model="m",signature="s",version="3"'
+    assert f'headrace_serving_requests_total{{code="0",{labels}}} 2.0' in text
+    seconds = 'headrace_serving_request_seconds_bucket{door="http",le="%s",model="m",signature="s",version="3"}'
+    assert seconds % "0.005" + " 1.0" in text
+    assert seconds % "+Inf" + " 2.0" in text
+    assert "headrace_serving_open_requests 7.0" in text

@@ -33,8 +33,8 @@ class Affine(tf.Module):
 
 
 class Gated(tf.Module):
-    """y = sum(x) + 1000 * version, [n, 2] to [n]. A call with nothing but zeros, as warm-up makes one, reads the file
-    whose path the asset GATE holds: where that is a pipe it waits until somebody writes."""
+    """y = sum(x) + 1000 * version, [n, 2] to [n]. A call with nothing but zeros, as warm-up makes one, writes to
+    the file whose path the asset GATE holds: where that is a pipe it waits until somebody opens it to read."""
 
     def __init__(self, version: int, gate_path: Path) -> None:
         super().__init__()
@@ -43,13 +43,12 @@ class Gated(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
     def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-        size = tf.reduce_max(tf.abs(x))
-        # Of the call's own text too, or the optimiser would read the file once.
-        path = tf.strings.join(
-            [tf.io.read_file(self.gate.asset_path), tf.strings.substr(tf.strings.as_string(size), 0, 0)]
-        )
-        read = tf.cond(size <= 0, lambda: tf.io.read_file(path), lambda: "")
-        return {"y": tf.reduce_sum(x, axis=1) + self.offset + tf.where(tf.strings.length(read) < 0, 1.0, 0.0)}
+        def wait() -> tf.Tensor:
+            with tf.control_dependencies([tf.io.write_file(tf.io.read_file(self.gate.asset_path), "")]):
+                return tf.identity(0.0)
+
+        waited = tf.cond(tf.reduce_max(tf.abs(x)) <= 0, wait, lambda: tf.constant(0.0))
+        return {"y": tf.reduce_sum(x, axis=1) + self.offset + waited}
 
 
 class Kinds(tf.Module):

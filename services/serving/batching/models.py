@@ -13,7 +13,8 @@ class Model(Protocol):
 
     signatures: dict[str, Signature]
 
-    def callable_signatures(self) -> tuple[str, ...]: ...
+    def callable_signatures(self) -> tuple[str, ...]:
+        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]: ...
 

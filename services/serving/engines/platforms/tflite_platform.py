@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from services.serving.engines.platforms.loading import LoadRequest
+from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, invalid
@@ -24,7 +24,7 @@ _TYPE_NAMES = {np.dtype(text): name for name, text in NUMPY_TYPES.items() if nam
 Run = Callable[[Arrays], dict[str, np.ndarray]]
 
 
-class TfLiteModel:
+class TfLiteModel(LoadedModel):
     """An interpreter holds the tensors of one call, so calls take turns."""
 
     reasons: Mapping[str, str] = {}
@@ -47,9 +47,6 @@ class TfLiteModel:
             self._runs[DEFAULT_SIGNATURE] = _by_tensors(self._interpreter, inputs, outputs)
             self.signatures[DEFAULT_SIGNATURE] = _signature(inputs, outputs)
         self.kind = f"litert, {path.name}"
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Raises RequestFailed, INVALID_ARGUMENT, for shapes that are not the signature's and what LiteRT refuses."""

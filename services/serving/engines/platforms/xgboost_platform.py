@@ -16,7 +16,7 @@ import numpy as np
 import xgboost
 
 from common.counted import counted
-from services.serving.engines.platforms.loading import LoadRequest
+from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -26,7 +26,7 @@ _TRY_SECONDS = 120.0
 _INPUT, _OUTPUT = "features", "predictions"
 
 
-class XGBoostModel:
+class XGBoostModel(LoadedModel):
     """A Booster; its in-place prediction is thread-safe."""
 
     reasons: Mapping[str, str] = {}
@@ -43,9 +43,6 @@ class XGBoostModel:
                 outputs={_OUTPUT: TensorSpec("DT_FLOAT", (-1, *self._classes))},
             )
         }
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Raises RequestFailed, INVALID_ARGUMENT, for rows of another width than the model's."""

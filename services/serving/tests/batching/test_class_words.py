@@ -11,9 +11,10 @@ from common.definition.inputs import INPUTS_PATH
 from protos import queue_pb2
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import SECOND, replies_to, taken
+from services.serving.tests.support.recording_model import answered
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -24,7 +25,7 @@ _NUMBERS = TensorSpec("DT_INT64", (-1,))
 _FLOATS = TensorSpec("DT_FLOAT", (-1,))
 
 
-class Classifier:
+class Classifier(Model):
     """Answers class x, and rain with the probability x / 2; remembers what it was asked for."""
 
     def __init__(self) -> None:
@@ -32,9 +33,6 @@ class Classifier:
             "serving_default": Signature("", {"x": _NUMBERS}, {"class_id": _NUMBERS, "rain/probability": _FLOATS})
         }
         self.asked: list[tuple[str, ...]] = []
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         self.asked.append(output_filter)
@@ -56,10 +54,7 @@ def ask(contract: InputContract, **options: Any) -> tuple[queue_pb2.PredictionRe
     model = Classifier()
     batcher = Batcher(model, version=1, options=BatchingOptions(), contract=contract)
     asked = [request(b"a", {"x": np.array([0, 2, 1], "<i8")}, **options)]
-    groups, found = batcher.plan(taken(asked), now_micros=SECOND)
-    for group in groups:
-        found += batcher.answer(group)
-    return replies_to(asked, found)[0], model, batcher
+    return answered(batcher, asked)[0], model, batcher
 
 
 def outputs_of(reply: queue_pb2.PredictionReply) -> dict[str, list[Any]]:

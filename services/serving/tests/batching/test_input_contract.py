@@ -13,10 +13,11 @@ from common.schema import PADDING, Feature
 from protos import queue_pb2
 from services.serving.batching.input_contract import InputContract, OutOfBounds, read_contract
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import SECOND, replies_to, taken
+from services.serving.tests.support.recording_model import answered
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -37,15 +38,12 @@ INPUTS = {
 }
 
 
-class CountingModel:
+class CountingModel(Model):
     """Answers how many tags a row has that are words, and remembers its calls."""
 
     def __init__(self) -> None:
         self.signatures = {"serving_default": Signature("", INPUTS, {"tag_count": TensorSpec("DT_INT64", (-1,))})}
         self.calls: list[Arrays] = []
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         self.calls.append(inputs)
@@ -74,10 +72,7 @@ def answers(
     model.signatures = contract.applied(model.signatures)
     batcher = Batcher(model, version=1, options=BatchingOptions(**options), contract=contract)
     asked = [request(str(index).encode(), item) for index, item in enumerate(inputs)]
-    groups, found = batcher.plan(taken(asked), now_micros=SECOND)
-    for group in groups:
-        found += batcher.answer(group)
-    return replies_to(asked, found), model, batcher
+    return answered(batcher, asked), model, batcher
 
 
 def test_an_optional_input_that_is_left_out_has_the_schemas_default_and_is_counted(tmp_path: Path) -> None:

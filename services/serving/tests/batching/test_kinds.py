@@ -14,10 +14,11 @@ from common.definition.inputs import INPUTS_PATH, parse_inputs
 from protos import queue_pb2
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import SECOND, replies_to, taken
+from services.serving.tests.support.recording_model import SECOND, answered, taken
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, default_rows
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -53,14 +54,11 @@ OPTIONS = BatchingOptions(pad_variable_length_inputs=True)
 SIGNATURE = Signature("", INPUTS, {"step_count": TensorSpec("DT_INT64", (-1,))})
 
 
-class StepCounter:
+class StepCounter(Model):
     """Answers how many steps a row has that are not filled up."""
 
     def __init__(self, contract: InputContract) -> None:
         self.signatures = contract.applied({"serving_default": SIGNATURE})
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         return {"step_count": np.sum(~np.isnan(inputs["steps"][:, :, 0]), axis=1).astype(np.int64)}
@@ -84,10 +82,7 @@ def row(**changed: Any) -> dict[str, np.ndarray]:
 def answers(contract: InputContract, *inputs: dict[str, np.ndarray]) -> list[queue_pb2.PredictionReply]:
     batcher = Batcher(StepCounter(contract), version=1, options=OPTIONS, contract=contract)
     asked = [request(str(index).encode(), item) for index, item in enumerate(inputs)]
-    groups, found = batcher.plan(taken(asked), now_micros=SECOND)
-    for group in groups:
-        found += batcher.answer(group)
-    return replies_to(asked, found)
+    return answered(batcher, asked)
 
 
 @each_row(

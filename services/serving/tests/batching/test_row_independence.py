@@ -6,9 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.engines.warm_up import dependent_signatures
 from services.serving.options.model_options import BatchingOptions, ModelOptions, WarmUpOptions
-from services.serving.tests.support.recording_model import SECOND, replies_to, requests_of, rows, taken, values_of
+from services.serving.tests.support.recording_model import (
+    answered,
+    requests_of,
+    rows,
+    values_of,
+)
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.rows import each_row
@@ -17,15 +23,12 @@ _ROWS = {"x": TensorSpec("DT_FLOAT", (-1, 1))}
 _DRAWS = np.random.default_rng(5)
 
 
-class Function:
+class Function(Model):
     """One signature, x -> y."""
 
     def __init__(self, function: Callable[[np.ndarray], np.ndarray]) -> None:
         self.signatures = {"serving_default": Signature("", _ROWS, {"y": _ROWS["x"]})}
         self._function = function
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         return {"y": self._function(inputs["x"])}
@@ -71,7 +74,4 @@ def test_their_requests_are_calls_of_their_own(tmp_path: Path) -> None:
     alone = dependent_signatures(model, tmp_path, ModelOptions())
     batcher = Batcher(model, version=1, options=BatchingOptions(allowed_batch_sizes=(8, 64)), alone=alone)
     asked = requests_of(rows(1, 2), rows(3))
-    groups, answers = batcher.plan(taken(asked), now_micros=SECOND)
-    for group in groups:
-        answers += batcher.answer(group)
-    assert values_of(replies_to(asked, answers)) == [[[1.0], [3.0]], [[3.0]]]
+    assert values_of(answered(batcher, asked)) == [[[1.0], [3.0]], [[3.0]]]

@@ -9,6 +9,7 @@ import pytest
 
 from common.eventlog.tfrecord import frame
 from protos import example_pb2, tfserving_pb2, warmup_pb2
+from services.serving.batching.models import Model
 from services.serving.engines.warm_up import warm_up
 from services.serving.engines.warm_up_requests import MAX_RECORDS, REQUESTS_PATH
 from services.serving.options.model_options import BatchingOptions, ModelOptions, WarmUpOptions
@@ -31,7 +32,7 @@ def batches_of(
     )
 
 
-class PickyModel:
+class PickyModel(Model):
     """Notes what it is asked; refuses rows of zeros and examples that are empty, as many models do."""
 
     def __init__(self) -> None:
@@ -44,9 +45,6 @@ class PickyModel:
         }
         self.asked: list[tuple[str, int, tuple[str, ...]]] = []
         self.given: list[np.ndarray] = []
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         (rows,) = inputs.values()

@@ -8,6 +8,7 @@ import numpy as np
 from protos import queue_pb2
 from services.serving.batching.groups import Answer, Taken
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
 from services.serving.wire.codes import Code
@@ -17,7 +18,7 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 SECOND = 1_000_000
 
 
-class RecordingModel:
+class RecordingModel(Model):
     """Doubles x; y sums what follows dimension 0. Remembers what it was called with; refuses negative numbers."""
 
     def __init__(self, inner: Sequence[int] = (-1,)) -> None:
@@ -31,9 +32,6 @@ class RecordingModel:
             "mean": Signature("", {"x": x}, {"m": TensorSpec("DT_FLOAT", None, "m:0")}),
         }
         self.calls: list[np.ndarray] = []
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         (array,) = inputs.values()
@@ -54,10 +52,14 @@ def answers_of(
 ) -> tuple[list[queue_pb2.PredictionReply], Batcher]:
     """Runs what a runner took at once; the answers in the order of the requests."""
     batcher = Batcher(model, version=1, options=BatchingOptions(**options))
+    return answered(batcher, requests), batcher
+
+
+def answered(batcher: Batcher, requests: Sequence[queue_pb2.PredictionRequest]) -> list[queue_pb2.PredictionReply]:
     groups, answers = batcher.plan(taken(requests), now_micros=SECOND)
     for group in groups:
         answers += batcher.answer(group)
-    return replies_to(requests, answers), batcher
+    return replies_to(requests, answers)
 
 
 def taken(requests: Sequence[queue_pb2.PredictionRequest]) -> list[Taken]:

@@ -133,7 +133,8 @@ class Server:
             process_is_leader, parent = caller.leads_session, os.pidfd_open(caller.parent_pid)
             pid = os.fork()
             if pid == 0:
-                for file in (connection.fileno(), parent, *(key.fd for key in self._selector.get_map().values())):
+                # Detached: as it dies it would close the file of the caller's that has got its number.
+                for file in (connection.detach(), parent, *(key.fd for key in self._selector.get_map().values())):
                     os.close(file)
                 self._selector.close()
                 caller.imitate()

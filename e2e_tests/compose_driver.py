@@ -22,7 +22,8 @@ from docker.models.networks import Network
 import docker
 from e2e_tests.waiting import until
 from headrace import Addresses, Client, Conflict, HeadraceError, Unavailable
-from headrace.compose.platform import ComposeLauncher, ComposeState
+from headrace.compose.platform import ComposeLauncher
+from headrace.compose.state import ComposeState
 
 SERVICES = ("registry", "ingest", "trainer", "serving")
 _GRPC_PORT_OF = {"registry": 8700, "ingest": 8600, "serving": 8500}

@@ -10,7 +10,7 @@ import typer
 from common.errors import InvalidInput
 from common.suggestions import there_is_no
 from headrace.compose.docker_cli import read_logs
-from headrace.compose.platform import ComposeState
+from headrace.compose.state import ComposeState
 from headrace.places import PlatformState
 
 _WAITING_LINES = 10_000

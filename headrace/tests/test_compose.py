@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.cli import app
 from headrace.compose.docker_cli import memory_bytes
-from headrace.compose.platform import ComposeLauncher, state_of
+from headrace.compose.platform import ComposeLauncher
+from headrace.compose.state import state_of
 from testing.rows import each_row
 
 _ENGINE = """#!/bin/sh

@@ -35,8 +35,9 @@ from common.definition.batches import check_augmentations, check_bucketing
 from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluation, parse_evaluation
 from common.definition.event_window import EventWindow, read_event_window
 from common.definition.export import Export, parse_export
+from common.definition.feature_section import parse_features
 from common.definition.feature_sources import check_against_schema
-from common.definition.features import FeatureSpec, Text, Vocabulary, parse_features
+from common.definition.features import FeatureSpec, Text, Vocabulary
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.features import parse_features
+from common.definition.feature_section import parse_features
 from services.trainer.features.fitted import buckets, capacity
 from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting, Statistics

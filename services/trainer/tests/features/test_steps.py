@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.features import parse_features
+from common.definition.feature_section import parse_features
 from common.definition.steps import STEPS, columns_after, read_steps
 from common.schema import Schema
 from services.trainer.features.statistics import Fitting, Moments

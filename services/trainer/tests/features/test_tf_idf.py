@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.features import FeatureSpec, parse_features
+from common.definition.feature_section import parse_features
+from common.definition.features import FeatureSpec
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts
 from services.trainer.features.frequencies import Frequencies

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.definition.features import parse_features
+from common.definition.feature_section import parse_features
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import parse

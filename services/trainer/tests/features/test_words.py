@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.definition.features import Vocabulary, parse_features
+from common.definition.feature_section import parse_features
+from common.definition.features import Vocabulary
 from common.schema import Schema
 from services.trainer.features.statistics import Fitted, Fitting, from_arrays, to_arrays
 from services.trainer.features.words import Ledger, Memory, Seen, Words, grown, row_counts

@@ -1,4 +1,9 @@
-"""Whether the features of a definition fit the raw features of its stream: names, dtypes and shapes."""
+"""Whether the features of a definition fit the raw features of its stream (names, dtypes and shapes), and which of them
+a module may take as inputs, beside the stream's own.
+
+A module gets numeric features as float32 [n, columns], all others as int32 ids [n, values] with -1 where there is none.
+What is made of ids, and what has any length, is for its own layers.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -140,3 +145,28 @@ def _check_shape(spec: FeatureSpec, feature: Feature, *, is_sequence: bool) -> N
         raise InvalidInput(f"feature {spec.name}: {name} must hold one text, its shape is {list(feature.shape)}")
     if isinstance(spec, Bucketized | Quantiles) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; bucketized needs a fixed shape")
+
+
+def check_module_features(specs: Mapping[str, FeatureSpec]) -> None:
+    """Raises InvalidInput where a module has layers of its own for a feature, or could not follow it."""
+    for spec in specs.values():
+        why = ""
+        if isinstance(spec, Embedding | Indicator):
+            why = f"a module makes numbers of ids itself (keras.layers.Embedding, CategoryEncoding); it takes {spec.of}"
+        elif isinstance(spec, Text):
+            why = "a module cuts texts itself, with keras.layers.TextVectorization"
+        elif isinstance(spec, Vocabulary) and spec.forgetting:
+            why = "ids of words that leave go to others, and a module's own tables would not follow"
+        if why:
+            raise InvalidInput(f"feature {spec.name}: {type(spec).__name__.lower()} beside a module: {why}")
+
+
+def check_module_shapes(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
+    """Raises InvalidInput where a raw feature has any length; the specs fit the schema otherwise."""
+    for spec in specs.values():
+        if has_any_length(spec, specs, schema):
+            lists = ", ".join(lists_of(spec, specs, schema))
+            raise InvalidInput(
+                f"feature {spec.name}: {lists} has any length; a module takes such a list as it is, with a layer "
+                f"that adapts, such as keras.layers.StringLookup"
+            )

@@ -36,7 +36,7 @@ from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluatio
 from common.definition.event_window import EventWindow, read_event_window
 from common.definition.export import Export, parse_export
 from common.definition.feature_section import parse_features
-from common.definition.feature_sources import check_against_schema
+from common.definition.feature_sources import check_against_schema, check_module_features, check_module_shapes
 from common.definition.features import FeatureSpec, Text, Vocabulary
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
@@ -47,7 +47,6 @@ from common.definition.listed_layers import LAYERS, LAYERS_FILE, read_layers
 from common.definition.losses import Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
-from common.definition.module_features import check_module_features, check_module_shapes
 from common.definition.parameters import (
     FACTORIZATION_MACHINES,
     RNN_ESTIMATORS,

@@ -18,9 +18,8 @@ from common.access.principal import Principal
 from common.access.shares import Shares
 from common.errors import HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.health import Health
-from common.process.rpc_client import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
+from common.process.rpc_client import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, look_seldom
 from common.process.rpc_connections import keep_room
-from common.process.rpc_signals import look_seldom
 from common.process.rpc_waits import WaitBounds, Waits
 from common.process.tls import Tls
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing

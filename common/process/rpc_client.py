@@ -1,14 +1,17 @@
 """gRPC, a client's side: its channel, and the errors that its calls come back as."""
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 import grpc
+from grpc import _common
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # the stubs leave it out
 
 from common.errors import KINDS, HeadraceError, Unavailable
-from common.process.rpc_signals import look_seldom
 from common.process.tls import Tls
 from common.process.tracing import TRACEPARENT
 
@@ -30,6 +33,9 @@ CHANNEL_OPTIONS = [
     ("grpc.http2.lookahead_bytes", 1024 * 1024),
 ]
 """Of both ends."""
+_LOOK_SECONDS = 2.0
+"""As gRPC has it under gevent; else its queues look 5 times a second, and who reads a stream 10 times. A call may take
+so long to notice Ctrl-C."""
 
 
 @contextmanager
@@ -150,3 +156,18 @@ class _RenewedStub:
             stub = self._kind(newest)
             self._made = newest, stub
         return getattr(stub, method)
+
+
+@cache
+def look_seldom() -> None:
+    """Has gRPC look for signals seldom from now on, in all waits of this process: each channel and server wakes for it,
+    also where nothing comes. A gRPC without these variables keeps to its own periods.
+
+    That of the queues is exported to other modules of Cython, which take it from `__pyx_capi__`, and not to Python.
+    """
+    _common.MAXIMUM_WAIT_TIMEOUT = _LOOK_SECONDS
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    with suppress(AttributeError, KeyError, ValueError):
+        exported = cygrpc.__pyx_capi__["g_interrupt_check_period_ms"]
+        ctypes.c_int.from_address(pointer_of(exported, b"int")).value = int(1000 * _LOOK_SECONDS)

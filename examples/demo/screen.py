@@ -113,8 +113,7 @@ def asked_line(asked: Mapping[str, Any]) -> str:
 
 def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
     """Of more than a screen's versions the first and the last."""
-    columns = {"version": "right", "log offsets": "right", "events": "right", f"{metric}\nparent → candidate": "right"}
-    columns |= {"verdict": "left", "fresh after": "right"}
+    columns = (">version", ">log offsets", ">events", f">{metric}\nparent → candidate", "verdict", ">fresh after")
     cells = [
         [
             row["version"], _range(row), f"{row['examples']:,}",
@@ -131,8 +130,7 @@ def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
 
 def foresight_table(stretches: Sequence[Mapping[str, Any]], metric: str) -> Any:
     """The live version and the first on events that were to come."""
-    columns = {"events to come": "right", "asked": "right"}
-    columns |= {f"{metric}, live\nversion": "right", f"{metric}, version\ntrained once": "right"}
+    columns = (">events to come", ">asked", f">{metric}, live\nversion", f">{metric}, version\ntrained once")
     cells = [
         [
             f"{stretch['from']:,} to {stretch['to']:,}", f"{stretch['asked']:,}",

@@ -51,14 +51,7 @@ def show(context: typer.Context, name: Name) -> None:
             [path, one["dtype"], one["shape"], _shown(one["norm"]), one.get("trainable", "-"), one.get("shard", "-")]
             for path, one in found.items()
         ]
-        columns = {
-            "tensor": "left",
-            "dtype": "left",
-            "shape": "left",
-            "norm": "right",
-            "trainable": "left",
-            "shard": "left",
-        }
+        columns = ("tensor", "dtype", "shape", ">norm", "trainable", "shard")
         print_table(title, columns, rows)
         for feature, counts in vocabularies.items():
             typer.echo(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))

@@ -38,12 +38,12 @@ def print_classes(version: Version, words: Words) -> None:
         if confusion := drawn.get("confusion"):
             names = [class_word(number, known) for number in confusion["classes"]]
             counts = zip(names, confusion["counts"], strict=True)
-            columns = {"label": "left"} | dict.fromkeys(names, "right")
+            columns = ("label", *(f">{name}" for name in names))
             rows = [[name, *(f"{count:,.6g}" for count in row)] for name, row in counts]
             print_table(f"confusion of {head}: labels down, predictions across", columns, rows)
         for kind, share in _SHARES.items():
             if drawn.get(kind):
-                columns = {"class": "left", "precision": "right", "recall": "right", share: "right"}
+                columns = ("class", ">precision", ">recall", f">{share}")
                 rows = [[class_word(number, known), *map(_share, shares)] for number, *shares in drawn[kind]]
                 print_table(f"classes of {head}", columns, rows[:_MOST_CLASSES])
                 if len(rows) > _MOST_CLASSES:
@@ -62,8 +62,7 @@ def print_slices(version: Version) -> None:
     slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
     for by in dict.fromkeys(tuple(one["by"]) for one in slices):
         rows = [row for one in slices if tuple(one["by"]) == by for row in _slice_rows(one)]
-        columns = {" and ".join(by): "left", "held out": "right", "metric": "left", "candidate": "right"}
-        print_table("", columns | {"parent": "right"}, rows)
+        print_table("", (" and ".join(by), ">held out", "metric", ">candidate", ">parent"), rows)
 
 
 def _slice_rows(one: Mapping[str, Any]) -> list[list[object]]:
@@ -81,7 +80,7 @@ def print_rules(version: Version) -> None:
     if len(told) < 2 and version.verdict.rule.confidence is None:
         return
     rows = [[one["outcome"].replace("_", " "), one["sentence"]] for one in told]
-    print_table("", {"rule": "left", "why": "left"}, rows)
+    print_table("", ("rule", "why"), rows)
 
 
 def _curves(version: Version) -> Mapping[str, Mapping[str, Any]]:

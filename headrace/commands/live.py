@@ -34,8 +34,7 @@ def _print(found: Mapping[str, Any]) -> None:
     if not rows:
         typer.echo("no prediction with a key has its label yet; see docs/guide/watch.md")
         return
-    columns = {"version": "right", "alias": "left", "labelled": "right", "metric": "left", "newest": "right",
-               "all": "right", "since": "right"}  # fmt: skip
+    columns = (">version", "alias", ">labelled", "metric", ">newest", ">all", ">since")
     print_table("", columns, rows)
     for version in found["versions"]:
         for sentence in judged(version):

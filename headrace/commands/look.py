@@ -107,8 +107,7 @@ def streams(context: typer.Context) -> None:
         })  # fmt: skip
 
     def table() -> None:
-        columns = {"stream": "left", "schema": "right", "features": "right", "labels": "left", "models": "left"}
-        columns["events from"] = "left"
+        columns = ("stream", ">schema", ">features", "labels", "models", "events from")
         cells = [
             [row["stream"] + (" (archived)" if row["archived"] else ""), row["schema_version"], row["features"],
              ", ".join(row["labels"]), row["models"] or "-",
@@ -139,7 +138,7 @@ def history(
         if not found:
             typer.echo("nothing is on record of that")
             return
-        columns = {"age": "right", "what": "left", "of": "left", "by": "left", "why": "left"}
+        columns = (">age", "what", "of", "by", "why")
         rows = [
             [age(time.time() - entry.at, units=1), entry.action + (f" {entry.version}" if entry.version else ""),
              entry.model or entry.stream, entry.by, "; ".join(part for part in (entry.detail, entry.reason) if part)]
@@ -247,7 +246,7 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
     names = dict.fromkeys(name for part in whose for name in metrics[part])
     if whose:
         rows = [[name, *(number_of(metrics[part].get(name)) for part in whose)] for name in names]
-        print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
+        print_table("", ("metric", *(f">{part}" for part in whose)), rows)
     evaluation_tables.print_losses(metrics.get("training", {}))
     training_facts.print_evaluations(version)
     evaluation_tables.print_classes(version, words)
@@ -300,14 +299,14 @@ def _print_diff(found: Mapping[str, Any]) -> None:
         for name, values in found["metrics"].items()
     ]
     if metrics:
-        print_table("", {"metric": "left", one: "right", other: "right", "change": "right"}, metrics)
+        print_table("", ("metric", f">{one}", f">{other}", ">change"), metrics)
     changed = [
         [f"{part}.{key}", _short(before), _short(after)]
         for part in ("events", "configuration", "environment")
         for key, (before, after) in found[part].items()
     ]
     if changed:
-        print_table("", {"what": "left", one: "left", other: "left"}, changed)
+        print_table("", ("what", one, other), changed)
     for path, lines in found["definition"].items():
         typer.secho(path, bold=True)
         for line in lines:
@@ -323,7 +322,7 @@ def _print_account(found: Mapping[str, Any]) -> None:
     words |= {"waiting": "waiting", "total": "total"}
     rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
     typer.secho(f"events of {found['model']} in stream {found['stream']}", bold=True)
-    print_table("", {"where": "left", "events": "right"}, rows)
+    print_table("", ("where", ">events"), rows)
     if again := examples.get("again"):
         typer.echo(f"{again:,} of them were learned twice, the second time with a late label")
     for reason, count in found["unusable"]["reasons"].items():

@@ -233,8 +233,7 @@ def _show(
     }  # fmt: skip
 
     def told() -> None:
-        columns = {"variant": "left", **{f"{size} row{'s' if size > 1 else ''}": "right" for size in sizes}}
-        columns |= {"rows/s": "right", "difference": "right"}
+        columns = ("variant", *(f">{counted(size, 'row')}" for size in sizes), ">rows/s", ">difference")
         heading = f"{title}, {ready['signature']}: ms per call, rows/s at {largest}"
         print_table(heading, columns, [_row(one, sizes) for one in measured if not one.failed])
         for one in measured:

@@ -112,7 +112,7 @@ def show(
         _print_signatures(document["signatures"])
         rows = [[key, one.dtype, list(one.shape), f"{one.size_bytes:,}"] for key, one in variables.items()]
         if rows:
-            print_table("", {"variable": "left", "dtype": "left", "shape": "left", "bytes": "right"}, rows)
+            print_table("", ("variable", "dtype", "shape", ">bytes"), rows)
 
     session.show(document, told)
 
@@ -155,7 +155,7 @@ def graph(
 
     def told() -> None:
         rows = [[node["function"], node["name"], node["op"], ", ".join(node["inputs"])] for node in nodes]
-        columns = {"function": "left", "node": "left", "op": "left", "inputs": "left"}
+        columns = ("function", "node", "op", "inputs")
         print_table(f"{counted(len(nodes), 'node')}", columns, rows[:_SHOWN_NODES])
         if len(rows) > _SHOWN_NODES:
             typer.echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
@@ -191,7 +191,7 @@ def ops(context: typer.Context, name: Name) -> None:
     faults = list(faults_of(found, has_own_operations=OWN_OPERATIONS_FILE in files.sizes))
 
     def told() -> None:
-        print_table("", {"operation": "left", "times": "right"}, [[key, count] for key, count in counted.items()])
+        print_table("", ("operation", ">times"), [[key, count] for key, count in counted.items()])
         for fault in faults:
             typer.echo(f"cannot be served: {fault}")
 
@@ -222,7 +222,7 @@ def cost(context: typer.Context, name: Name) -> None:
     def told() -> None:
         rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
         rows.append(["all", f"{sum(layers.values()):,}"])
-        print_table(files.title, {"layer": "left", "parameters": "right"}, rows)
+        print_table(files.title, ("layer", ">parameters"), rows)
         typer.echo(f"{document['bytes']:,} bytes")
         for signature, count in counted["flops"].items():
             typer.echo(f"{signature}: {count:,} floating-point operations for one row")

@@ -119,9 +119,9 @@ def tflite(
 
     def told() -> None:
         rows = [[key, count] for key, count in found["operations"].items()]
-        print_table(f"{found['bytes']:,} bytes", {"operation": "left", "times": "right"}, rows)
+        print_table(f"{found['bytes']:,} bytes", ("operation", ">times"), rows)
         listed = [[one["name"], one["dtype"], one["shape"]] for one in found["tensors"][:_SHOWN_TENSORS]]
-        print_table("", {"tensor": "left", "dtype": "left", "shape": "left"}, listed)
+        print_table("", ("tensor", "dtype", "shape"), listed)
         if strip:
             typer.echo(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
         if target:

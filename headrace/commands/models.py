@@ -143,8 +143,7 @@ def list_models(context: typer.Context) -> None:
         serving = client.serving()
 
     def table() -> None:
-        columns = {"model": "left", "stream": "left", "live": "right", "newest": "right", "rounds": "right"}
-        columns |= {"replicas": "right", "remarks": "left"}
+        columns = ("model", "stream", ">live", ">newest", ">rounds", ">replicas", "remarks")
         rows = [
             [model.name, model.stream, model.aliases.get(PRODUCTION, "-"), model.newest_version or "-",
              model.round_sequence, replicas_of(serving.get(model.name)),
@@ -205,8 +204,8 @@ def list_versions(
         if not versions:
             typer.echo(f"{model} has no version yet; `headrace status` says what the first round waits for")
             return
-        columns = {"version": "right", "from": "right", "trained": "right", "held": "right", "unusable": "right"}
-        columns |= {"parent": "right", "candidate": "right", "verdict": "left", "live as": "left", "age": "right"}
+        counts = (">trained", ">held", ">unusable")
+        columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
         metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
         title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])

@@ -92,15 +92,14 @@ def status(context: typer.Context) -> None:
     }  # fmt: skip
 
     def table() -> None:
-        columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
-        columns |= {"memory MB": "right", "up": "right", "restarts": "right", "": "left"}
+        columns = ("process", "state", ">http", ">grpc", ">pid", ">memory MB", ">up", ">restarts", "")
         rows = [
             [*_cells(process), memory[process.name], _uptime(process), process.restart_count, process.note]
             for process in state.processes
         ]
         print_table(f"platform on {state.place}, up {age(time.time() - state.started_at)}", columns, rows)
         if seen.models:
-            headings = {"model": "left", "live": "right", "replicas": "right", "waiting": "right", "next": "left"}
+            headings = ("model", ">live", ">replicas", ">waiting", "next")
             print_table("", headings, [_model_row(model, seen) for model in seen.models])
         for trouble in troubles:
             typer.secho("not well: ", fg="red", nl=False)
@@ -247,8 +246,7 @@ def _or_none(launcher: "Launcher | ComposeLauncher") -> PlatformState | None:
 
 
 def _live_table(state: PlatformState) -> Any:
-    columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
-    columns |= {"up": "right", "restarts": "right", "": "left"}
+    columns = ("process", "state", ">http", ">grpc", ">pid", ">up", ">restarts", "")
     rows = [[*_cells(process), _uptime(process), process.restart_count, process.note] for process in state.processes]
     return table_of("", columns, rows)
 

@@ -67,7 +67,7 @@ def profile(
 
     def print_it() -> None:
         typer.echo(told["advice"])
-        columns = {view: "left", "times": "right", "micros": "right", "mean": "right"}
+        columns = (view, ">times", ">micros", ">mean")
         shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
         title = f"{model}@{version.version}: {counted(told['steps'], 'step')} from step {told['first_step']}"
         print_table(title, columns, shown)

@@ -45,11 +45,9 @@ def rounds(
         if not found:
             typer.echo(f"no round {f'of {model} ' if model else ''}has been planned; `headrace status` says why")
             return
-        columns = {} if model else {"model": "left"}
-        columns |= {"round": "right", "state": "left", "from": "right", "events": "right", "trigger": "left"}
-        columns |= {"age": "right", "tries": "right", "version": "right", "what happened": "left"}
+        columns = (">round", "state", ">from", ">events", "trigger", ">age", ">tries", ">version", "what happened")
         rows = [_round_row(item) if model else [item.plan.model, *_round_row(item)] for item in found]
-        print_table(f"rounds of {model or 'all models'}", columns, rows)
+        print_table(f"rounds of {model or 'all models'}", columns if model else ("model", *columns), rows)
 
     session.show([asdict(item) for item in found], table)
 

@@ -136,13 +136,13 @@ def who() -> str:
 
 
 def print_table(
-    title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], *, width: int | None = None
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None
 ) -> None:
-    """Columns are {heading: "left" or "right"}. A table that is too wide loses its gaps first, then becomes a list.
-
-    rich would leave out whole columns, and not say so. Cells are shown as they are, rich's Text in its style.
+    """A table that is too wide loses its gaps first, then becomes a list: rich would leave out whole columns, and not
+    say so. Cells are shown as they are, rich's Text in its style.
 
     Args:
+        columns: their headings; behind a ">" that of a column whose cells stand at its right.
         width: of the terminal, in characters; None asks it.
     """
     from rich.console import Console
@@ -156,10 +156,11 @@ def print_table(
             console.print(table)
             return
     console.print(Text(title, style="bold"))
+    headings = [column.removeprefix(">") for column in columns]
     for row in rows:
         console.print()
-        for heading, cell in zip(columns, row, strict=True):
-            console.print(Text(f"{heading:<{max(map(len, columns))}}  {cell}"))
+        for heading, cell in zip(headings, row, strict=True):
+            console.print(Text(f"{heading:<{max(map(len, headings))}}  {cell}"))
 
 
 def print_line(text: str, *, hanging: str = "    ") -> None:
@@ -186,7 +187,7 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
     console.print(table)
 
 
-def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
+def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
     """The widest of the left columns is wrapped where need be, no other one.
 
     Args:
@@ -202,14 +203,14 @@ def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[obj
     )  # fmt: skip
     widths = [
         max(Text(str(text)).cell_len for text in (heading, *(row[index] for row in rows)))
-        for index, heading in enumerate(columns)
+        for index, heading in enumerate(column.removeprefix(">") for column in columns)
     ]
-    left = [index for index, side in enumerate(columns.values()) if side == "left"]
+    left = [index for index, column in enumerate(columns) if not column.startswith(">")]
     wrapped = max(left, key=lambda index: widths[index], default=None)
-    for index, (heading, side) in enumerate(columns.items()):
+    for index, column in enumerate(columns):
         # Otherwise rich takes it that any column may be as narrow as its longest word, or narrower.
         fixed: dict[str, Any] = {} if index == wrapped else {"no_wrap": True, "min_width": widths[index]}
-        table.add_column(Text(heading), justify="right" if side == "right" else "left", **fixed)
+        table.add_column(Text(column.removeprefix(">")), justify="left" if index in left else "right", **fixed)
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return table

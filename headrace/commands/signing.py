@@ -40,7 +40,7 @@ def show(context: typer.Context, path: Annotated[Path, typer.Argument(metavar="F
 
     session: Session = context.obj
     found = list(read_trusted(path))
-    session.show({"key_ids": found}, lambda: print_table("", {"key": "left"}, [[key] for key in found]))
+    session.show({"key_ids": found}, lambda: print_table("", ("key",), [[key] for key in found]))
 
 
 def verify(

@@ -64,7 +64,7 @@ def init(
     }  # fmt: skip
 
     def show() -> None:
-        headings = {"column": "left", "type": "left", "part": "left", "missing": "right", "because": "left"}
+        headings = ("column", "type", "part", ">missing", "because")
         rows = [
             [
                 found.column.header or found.column.name,
@@ -162,7 +162,7 @@ def features(
         shown = show_features(work_dir, folder.files or {})
 
     def show() -> None:
-        headings = {"feature": "left", "type": "left", "of": "left", "gives": "left"}
+        headings = ("feature", "type", "of", "gives")
         of = [found["of"] if isinstance(found["of"], str) else " × ".join(found["of"]) for found in shown]
         rows = [[found["feature"], found["type"], of[n], _given(found)] for n, found in enumerate(shown)]
         print_table(f"{definition.name}: {counted(len(shown), 'feature')}", headings, rows)

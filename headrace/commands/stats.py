@@ -149,8 +149,8 @@ def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
         ]
         for field, one in fields.items()
     ]  # fmt: skip
-    names = ("field", "events", "missing", "distinct", "min", "mean", "median", "max", "most frequent")
-    print_table(title, {one: "left" if one in ("field", "most frequent") else "right" for one in names}, rows)
+    columns = ("field", ">events", ">missing", ">distinct", ">min", ">mean", ">median", ">max", "most frequent")
+    print_table(title, columns, rows)
 
 
 def _print_distances(title: str, distances: Mapping[str, Any], said: Sequence[str]) -> None:
@@ -161,8 +161,7 @@ def _print_distances(title: str, distances: Mapping[str, Any], said: Sequence[st
         ]
         for field, one in sorted(distances.items(), key=lambda item: -item[1].get("psi", 0.0))
     ]  # fmt: skip
-    names = ("field", "drift", "PSI", "Jensen-Shannon", "Wasserstein", "missing")
-    print_table(title, {one: "left" if one in ("field", "drift") else "right" for one in names}, rows)
+    print_table(title, ("field", "drift", ">PSI", ">Jensen-Shannon", ">Wasserstein", ">missing"), rows)
     for sentence in said:
         typer.echo(sentence)
 

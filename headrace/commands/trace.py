@@ -90,7 +90,7 @@ def _in_order(spans: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping
 
 def _print(request: str, spans: Sequence[Mapping[str, Any]], linked: Sequence[str]) -> None:
     began = {span["trace_id"]: span["began_at"] for span in reversed(spans)}
-    columns = {"span": "left", "where": "left", "after": "right", "took": "right", "what": "left"}
+    columns = ("span", "where", ">after", ">took", "what")
     rows = [
         [
             "  " * depth + span["name"],

@@ -64,7 +64,7 @@ def print_evaluations(version: Version) -> None:
     names = list(dict.fromkeys(name for one in found for name in one["metrics"]))
     if found:
         rows = [[f"{one['step']:,}", *(_number(one["metrics"].get(name)) for name in names)] for one in found]
-        print_table("", {"step": "right"} | dict.fromkeys(names, "right"), rows)
+        print_table("", (">step", *(f">{name}" for name in names)), rows)
 
 
 def _number(value: float | None) -> str:

@@ -78,7 +78,7 @@ def _show(model: str, found: Mapping[str, Any]) -> None:
     title = f"{model}: {counted(found['examples'], 'event')} in {age(found['to'] - found['from'])}"
     print_table(
         title,
-        {"": "left", **dict.fromkeys(names, "right")},
+        ("", *(f">{name}" for name in names)),
         [
             ["versions", *(str(one["versions"]) for one in columns)],
             ["events learned", *(str(one["examples"]) for one in columns)],

@@ -10,16 +10,18 @@ import subprocess
 import sys
 import termios
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from headrace.commands.evaluation_tables import print_classes
 from headrace.commands.look import _format_facts
 from headrace.commands.models import metric_of
 from headrace.commands.platform import _cells
 from headrace.commands.session import print_table
 from testing.rows import each_row
 
-_COLUMNS = {"version": "right", "trained": "right", "verdict": "left", "age": "right", "live as": "left"}
+_COLUMNS = (">version", ">trained", "verdict", ">age", "live as")
 _ROWS = [
     [1, "18,016", "promote", "30 min 10 s", "production"],
     [2, "9,035", "reject: auc 0.61 is below the parent's 0.64", "9 min 3 s", ""],
@@ -39,14 +41,23 @@ def test_a_wide_terminal_shows_a_row_in_a_line(capsys: pytest.CaptureFixture[str
 
 def test_a_cell_in_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     for width in (80, 10):
-        print_table("[a]", {"[b]": "left", "c": "left"}, [["[/red][null, 3] :smile:", "[bold]"]], width=width)
+        print_table("[a]", ("[b]", "c"), [["[/red][null, 3] :smile:", "[bold]"]], width=width)
         shown = "".join(capsys.readouterr().out.split())
         assert all(text in shown for text in ("[a]", "[b]", "[/red][null,3]:smile:", "[bold]"))
 
 
+def test_a_class_whose_word_is_that_of_the_headings_has_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = {"classes": [0, 1], "counts": [[96.0, 1.0], [2.0, 79.0]]}
+    version: Any = SimpleNamespace(evaluation={"curves": {"candidate": {"kind": {"confusion": drawn}}}})
+    print_classes(version, {"kind": ("label", ">50K")})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["label", "label", ">50K"] in lines
+    assert ["label", "96", "1"] in lines
+
+
 def test_the_state_of_a_process_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     process = SimpleNamespace(name="ingest", phase="ready", http_port=1, grpc_port=2, pid=3)
-    columns = dict.fromkeys(("process", "state", "http", "grpc", "pid"), "left")
+    columns = ("process", "state", "http", "grpc", "pid")
     for width in (80, 10):
         print_table("", columns, [_cells(process)], width=width)
         assert {"ingest", "ready", "1", "2", "3"} <= set(capsys.readouterr().out.split())
@@ -57,7 +68,7 @@ def test_no_heading_and_no_word_is_left_out_however_narrow_it_is(
     capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
     shown = " ".join(_lines(capsys, width)).split()
-    for text in (*_COLUMNS, *(str(cell) for row in _ROWS for cell in row)):
+    for text in (*(column.removeprefix(">") for column in _COLUMNS), *(str(cell) for row in _ROWS for cell in row)):
         assert set(text.split()) <= set(shown)
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.features import parse_features
+from common.definition.feature_section import parse_features
 from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import (
     Boundaries,

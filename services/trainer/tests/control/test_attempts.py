@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,23 @@ from services.trainer.tests.control.conftest import ended_half
 from testing.waiting import wait_until
 
 _ENDED = ended_half(7)
+AttemptOf = Callable[..., Attempt]
+NOTHING: Mapping[str, float] = {}
+
+
+@pytest.fixture
+def attempt_of(assignment: RoundAssignment, tmp_path: Path) -> AttemptOf:
+    """Of the assignment, by this zygote; where no registry is given, nothing is asked of it."""
+
+    def attempt_of(
+        zygote: Any, registry: Any = None, *, of: RoundAssignment = assignment, settings: Mapping[str, float] = NOTHING,
+        **how: Any,
+    ) -> Attempt:  # fmt: skip
+        asked: Any = {"lease_ttl_seconds": 1000.0, **settings}
+        means = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", **asked)
+        return Attempt(of, registry=registry, zygote=zygote, settings=means, **how)
+
+    return attempt_of
 
 
 class DeafZygote:
@@ -52,13 +69,9 @@ class DeafZygote:
         """It has no pipe."""
 
 
-def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
-    assignment: RoundAssignment, tmp_path: Path
-) -> None:
+def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(attempt_of: AttemptOf) -> None:
     deaf = DeafZygote(turns=1000, half=_ENDED)
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
-    attempt = Attempt(assignment, registry=None, zygote=deaf, settings=settings, end_grace_seconds=0.0)  # type: ignore[arg-type]  # nothing is asked of the registry
-    assert attempt.run(Stop()).outcome is Outcome.DONE
+    assert attempt_of(deaf, end_grace_seconds=0.0).run(Stop()).outcome is Outcome.DONE
     assert 1 <= len(deaf.signals) < 100
 
 
@@ -75,24 +88,15 @@ class QuickZygote(DeafZygote):
         return words
 
 
-def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
-    quick = QuickZygote(Done(), _ENDED)
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
-    ending = attempt.run(Stop())
-    assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
-
-
 @pytest.mark.parametrize("word", [Done(), Failed("but there is a version", FailureKind.NUMERIC), Progress("register")])
 def test_a_round_is_done_where_control_has_registered_its_version_and_nowhere_else(
-    assignment: RoundAssignment, tmp_path: Path, word: Message
+    attempt_of: AttemptOf, word: Message
 ) -> None:
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    registry: Any = SimpleNamespace(renew_lease=lambda *_, **__: None, release_round=lambda *_, **__: None)
-    ended = Attempt(assignment, registry=registry, zygote=QuickZygote(word, _ENDED), settings=settings).run(Stop())
+    """Although it has ended before the first look."""
+    registry = SimpleNamespace(renew_lease=lambda *_, **__: None, release_round=lambda *_, **__: None)
+    ended = attempt_of(QuickZygote(word, _ENDED), registry).run(Stop())
     assert (ended.outcome, ended.version) == (Outcome.DONE, 7)
-    lying = QuickZygote(Done())
-    ended = Attempt(assignment, registry=registry, zygote=lying, settings=settings).run(Stop())
+    ended = attempt_of(QuickZygote(Done()), registry).run(Stop())
     assert (ended.outcome, ended.version) == (Outcome.DIED, 0)
     assert "without a result" in ended.reason
 
@@ -106,15 +110,12 @@ class StagedZygote(QuickZygote):
 
 
 def test_an_attempt_is_traced_by_stages_and_the_events_that_it_learned_to_the_version(
-    assignment: RoundAssignment, tmp_path: Path
+    assignment: RoundAssignment, attempt_of: AttemptOf
 ) -> None:
     tracing = open_tracing("trainer", 1e-12)
     posted = f"00-{32 * '1'}-{16 * '2'}-01"
     trace = RoundTrace(tracing, assignment.lease)
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    zygote = StagedZygote(Done((posted,)), _ENDED)
-    attempt = Attempt(assignment, registry=None, zygote=zygote, settings=settings, trace=trace)  # type: ignore[arg-type]  # nothing is asked of the registry
-    ending = attempt.run(Stop())
+    ending = attempt_of(StagedZygote(Done((posted,)), _ENDED), trace=trace).run(Stop())
     trace.end(version=ending.version, decision=ending.decision, traces=ending.traces, error="")
     spans = tracing.kept("late-000001")
     assert sorted(span["name"] for span in spans) == ["read", "round of late", "train"]
@@ -158,15 +159,13 @@ class Failures:
 
 
 def test_a_death_by_a_signal_says_stage_place_and_the_last_lines_of_the_log(
-    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment, tmp_path: Path
+    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment, attempt_of: AttemptOf
 ) -> None:
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
     twice = replace(assignment.round, progress={"deaths": MAX_DEATHS - 1})
     last = replace(assignment, lease=replace(assignment.lease, round=twice))
     registry = Failures()
     behave("abort")
-    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert attempt_of(zygote, registry, of=last).run(Stop()).outcome is Outcome.FAILED
     assert "killed by signal 6 (SIGABRT) (in stage train after 24 examples)" in registry.reasons[0]
     (failure,) = registry.failures
     assert (failure["stage"], failure["place"]) == ("train", "net.py, line 4, in build_model")
@@ -174,17 +173,15 @@ def test_a_death_by_a_signal_says_stage_place_and_the_last_lines_of_the_log(
 
     registry = Failures()
     behave("die")
-    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert attempt_of(zygote, registry, of=last).run(Stop()).outcome is Outcome.FAILED
     assert "memory" in registry.failures[0]["advice"]
     assert (registry.failures[0]["place"], registry.failures[0]["log"]) == ("", ()), "nothing of the attempt before"
 
 
-def test_the_place_of_an_exception_is_told_beside_its_sentence(assignment: RoundAssignment, tmp_path: Path) -> None:
+def test_the_place_of_an_exception_is_told_beside_its_sentence(attempt_of: AttemptOf) -> None:
     quick = QuickZygote(Failed("net.py: ValueError: no (net.py, line 7, in call)", FailureKind.DEFINITION))
-    settings, registry = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere"), Failures()
-    attempt = Attempt(assignment, registry=registry, zygote=quick, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    registry = Failures()
+    assert attempt_of(quick, registry).run(Stop()).outcome is Outcome.FAILED
     assert registry.failures[0]["place"] == "net.py, line 7, in call"
 
 
@@ -199,12 +196,10 @@ def test_the_place_of_an_exception_is_told_beside_its_sentence(assignment: Round
     ],
 )
 def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_stage(
-    assignment: RoundAssignment, tmp_path: Path, limits: dict[str, float], reason: str
+    attempt_of: AttemptOf, limits: dict[str, float], reason: str
 ) -> None:
-    silent: Any = SilentZygote(turns=1)
-    registry: Any = Failures()
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, **limits)  # type: ignore[arg-type]  # floats
-    attempt = Attempt(assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(wants=False))
+    silent, registry = SilentZygote(turns=1), Failures()
+    attempt = attempt_of(silent, registry, settings=limits, clock_of=using(wants=False))
     assert attempt.run(Stop()).outcome is Outcome.FAILED
     assert reason in registry.reasons[0]
     assert "with 0.0 CPU seconds in 1" in registry.reasons[0]
@@ -222,16 +217,10 @@ def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_st
     ],
 )
 def test_a_silent_round_moves_is_starved_or_is_stalled_by_the_processor_time_that_it_gets(
-    assignment: RoundAssignment, tmp_path: Path, share: float, wants: bool, activity: Activity
+    attempt_of: AttemptOf, share: float, wants: bool, activity: Activity
 ) -> None:
-    settings = TrainerSettings(
-        data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, round_stall_seconds=0.1
-    )
-    silent: Any = SilentZygote(turns=1)
-    registry: Any = None  # nothing is asked of it
-    attempt = Attempt(
-        assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(share=share, wants=wants)
-    )
+    clock = using(share=share, wants=wants)
+    attempt = attempt_of(SilentZygote(turns=1), settings={"round_stall_seconds": 0.1}, clock_of=clock)
     attempt.start()
     assert attempt.activity is Activity.MOVES, "a young round"
     wait_until(lambda: attempt.step(Stop(), 0.0) is None and attempt.activity is activity, f"it is {activity}")
@@ -239,17 +228,9 @@ def test_a_silent_round_moves_is_starved_or_is_stalled_by_the_processor_time_tha
 
 
 @pytest.mark.parametrize("wants", [True, False])
-def test_seconds_without_a_core_are_no_silence_of_the_rounds(
-    assignment: RoundAssignment, tmp_path: Path, wants: bool
-) -> None:
-    settings = TrainerSettings(
-        data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, round_silence_seconds=60.0
-    )
-    silent: Any = SilentZygote(turns=1)
-    registry: Any = None  # nothing is asked of it
-    attempt = Attempt(
-        assignment, registry=registry, zygote=silent, settings=settings, clock_of=using(wants=wants, ago_seconds=1000.0)
-    )
+def test_seconds_without_a_core_are_no_silence_of_the_rounds(attempt_of: AttemptOf, wants: bool) -> None:
+    silent, clock = SilentZygote(turns=1), using(wants=wants, ago_seconds=1000.0)
+    attempt = attempt_of(silent, settings={"round_silence_seconds": 60.0}, clock_of=clock)
     attempt.start()
     for _ in ("is due", "is sent"):
         attempt.step(Stop(), 0.0)

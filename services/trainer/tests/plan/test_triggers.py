@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,59 +11,38 @@ from hypothesis import strategies as st
 from common.definition.rollout import Judge
 from common.definition.triggers import Drift, Schedule, Triggers
 from services.trainer.plan.triggers import Alarm, Fire, Situation, Wait, decide
+from testing.rows import each_row
 
 TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)
 LATER = Situation(now=1010.0, fresh_examples=10, last_planned_at=1000.0, has_planned=True)
 
 
-def test_enough_examples_fire() -> None:
-    assert decide(TRIGGERS, replace(LATER, fresh_examples=100)) == Fire("min_examples")
+BY_HAND = Triggers(min_examples=None, max_interval_seconds=None)
 
 
-def test_too_few_examples_wait_for_more_or_for_the_interval() -> None:
-    assert decide(TRIGGERS, replace(LATER, fresh_examples=99)) == Wait("99 of 100 new examples", 1060.0)
-
-
-def test_the_interval_fires_for_a_single_example() -> None:
-    assert decide(TRIGGERS, replace(LATER, now=1060.0, fresh_examples=1)) == Fire("max_interval")
-
-
-def test_nothing_fires_without_a_new_example() -> None:
-    idle = replace(LATER, now=9999.0, fresh_examples=0, asked_for=True)
-    assert decide(TRIGGERS, idle) == Wait("there is no new example")
-    rolled_back = decide(TRIGGERS, replace(idle, judged_before=7, asked_for=False))
-    assert rolled_back == Wait("there is no new example; 7 that were learned before are learned again with the next"), (
-        "where they wait, it says for what"
-    )
-    assert decide(TRIGGERS, replace(idle, judged_before=7)) == Fire("manual"), "a person may have them learned again"
-
-
-def test_a_trigger_cools_down_after_the_last_plan() -> None:
-    hot = replace(LATER, now=1004.9, fresh_examples=1000)
-    assert decide(TRIGGERS, hot) == Wait("cooling down for 5 s after the last plan", 1005.0)
-    assert decide(TRIGGERS, replace(hot, now=1005.0)) == Fire("min_examples")
-
-
-def test_the_first_round_has_nothing_to_cool_down_from() -> None:
-    first = Situation(now=1000.5, fresh_examples=100, last_planned_at=1000.0, has_planned=False)
-    assert decide(TRIGGERS, first) == Fire("min_examples")
-
-
-def test_a_failed_model_backs_off() -> None:
-    failed = replace(LATER, fresh_examples=1000, retry_at=1020.0)
-    assert decide(TRIGGERS, failed) == Wait("the last round failed; backing off", 1020.0)
-    assert decide(TRIGGERS, replace(failed, now=1020.0)) == Fire("min_examples")
-
-
-def test_a_person_is_held_up_by_neither_cooldown_nor_backoff() -> None:
-    asked = replace(LATER, now=1000.1, fresh_examples=1, retry_at=9999.0, asked_for=True)
-    assert decide(TRIGGERS, asked) == Fire("manual")
-
-
-def test_with_every_trigger_off_a_round_must_be_asked_for() -> None:
-    by_hand = Triggers(min_examples=None, max_interval_seconds=None)
-    decision = decide(by_hand, replace(LATER, fresh_examples=10**9))
-    assert decision == Wait("rounds are asked for by hand only; 1,000,000,000 new examples", None)
+@each_row(
+    ("triggers", "changed", "decision"),
+    [
+        (TRIGGERS, {"fresh_examples": 100}, Fire("min_examples")),
+        (TRIGGERS, {"fresh_examples": 99}, Wait("99 of 100 new examples", 1060.0)),
+        (TRIGGERS, {"now": 1060.0, "fresh_examples": 1}, Fire("max_interval")),
+        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "asked_for": True}, Wait("there is no new example")),
+        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "judged_before": 7},
+         Wait("there is no new example; 7 that were learned before are learned again with the next")),
+        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "judged_before": 7, "asked_for": True}, Fire("manual")),
+        (TRIGGERS, {"now": 1004.9, "fresh_examples": 1000}, Wait("cooling down for 5 s after the last plan", 1005.0)),
+        (TRIGGERS, {"now": 1005.0, "fresh_examples": 1000}, Fire("min_examples")),
+        (TRIGGERS, {"now": 1000.5, "fresh_examples": 100, "has_planned": False}, Fire("min_examples")),
+        (TRIGGERS, {"fresh_examples": 1000, "retry_at": 1020.0}, Wait("the last round failed; backing off", 1020.0)),
+        (TRIGGERS, {"now": 1020.0, "fresh_examples": 1000, "retry_at": 1020.0}, Fire("min_examples")),
+        (TRIGGERS, {"now": 1000.1, "fresh_examples": 1, "retry_at": 9999.0, "asked_for": True}, Fire("manual")),
+        (BY_HAND, {"fresh_examples": 10**9}, Wait("rounds are asked for by hand only; 1,000,000,000 new examples")),
+    ],
+)  # fmt: skip
+def test_what_has_come_since_the_last_plan_fires_or_waits(
+    triggers: Triggers, changed: dict[str, Any], decision: Fire | Wait
+) -> None:
+    assert decide(triggers, replace(LATER, **changed)) == decision
 
 
 situations = st.builds(

@@ -127,15 +127,6 @@ def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(plat
     assert second.environment.get("warm_start") is None
 
 
-def test_without_learning_the_candidate_scores_exactly_as_its_parent(platform: Platform) -> None:
-    still = {"batch_size": 8, "optimizer": {"name": "sgd", "learning_rate": 0.0}}
-    kept = {"type": "numeric", "normalize": "zscore", "update": False}
-    files = definition(**{**LINEAR, "features": {"x": kept, "word": FEATURES["word"]}}, training=still)
-    platform.append(events(80)).learn(files)
-    metrics = platform.append(events(80, seed=2)).learn(files, parent_version=1).metrics
-    assert metrics["candidate"] == pytest.approx(metrics["parent"])
-
-
 def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) -> None:
     examples = events(100)
     is_held_out = holdout_mask(position_keys([(0, record, 10) for record in range(10)]), seed=3, fraction=0.25)

@@ -289,7 +289,12 @@ def leave_a_process_behind(ground: Ground) -> None:
 
 
 def start_an_interpreter_as_for_the_converters(ground: Ground) -> None:
-    subprocess.run([sys.executable, "-c", "import services.trainer.export.answers"], check=True, cwd=ground.own)
+    code = (
+        "from common.process.lean_imports import without_optional_libraries\n"
+        "with without_optional_libraries():\n"
+        "    import services.trainer.export.answers\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ground.own)
 
 
 ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {

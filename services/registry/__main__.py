@@ -34,6 +34,7 @@ from services.registry.doors.audited import AuditedGuard
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.doors.rules import RULES
+from services.registry.doors.stands_by import StandsBy
 from services.registry.metrics import CatalogMetrics
 from services.registry.pages.forms import read_secret
 from services.registry.pages.service_links import ServiceLinks
@@ -154,7 +155,7 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
     if not settings.blobs:
         raise InvalidInput("REGISTRY_DATABASE needs REGISTRY_BLOBS: another registry would not find files in a folder")
     engine = open_engine(url_of(settings.database, settings.database_password_file))
-    web = _web(create_app("registry", service_health, guard=guard), settings, tls)
+    web = _web(StandsBy(create_app("registry", service_health, guard=guard)), settings, tls)
     web.start()
     try:
         with suppress(Unavailable):  # To have met the store while it stands by saves a failover a second.

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,11 @@ def test_a_registry_that_stands_by_takes_over_with_all_that_was_acknowledged(
     second.begin()
     wait_until(lambda: "standby" in json.dumps(_readiness(second)[1]), "the second stands by")
     assert _readiness(second)[0] == 503
+    with closing(HTTPConnection("127.0.0.1", second.http_port, timeout=30)) as connection:
+        connection.request("GET", "/v1/models/m")
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["error"]["kind"]) == (503, "Unavailable")
+        assert answer.will_close, "or its client would never come to the one that leads"
     first.kill()
     client.close()
     wait_until(lambda: _readiness(second)[0] == 200, "the second leads")

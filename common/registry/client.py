@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -153,17 +153,12 @@ class RegistryClient:
 
     def renew_lease(self, lease: Lease, *, ttl_seconds: float, progress: JsonMap) -> Lease:
         """Holds the round for ttl_seconds from now. Raises Conflict when the lease is no longer the caller's."""
-        request = pb.RenewLeaseRequest(
-            round_id=lease.round.round_id,
-            token=lease.token,
-            ttl_seconds=ttl_seconds,
-            progress_json=wire.json_text(progress),
-        )
+        request = pb.RenewLeaseRequest(**_held(lease), ttl_seconds=ttl_seconds, progress_json=wire.json_text(progress))
         return wire.lease_from_wire(self._call(self._stub.RenewLease, request))
 
     def release_round(self, lease: Lease, *, reason: str) -> Round:
         """Gives the round back, to be leased at once. Raises Conflict when the lease is no longer the caller's."""
-        request = pb.ReleaseRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
+        request = pb.ReleaseRoundRequest(**_held(lease), reason=reason)
         return wire.round_from_wire(self._call(self._stub.ReleaseRound, request))
 
     def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
@@ -173,18 +168,13 @@ class RegistryClient:
 
     def form_team(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
         """A team for the leased round. Raises Conflict when the lease is no longer the caller's."""
-        request = pb.FormTeamRequest(
-            round_id=lease.round.round_id, token=lease.token, chief=wire.sent_as(pb.HelpOffer, chief), most=most
-        )
+        request = pb.FormTeamRequest(**_held(lease), chief=wire.sent_as(pb.HelpOffer, chief), most=most)
         return wire.read_from(self._call(self._stub.FormTeam, request), TeamState)
 
     def keep_team(self, lease: Lease, chief: Offer, team: TeamState) -> TeamState:
         """How the team stands, or who is free where there is none. Raises Conflict as form_team does."""
         request = pb.KeepTeamRequest(
-            round_id=lease.round.round_id,
-            token=lease.token,
-            chief=wire.sent_as(pb.HelpOffer, chief),
-            team=wire.sent_as(pb.Team, team),
+            **_held(lease), chief=wire.sent_as(pb.HelpOffer, chief), team=wire.sent_as(pb.Team, team)
         )
         return wire.read_from(self._call(self._stub.KeepTeam, request), TeamState)
 
@@ -194,21 +184,13 @@ class RegistryClient:
         Args:
             failure: what is known beside the reason: {"stage", "place", "events", "advice", "log"}.
         """
-        request = pb.FailRoundRequest(
-            round_id=lease.round.round_id,
-            token=lease.token,
-            reason=reason,
-            failure_json=wire.json_text(failure or {}),
-        )
+        request = pb.FailRoundRequest(**_held(lease), reason=reason, failure_json=wire.json_text(failure or {}))
         return wire.round_from_wire(self._call(self._stub.FailRound, request))
 
     def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
         """Replaces the round's resume point by uploaded files. Raises Conflict, InvalidInput (a file is missing)."""
         request = pb.PutResumePointRequest(
-            round_id=lease.round.round_id,
-            token=lease.token,
-            state_json=wire.json_text(state),
-            files=[wire.sent_as(pb.FileEntry, file) for file in files],
+            **_held(lease), state_json=wire.json_text(state), files=[wire.sent_as(pb.FileEntry, file) for file in files]
         )
         return wire.round_from_wire(self._call(self._stub.PutResumePoint, request))
 
@@ -221,8 +203,7 @@ class RegistryClient:
             started_at=report.started_at,
             body_json=wire.json_text(report.body()),
         )
-        with self._errors("the registry"):
-            return float(self._stub.Report(request, timeout=self._timeout_seconds).next_seconds)
+        return float(self._once(self._stub.Report, request).next_seconds)
 
     # jobs
 
@@ -307,9 +288,7 @@ class RegistryClient:
             Conflict: the lease is no longer the caller's.
             InvalidInput: the draft, its gate or its files are not as they must be.
         """
-        request = pb.RegisterVersionRequest(
-            round_id=lease.round.round_id, token=lease.token, version=wire.draft_to_wire(draft)
-        )
+        request = pb.RegisterVersionRequest(**_held(lease), version=wire.draft_to_wire(draft))
         return wire.version_from_wire(self._call(self._stub.RegisterVersion, request))
 
     def get_version(self, model: str, version: int) -> Version:
@@ -332,8 +311,7 @@ class RegistryClient:
     def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
         """Moves production back to the version before. Never tried twice. Raises NotFound, Conflict, InvalidInput."""
         request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
-        with self._errors("the registry"):
-            return wire.read_from(self._stub.Rollback(request, timeout=self._timeout_seconds), Model)
+        return wire.read_from(self._once(self._stub.Rollback, request), Model)
 
     def forget(self, model: str, asked: JsonMap, *, by: str, reason: str, dry_run: bool = False) -> JsonMap:
         """Has the model never learn from these events again: {"pieces": places, "examples": how many they are}; gives
@@ -341,9 +319,7 @@ class RegistryClient:
         request = pb.ForgetRequest(
             model=model, forgotten_json=wire.json_text(asked), by=by, reason=reason, dry_run=dry_run
         )
-        with self._errors("the registry"):
-            answer = self._stub.Forget(request, timeout=self._timeout_seconds)
-        return wire.json_map("forgotten_json", answer.forgotten_json)
+        return wire.json_map("forgotten_json", self._once(self._stub.Forget, request).forgotten_json)
 
     def forgotten_by(self, model: str) -> Forgotten:
         """Raises NotFound."""
@@ -367,8 +343,7 @@ class RegistryClient:
             reason=evidence.reason,
             canary_json=wire.json_text(evidence.canary),
         )
-        with self._errors("the registry"):
-            return int(self._stub.PutEvidence(request, timeout=self._timeout_seconds).revision)
+        return int(self._once(self._stub.PutEvidence, request).revision)
 
     def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:
         """The newest `limit` moves, oldest first. Raises NotFound."""
@@ -396,12 +371,15 @@ class RegistryClient:
         retry = Retry(self._timeout_seconds)
         while True:
             try:
-                with self._errors("the registry"):
-                    return method(request, timeout=retry.remaining_seconds())
+                return self._once(method, request, retry.remaining_seconds())
             except Unavailable as error:
                 if self._closed:
                     raise
                 retry.wait_or_raise(error)
+
+    def _once(self, method: Callable[..., Answer], request: Message, timeout_seconds: float | None = None) -> Answer:
+        with self._errors("the registry"):
+            return method(request, timeout=self._timeout_seconds if timeout_seconds is None else timeout_seconds)
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -413,6 +391,11 @@ class RegistryClient:
             if not self._closed:
                 raise
             raise Unavailable(f"the connection to the registry at {self._address} is closed") from error
+
+
+def _held(lease: Lease) -> dict[str, Any]:
+    """What a call about the round shows."""
+    return {"round_id": lease.round.round_id, "token": lease.token}
 
 
 def _next_within(changes: Iterator[pb.Change], cancel: Callable[[], object], seconds: float) -> pb.Change | None:

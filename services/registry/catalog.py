@@ -207,7 +207,7 @@ class Catalog:
 
     def _applied(
         self, transaction: Transaction, by: str, *, stream: tuple[str, str] | None = None,
-        model: tuple[str, Mapping[str, bytes]] | None = None, learns_from: str = "",
+        model: tuple[str, Mapping[str, bytes]] | None = None, learns_from: str | None = None,
     ) -> Applied:  # fmt: skip
         with within_share(transaction.connection, self._limits.shares):
             applied = apply(transaction, stream=stream, model=model, learns_from=learns_from, by=by)

@@ -24,6 +24,7 @@ from services.ingest.intake import window
 from services.ingest.intake.accept import AppendRequest, BodyFormat, Intake, OnInvalid
 from services.ingest.intake.budget import Share
 from services.ingest.intake.replay import replay
+from services.ingest.intake.status import status_of
 from services.ingest.settings import JSON_MEMORY_FACTOR
 
 _FORMAT_OF: dict[str, BodyFormat] = {bodies.JSON: "json", bodies.NDJSON: "ndjson", bodies.TFRECORD: "tfrecord"}
@@ -92,7 +93,7 @@ def create_ingest_app(
     @app.get("/v1/streams/{stream}", tags=["streams"])
     async def status(stream: str) -> dict[str, Any]:
         """Schema version, positions, and what this process took since it started."""
-        return await intake.status(stream)
+        return await status_of(intake, stream)
 
     @app.get("/v1/streams/{stream}/deadletters", tags=["dead letters"])
     async def deadletters(

@@ -136,6 +136,10 @@ class Intake:
                 logger.debug("not announced yet", extra={"reason": error.message})
             await asyncio.sleep(_ANNOUNCE_PAUSE_SECONDS)
 
+    @property
+    def shares_keys(self) -> bool:
+        return self._shared_keys is not None
+
     def open_streams(self) -> list[OpenStream]:
         """Those that events can be sent to. From any thread."""
         return list(self._streams.values())
@@ -277,7 +281,7 @@ class Intake:
         if known is not None:
             taken_with = await self.in_thread(self.schemas.version, stream.name, known.schema_version)
             return await self._check(stream, taken_with, request)
-        schema = await self._schema(stream.name)
+        schema = await self.schema_of(stream.name)
         validator, checked = await self._check(stream, schema, request)
         if checked.rejected and self.schemas.may_be_old(stream.name):
             newest = await self._newest(stream.name, schema)
@@ -285,7 +289,7 @@ class Intake:
                 return await self._check(stream, newest, request)
         return validator, checked
 
-    async def _schema(self, name: str) -> Stream:
+    async def schema_of(self, name: str) -> Stream:
         """The newest schema: as known here, or asked for. Raises as Schemas.fetch."""
         known = self.schemas.known(name)
         if known is None or (known.archived and self.schemas.may_be_old(name)):
@@ -318,40 +322,6 @@ class Intake:
             events = bodies.events_of_ndjson(request.body, most=most)
         return validator, await validator.check_json(events, with_keys=with_keys, body_bytes=size)
 
-    async def status(self, name: str) -> dict[str, Any]:
-        """A stream's schema version, positions, and counts since this process started; raises as `open`."""
-        stream = await self.open(name)
-        letters = stream.letters_topic
-        schema = await self._schema(name)
-        source = stream.validator(schema).schema.source
-        return {
-            "stream": name,
-            "schema_version": schema.schema_version,
-            **({"source": source.to_mapping()} if source else {}),
-            "topic": stream.topic,
-            "start": await self.in_thread(self.log.start_position, stream.topic),
-            "end": await self.in_thread(self.log.end_position, stream.topic),
-            "deadletters": {
-                "topic": letters,
-                "start": await self.in_thread(self.log.start_position, letters),
-                "end": await self.in_thread(self.log.end_position, letters),
-            },
-            "keys": {
-                "shared": self._shared_keys is not None,
-                "window_seconds": self.settings.key_window_seconds,
-                "window_count": self.settings.key_window_count,
-            },
-            **_counts_of(stream),
-            **(await self._labels_status(name)),
-        }
-
-    async def _labels_status(self, name: str) -> dict[str, Any]:
-        if self.schemas.known(labels_name(name)) is None:
-            return {}
-        labels = await self.open(name, labels=True)
-        end = await self.in_thread(self.log.end_position, labels.topic)
-        return {"labels": {"topic": labels.topic, "end": end, **_counts_of(labels)}}
-
     async def open(self, name: str, *, labels: bool = False) -> OpenStream:
         """The stream, or its late labels, opened when first asked for.
 
@@ -368,7 +338,7 @@ class Intake:
             known = await self.in_thread(self.schemas.fetch, name)
         if opened is not None and known is not None and known.log_name == opened.log_name:
             return opened
-        known = await self._schema(name)
+        known = await self.schema_of(name)
         if known.log_name not in self._opening:
             task = asyncio.get_running_loop().create_task(self._open(known))
             self._opening[known.log_name] = task
@@ -381,10 +351,6 @@ class Intake:
         )
         self._streams[stream.name] = opened
         return opened
-
-
-def _counts_of(stream: OpenStream) -> dict[str, int]:
-    return {"accepted_since_start": stream.accepted_count, "refused_since_start": stream.refused_count}
 
 
 async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:

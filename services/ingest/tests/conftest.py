@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from common.errors import NotFound, Unavailable
+from common.errors import InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
 from common.eventlog.segment_log import SegmentLog
@@ -15,6 +16,7 @@ from common.examples.codec import ExampleCodec
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Change, Stream
 from common.schema import Schema
+from services.ingest.codec.layout import LockstepChecker
 from services.ingest.intake.accept import Intake
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
@@ -183,3 +185,17 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def with_changes(schema: dict[str, Any], *features: dict[str, Any]) -> dict[str, Any]:
     return schema | {"features": [*schema["features"], *features]}
+
+
+def passed_by_lockstep(codec: ExampleCodec, examples: list[bytes]) -> list[bool]:
+    lengths = np.array([len(item) for item in examples], dtype=np.int64)
+    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).mask.tolist()
+    return passed
+
+
+def accepts(codec: ExampleCodec, data: bytes) -> bool:
+    try:
+        codec.check(data)
+    except InvalidInput:
+        return False
+    return True

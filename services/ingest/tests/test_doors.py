@@ -32,6 +32,8 @@ from testing.rows import each_row
 
 _TIMEOUT_SECONDS = 60.0
 _URL = "/v1/streams/flights/events"
+_LETTERS = "/v1/streams/flights/deadletters"
+_REPLAY = f"{_LETTERS}:replay"
 CODEC = ExampleCodec(Schema.from_mapping(SCHEMA))
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -55,6 +57,11 @@ def _post(world: World, body: bytes, headers: dict[str, str], url: str = _URL, *
 
     answer: httpx.Response = _with_client(intake, work)
     assert intake.budget.used_bytes == 0
+    return answer
+
+
+def _ask(world: World, path: str, method: str = "GET", **settings: Any) -> httpx.Response:
+    answer: httpx.Response = _with_client(world.intake(**settings), lambda client: client.request(method, path))
     return answer
 
 
@@ -173,17 +180,9 @@ def test_bad_events_of_every_body_type_become_dead_letters(world: World) -> None
         answer = _post(world, body, headers, url)
         assert (answer.status_code, [item["index"] for item in answer.json()["refused"]]) == (200, [1])
     assert world.ids() == [0, 1, 2, 3, 4]
-
-    async def listed(client: httpx.AsyncClient) -> Any:
-        return (await client.get("/v1/streams/flights/deadletters", params={"limit": 2})).json()["dead_letters"]
-
-    async def older(client: httpx.AsyncClient) -> list[Any]:
-        last = (await listed(client))[-1]
-        asked = [f"{last['offset']}.{last['index']}", "soon"]
-        return [await client.get("/v1/streams/flights/deadletters", params={"before": one}) for one in asked]
-
-    newest, before = _with_client(world.intake(), listed)
-    rest, refused = _with_client(world.intake(), older)
+    newest, before = _ask(world, f"{_LETTERS}?limit=2").json()["dead_letters"]
+    ends = ("{offset}.{index}".format_map(before), "soon")
+    rest, refused = (_ask(world, f"{_LETTERS}?before={end}") for end in ends)
     assert ([one["format"] for one in rest.json()["dead_letters"]], refused.status_code) == (["example"], 400)
     assert (newest["format"], json.loads(newest["payload"])) == ("json", event(5, late=2))
     assert before["payload"] == "{oops"
@@ -203,17 +202,10 @@ def test_a_flipped_byte_of_a_tfrecord_body_costs_its_record_and_no_other(world: 
     reason = f"record 1 at byte {len(frames[0])} is damaged: its {len(damaged)} bytes do not match their checksums"
     assert answer["refused"][0]["reason"] == reason
     assert world.ids() == [0, 2, 3]
-
-    async def letters(client: httpx.AsyncClient) -> Any:
-        return (await client.get("/v1/streams/flights/deadletters", params={"limit": 2})).json()["dead_letters"]
-
-    async def replay(client: httpx.AsyncClient) -> Any:
-        return (await client.post("/v1/streams/flights/deadletters:replay")).json()
-
-    _, letter = _with_client(world.intake(), letters)
+    _, letter = _ask(world, f"{_LETTERS}?limit=2").json()["dead_letters"]
     assert (letter["format"], letter["reason"]) == ("frame", reason)
     assert base64.b64decode(letter["payload"]) == damaged
-    again = _with_client(world.intake(), replay)
+    again = _ask(world, _REPLAY, "POST").json()
     assert (again["replayed"], again["refused"][0]["reason"]) == (0, "its bytes are damaged")
 
 
@@ -223,18 +215,14 @@ def test_replayed_dead_letters_are_taken_once(world: World) -> None:
     _post(world, tfrecord.frame([CODEC.encode(event(3)), b"\xff"]), TFRECORD, f"{_URL}?on_invalid=deadletter")
     wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
     world.registry.register("flights", with_changes(SCHEMA, wind))
-
-    async def replay(client: httpx.AsyncClient) -> Any:
-        return (await client.post("/v1/streams/flights/deadletters:replay")).json()
-
-    first = _with_client(world.intake(), replay)
+    first = _ask(world, _REPLAY, "POST").json()
     assert (first["replayed"], first["replayed_before"], first["refused_count"]) == (1, 0, 2)
     assert [item["reason"] for item in first["refused"]] == [
         "late is 9, expected at most 1",
         "the bytes are not a serialized tf.train.Example",
     ]
     # A window so short that it has forgotten the first replay: the log itself has to be asked.
-    again = _with_client(world.intake(key_window_seconds=1e-6), replay)
+    again = _ask(world, _REPLAY, "POST", key_window_seconds=1e-6).json()
     assert (again["replayed"], again["replayed_before"], again["refused_count"]) == (0, 1, 2)
     assert len(world.records()) == 3
 
@@ -243,13 +231,8 @@ def test_an_event_too_large_to_be_kept_is_a_letter_that_says_so(world: World) ->
     large = event(0) | {"carrier": "x" * 1_000_000, "late": 9}
     answer = _post(world, _body(event(1), large), JSON, f"{_URL}?on_invalid=deadletter")
     assert answer.json()["accepted"] == 1
-
-    async def listed_and_replayed(client: httpx.AsyncClient) -> tuple[Any, Any, str]:
-        listed = (await client.get("/v1/streams/flights/deadletters")).json()["dead_letters"]
-        replayed = (await client.post("/v1/streams/flights/deadletters:replay")).json()
-        return listed, replayed, (await client.get("/metrics")).text
-
-    (letter,), replayed, counted = _with_client(world.intake(), listed_and_replayed)
+    (letter,) = _ask(world, _LETTERS).json()["dead_letters"]
+    replayed, counted = _ask(world, _REPLAY, "POST").json(), _ask(world, "/metrics").text
     assert letter["payload"] == ""
     assert letter["left_out_bytes"] > 1_000_000
     assert "bytes were not kept" in replayed["refused"][0]["reason"]
@@ -321,10 +304,7 @@ def test_a_stream_tells_its_positions_and_counts(world: World) -> None:
 
 
 def test_the_door_for_events_is_described(world: World) -> None:
-    async def work(client: httpx.AsyncClient) -> Any:
-        return (await client.get("/openapi.json")).json()["paths"]
-
-    paths = _with_client(world.intake(), work)
+    paths = _ask(world, "/openapi.json").json()["paths"]
     assert set(paths["/v1/streams/{stream}/events"]["post"]["requestBody"]["content"]) == {
         "application/json",
         "application/x-ndjson",
@@ -417,27 +397,16 @@ def test_a_stream_that_is_refused_says_how_far_it_came(world: World) -> None:
 
 @pytest.mark.covers("eco-tfdv")
 def test_the_newest_events_and_their_statistics_are_read_back(world: World) -> None:
-    intake = world.intake()
-
-    async def work(client: httpx.AsyncClient) -> list[Any]:
-        for first in range(0, 40, 10):
-            body = _body(*(event(number) for number in range(first, first + 10)))
-            assert (await client.post(_URL, content=body, headers=JSON)).status_code == 200
-        paths = (
-            f"{_URL}?last=15",
-            "/v1/streams/flights/statistics?last=30",
-            f"{_URL}?last=0",
-            "/v1/streams/no/statistics",
-        )
-        return [await client.get(path) for path in paths]
-
-    rows, statistics, nothing, nobody = _with_client(intake, work)
-    assert [row["id"] for row in rows.json()["events"]] == list(range(25, 40))
-    found = statistics.json()
+    for first in range(0, 40, 10):
+        _post(world, _body(*(event(number) for number in range(first, first + 10))), JSON)
+    rows = _ask(world, f"{_URL}?last=15").json()["events"]
+    assert [row["id"] for row in rows] == list(range(25, 40))
+    found = _ask(world, "/v1/streams/flights/statistics?last=30").json()
     assert found["events"] == 30
     assert (found["fields"]["id"]["min"], found["fields"]["id"]["max"]) == (10.0, 39.0)
     assert found["fields"]["id"]["distinct"] == 30
-    assert (nothing.status_code, nobody.status_code) == (400, 404)
+    assert _ask(world, f"{_URL}?last=0").status_code == 400
+    assert _ask(world, "/v1/streams/no/statistics").status_code == 404
 
 
 @pytest.mark.parametrize("over_grpc", [False, True])
@@ -495,12 +464,8 @@ def test_what_serving_was_asked_is_told_by_input_where_it_is_sampled(world: Worl
         world.log.append("predictions.m", 0, [NewRecord(tfrecord.frame(records), headers)])
     headers = RecordHeaders(0, 1, 99.0, bytes(16))
     world.log.append("predictions.m", 0, [NewRecord(tfrecord.frame([serialized.SerializeToString()]), headers)])
-
-    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
-        asked_of = ("model=m&last=31", "model=m", "model=nobody", "last=3")
-        return [await client.get(f"/v1/streams/flights/requests?{query}") for query in asked_of]
-
-    newest, all_, nobody, nothing = _with_client(world.intake(), work)
+    queries = ("model=m&last=31", "model=m", "model=nobody", "last=3")
+    newest, all_, nobody, nothing = (_ask(world, f"/v1/streams/flights/requests?{query}") for query in queries)
     found = newest.json()
     assert (found["predictions"], found["fields"]["id"]["examples"], found["fields"]["id"]["min"]) == (31, 30, 10.0)
     assert found["fields"]["carrier"]["top"] == [["AA", 30]]

@@ -15,6 +15,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker
+from services.ingest.tests.conftest import accepts, passed_by_lockstep
 from testing.rows import each_row
 
 SCHEMA = Schema.from_mapping(
@@ -122,20 +123,6 @@ def test_columns_do_not_take_true_for_a_one_that_was_seen_before() -> None:
     assert encoder.encode([dict(_GOOD, late=0.5)]) is None
 
 
-def _passed(codec: ExampleCodec, examples: list[bytes]) -> list[bool]:
-    lengths = np.array([len(item) for item in examples], dtype=np.int64)
-    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).mask.tolist()
-    return passed
-
-
-def _accepts(codec: ExampleCodec, data: bytes) -> bool:
-    try:
-        codec.check(data)
-    except InvalidInput:
-        return False
-    return True
-
-
 @st.composite
 def _examples(draw: st.DrawFn) -> list[bytes]:
     """Serialized examples: any values, any order of features, some features gone, and a few bytes changed."""
@@ -185,9 +172,9 @@ def _in_order(proto: Example, shuffled: random.Random) -> bytes:
 @settings(max_examples=200, deadline=None)
 @given(_examples())
 def test_lockstep_never_passes_what_the_codec_refuses(examples: list[bytes]) -> None:
-    for data, passed in zip(examples, _passed(SCALAR_CODEC, examples), strict=True):
+    for data, passed in zip(examples, passed_by_lockstep(SCALAR_CODEC, examples), strict=True):
         if passed:
-            assert _accepts(SCALAR_CODEC, data)
+            assert accepts(SCALAR_CODEC, data)
 
 
 @settings(max_examples=200, deadline=None)
@@ -219,15 +206,15 @@ def test_lockstep_never_passes_what_the_codec_refuses(examples: list[bytes]) -> 
 def test_lockstep_passes_every_example_of_the_usual_form(events: list[dict[str, Any]], order: random.Random) -> None:
     protos = [Example.FromString(SCALAR_CODEC.encode(event)) for event in events]
     examples = [_in_order(proto, order) for proto in protos] + [proto.SerializeToString() for proto in protos]
-    assert all(_passed(SCALAR_CODEC, examples))
+    assert all(passed_by_lockstep(SCALAR_CODEC, examples))
 
 
 def test_lockstep_passes_examples_without_their_optional_features() -> None:
     proto = Example.FromString(SCALAR_CODEC.encode({k: v for k, v in _GOOD.items() if k not in ("counts", "tags")}))
     del proto.features.feature["delay"]
-    assert _passed(SCALAR_CODEC, [proto.SerializeToString()]) == [True]
+    assert passed_by_lockstep(SCALAR_CODEC, [proto.SerializeToString()]) == [True]
     del proto.features.feature["month"]
-    assert _passed(SCALAR_CODEC, [proto.SerializeToString()]) == [False]
+    assert passed_by_lockstep(SCALAR_CODEC, [proto.SerializeToString()]) == [False]
 
 
 def test_lockstep_leaves_odd_forms_to_the_codec() -> None:
@@ -239,12 +226,12 @@ def test_lockstep_leaves_odd_forms_to_the_codec() -> None:
     late_packed, late_single = b"\x12\x05\x1a\x03\x0a\x01\x01", b"\x12\x06\x1a\x04\x0a\x02\x81\x00"
     assert body.endswith(late_packed)
     unpacked = delimited(b"\x0a", body[: -len(late_packed) - 7] + b"\x0c\x0a\x04late\x12\x04\x1a\x02\x08\x01")
-    assert _accepts(SCALAR_CODEC, unpacked)
+    assert accepts(SCALAR_CODEC, unpacked)
     padded = delimited(b"\x0a", body[: -len(late_packed) - 7] + b"\x0e\x0a\x04late" + late_single)
-    assert _accepts(SCALAR_CODEC, padded)
+    assert accepts(SCALAR_CODEC, padded)
     odd = [b"", b"\x0a\x00", good + good, twice, good + b"\x10\x01", unpacked, padded]
-    assert _passed(SCALAR_CODEC, [good, *odd]) == [True] + [False] * len(odd)
-    assert _accepts(SCALAR_CODEC, twice)
+    assert passed_by_lockstep(SCALAR_CODEC, [good, *odd]) == [True] + [False] * len(odd)
+    assert accepts(SCALAR_CODEC, twice)
     assert SCALAR_CODEC.decode(twice)["month"] == [5]
 
 
@@ -253,7 +240,7 @@ def test_lockstep_works_across_its_blocks() -> None:
     good = SCALAR_CODEC.encode(event)
     large = SCALAR_CODEC.encode(dict(event, place="w" * 5000))
     examples = [large] * 500 + [good] * 3000 + [good[:-1] + b"\x02", good]
-    assert _passed(SCALAR_CODEC, examples) == [True] * 3500 + [False] + [True]
+    assert passed_by_lockstep(SCALAR_CODEC, examples) == [True] * 3500 + [False] + [True]
 
 
 @each_row("key", ["id", "place"])

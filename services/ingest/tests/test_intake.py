@@ -25,6 +25,7 @@ from services.ingest.codec.validation import Validator
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
 from services.ingest.intake.budget import Budget, Share
 from services.ingest.intake.replay import ReplayReport, replay
+from services.ingest.intake.status import status_of
 from services.ingest.intake.streams import check_files
 from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
@@ -99,7 +100,7 @@ def test_a_stream_of_the_name_of_a_deleted_one_has_none_of_its_events_letters_an
     intake.schemas.fetch("flights")
 
     for opened in (intake, world.intake()):  # one that had the deleted stream open, and one that starts anew
-        status = _run(opened.status("flights"))
+        status = _run(status_of(opened, "flights"))
         assert (status["topic"], status["schema_version"]) == ("examples.2.flights", 2)
         assert sum(status["end"].values()) == 0
         assert status["deadletters"] == {"topic": "deadletter.2.flights", "start": {0: 0}, "end": {0: 0}}
@@ -130,7 +131,7 @@ def test_a_stream_that_reads_somebody_elses_topic_takes_no_events(world: World) 
         _run(intake.append(_json(event(0))))
     with pytest.raises(Conflict, match="reads Kafka topic shop"):
         _run(replay(intake, "flights"))
-    assert _run(intake.status("flights"))["source"]["kafka"]["topic"] == "shop"
+    assert _run(status_of(intake, "flights"))["source"]["kafka"]["topic"] == "shop"
 
 
 def test_one_bad_event_keeps_all_others_out(world: World) -> None:

@@ -18,6 +18,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example, FeatureLists, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker
+from services.ingest.tests.conftest import accepts, passed_by_lockstep
 from testing.pictures import png
 from testing.rows import each_row
 
@@ -192,7 +193,7 @@ def test_a_tensor_has_the_shape_that_its_event_says() -> None:
         raw.features.feature["sizes"].int64_list.value[:] = sizes
         with pytest.raises(InvalidInput, match="scan h"):
             SIZED.check(raw.SerializeToString())
-        assert not _passed(SIZED, [raw.SerializeToString()])[0]
+        assert not passed_by_lockstep(SIZED, [raw.SerializeToString()])[0]
 
 
 def _sequence(event: dict[str, Any], **lists: list[list[float]]) -> SequenceExample:
@@ -217,7 +218,7 @@ def test_a_sequence_example_is_the_same_event_as_nested_lists(steps: list[list[f
 def test_a_sequence_example_that_does_not_fit_is_refused_by_name() -> None:
     def refusal(sequence: SequenceExample) -> str:
         data = sequence.SerializeToString()
-        assert _passed(CODEC, [data]) == [False]
+        assert passed_by_lockstep(CODEC, [data]) == [False]
         with pytest.raises(InvalidInput) as caught:
             CODEC.check(data)
         return caught.value.message
@@ -236,20 +237,6 @@ def test_a_sequence_example_that_does_not_fit_is_refused_by_name() -> None:
     other = _sequence(GOOD)
     other.feature_lists.CopyFrom(FeatureLists(feature_list={"what": mixed.feature_lists.feature_list["steps"]}))
     assert "'what' is not in the schema" in refusal(other)
-
-
-def _passed(codec: ExampleCodec, examples: list[bytes]) -> list[bool]:
-    lengths = np.array([len(item) for item in examples], dtype=np.int64)
-    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).mask.tolist()
-    return passed
-
-
-def _accepts(codec: ExampleCodec, data: bytes) -> bool:
-    try:
-        codec.check(data)
-    except InvalidInput:
-        return False
-    return True
 
 
 _BYTES = st.one_of(st.binary(max_size=8), st.sampled_from([PNG, PNG[:40], bytes(6), bytes(4), b"\xef\xbf\xbf"]))
@@ -275,7 +262,7 @@ def test_columns_encode_exactly_the_batches_that_the_codec_takes(changes: list[d
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(["blob", "pair", "small", "half", "photo", "words"]), st.lists(_BYTES, max_size=3),
        st.integers(0, 60), st.integers(0, 255), st.booleans())  # fmt: skip
-def test_the_lockstep_passes_only_what_the_codec_accepts(
+def test_the_lockstep_passes_only_what_the_codecaccepts(
     name: str, values: list[bytes], at: int, octet: int, is_damaged: bool
 ) -> None:
     changed = Example.FromString(CODEC.encode(GOOD))
@@ -284,15 +271,15 @@ def test_the_lockstep_passes_only_what_the_codec_accepts(
     if is_damaged:
         data[at] = octet
     damaged = bytes(data)
-    accepted = _accepts(CODEC, damaged)
-    assert accepted or not _passed(CODEC, [damaged])[0]
+    accepted = accepts(CODEC, damaged)
+    assert accepted or not passed_by_lockstep(CODEC, [damaged])[0]
 
 
 def test_the_lockstep_passes_tensors_of_integers_without_a_closer_look() -> None:
     plain = Schema.from_mapping({"features": [f.to_mapping() for f in SCHEMA.features if f.name in ("blob", "small")]})
     codec = ExampleCodec(plain)
     good = codec.encode({"blob": b64(b"\x00\xff"), "small": GOOD["small"]})
-    assert _passed(codec, [good, good]) == [True, True]
+    assert passed_by_lockstep(codec, [good, good]) == [True, True]
 
 
 @pytest.mark.covers("feat-weighted")

@@ -40,7 +40,7 @@ def apply(
     *,
     stream: tuple[str, str] | None,
     model: tuple[str, Mapping[str, bytes]] | None,
-    learns_from: str = "",
+    learns_from: str | None = None,
     by: str,
 ) -> Applied:
     """Registers what is given in one transaction.
@@ -48,7 +48,7 @@ def apply(
     Args:
         stream: (name, schema as JSON).
         model: (name, definition files); it may learn from a stream that is registered already.
-        learns_from: the stream that the definition must name; "": any.
+        learns_from: the stream that the definition must name; None: any.
 
     Raises:
         InvalidInput, NotFound, Conflict: as of streams and models; Conflict also where a layer would start anew that
@@ -73,7 +73,7 @@ def apply(
         name, files = model
         before = _model_or_none(connection, name)
         known = models.get_definition(connection, before.definition_digest) if before else {}
-        learns_from = learns_from or parse_definition(files).stream
+        learns_from = parse_definition(files).stream if learns_from is None else learns_from
         model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
         model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
         if before is not None and model_change == "changed":

@@ -298,16 +298,3 @@ def test_every_model_is_seen_at_a_glance_and_a_number_over_time(http: httpx.Clie
     ]
     assert http.get("/v1/series", params={"name": "nothing"}).status_code == 400
     assert http.get("/v1/series", params={"name": "x", "window": 5}).status_code == 400
-
-
-def test_many_models_cost_as_many_questions_as_few(catalog: Catalog, asked: list[str]) -> None:
-    publish(catalog)
-    asked.clear()
-    catalog.overview()
-    few = len(asked)
-    for number in range(5):
-        catalog.register_model(f"m{number}", stream="s", files=definition(f"m{number}"), by="test")
-        publish(catalog, model=f"m{number}")
-    asked.clear()
-    assert len(catalog.overview()) == 6
-    assert len(asked) == few

@@ -126,6 +126,8 @@ def test_a_definition_is_stored_by_its_digest(catalog: Catalog) -> None:
 def test_the_definition_must_be_of_the_model_and_stream_named(catalog: Catalog) -> None:
     with pytest.raises(InvalidInput, match="of model m on stream s, the request of other on s"):
         catalog.register_model("other", stream="s", files=definition("m"), by="test")
+    with pytest.raises(InvalidInput, match="of model m on stream s, the request of m on "):
+        catalog.register_model("m", stream="", files=definition("m", "s", seed=9), by="test")
     with pytest.raises(NotFound, match="stream t is not registered"):
         catalog.register_model("m2", stream="t", files=definition("m2", "t"), by="test")
     with pytest.raises(InvalidInput, match=r"model\.yaml"):

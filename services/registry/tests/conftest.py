@@ -10,6 +10,7 @@ from typing import cast
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 from sqlalchemy import Engine, event
 
 from common.registry.client import RegistryClient
@@ -18,6 +19,7 @@ from services.registry.pages.service_links import ServiceLinks
 from services.registry.tests.building import LIMITS, Clock, leadership_of, new_catalog
 from services.registry.tests.seeing import Shown, browsing
 from testing import plain_http
+from testing.browser import chromium
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
 
@@ -59,6 +61,13 @@ def catalog(tmp_path: Path, clock: Clock, new_folder: Path, request: pytest.Fixt
     shutil.copytree(new_folder, tmp_path, dirs_exist_ok=True)
     with closing(Catalog(tmp_path, LIMITS, clock=clock)) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def chrome() -> Iterator[Browser]:
+    """For tests with the mark `needs("chromium")`."""
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

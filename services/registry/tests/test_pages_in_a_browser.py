@@ -14,7 +14,7 @@ from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.tests.building import SCHEMA, Clock, definition, publish, store
 from services.registry.tests.seeing import Site, say
-from testing.browser import chromium, faults_of
+from testing.browser import faults_of
 from testing.saved_models import saved_model
 
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
@@ -36,12 +36,6 @@ FOCUS = """(wanted) => {
 pytestmark = pytest.mark.needs("chromium")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
 @pytest.fixture
 def site(catalog: Catalog) -> Iterator[Site]:
     publish(catalog)
@@ -53,9 +47,9 @@ def site(catalog: Catalog) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def window(browser: Browser) -> Page:
+def window(chrome: Browser) -> Page:
     """A page of a process that has started: a new one is a second of a core."""
-    return browser.new_page()
+    return chrome.new_page()
 
 
 @pytest.fixture
@@ -246,8 +240,8 @@ def test_a_page_that_was_empty_shows_what_comes_but_never_takes_away_what_is_bei
     site.stop()
 
 
-def test_both_axes_say_how_large_their_numbers_are(site: Site, catalog: Catalog, browser: Browser) -> None:
-    page = browser.new_page()
+def test_both_axes_say_how_large_their_numbers_are(site: Site, catalog: Catalog, chrome: Browser) -> None:
+    page = chrome.new_page()
     page.add_init_script(f"({WRITTEN})()")
     for size, wanted in ((1e-10, "e-10"), (1e11, "e11"), (0.1, "0.")):
         predicted = [[size * place, size * place * 2, 0.1] for place in range(1, 5)]
@@ -382,16 +376,16 @@ def test_a_legend_has_the_newest_values_while_nothing_is_pointed_at(site: Site, 
 
 
 def test_times_have_one_form_whatever_the_language_of_the_browser(
-    site: Site, catalog: Catalog, clock: Clock, browser: Browser
+    site: Site, catalog: Catalog, clock: Clock, chrome: Browser
 ) -> None:
     clock.now = time.time()
     publish(catalog)
-    page = browser.new_page(locale="en-US", timezone_id="America/New_York")
+    page = chrome.new_page(locale="en-US", timezone_id="America/New_York")
     page.goto(site.url("/models/m"))
     expect(page.locator("#v3 time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
     expect(page.locator("#v2 time")).to_have_text(re.compile(r"^1970-01-12 \d\d:\d\d:\d\d$"))
     page.close()
-    plain = browser.new_page(java_script_enabled=False)
+    plain = chrome.new_page(java_script_enabled=False)
     plain.goto(site.url("/models/m"))
     expect(plain.locator("#v2 time")).to_have_text("1970-01-12 13:46:40 UTC")
     plain.close()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_SHARED = ["services.registry.__main__", "services.trainer.__main__"]
+_SHARED = ["services.registry.__main__", "services.trainer.__main__", "services.ingest.__main__", "psycopg", "s3fs"]
 _forkserver = multiprocessing.get_context("forkserver")
 
 

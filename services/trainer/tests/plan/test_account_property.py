@@ -34,7 +34,8 @@ class _World:
     """One model on the stream, what is done to it, and its account after each step."""
 
     def __init__(self, number: int, registry: RegistryServer, client: RegistryClient, events: Events, folder: Path):
-        self.model, self._server, self._client, self._events = f"{MODEL}-{number}", registry, client, events
+        self.model, self._client, self._events = f"{MODEL}-{number}", client, events
+        self._url, self._http = f"{registry.url}/v1/models/{self.model}", plain_http.client()
         self._folder, self._chance = folder / str(number), random.Random(number)
         log = f"segments:{folder / 'log'}"
         self._planner_of: Callable[[], Planner] = lambda: Planner(
@@ -73,8 +74,7 @@ class _World:
                 self._post(":rollback", by="ada", events=action)
             case "promote":
                 version = self._chance.randint(1, max(1, self._client.get_model(self.model).newest_version))
-                body = {"version": version, "by": "ada"}
-                plain_http.put(f"{self._server.url}/v1/models/{self.model}/aliases/production", json=body)
+                self._http.put(f"{self._url}/aliases/production", json={"version": version, "by": "ada"})
             case "train" | "from" | "scratch":
                 self._train(action)
             case "forget":
@@ -102,7 +102,7 @@ class _World:
             return
 
     def _post(self, path: str, **body: str) -> None:
-        plain_http.post(f"{self._server.url}/v1/models/{self.model}{path}", json=body)
+        self._http.post(f"{self._url}{path}", json=body)
 
     def check(self) -> None:
         """The account as the registry tells it while the newest report may be of before, and after the next one."""
@@ -115,7 +115,7 @@ class _World:
         assert account["examples"]["total"] == self._events.appended, account
 
     def _account(self) -> Any:
-        return plain_http.get(f"{self._server.url}/v1/models/{self.model}/account").json()
+        return self._http.get(f"{self._url}/account").json()
 
     def _assert_sound(self, account: Any) -> None:
         counts = account["examples"]
@@ -131,6 +131,7 @@ class _World:
         self._post(":pause", by="test")
         for found in self._client.list_rounds(self.model, limit=1):
             self._post(f"/rounds/{found.round_id}:fail", by="test")
+        self._http.close()
 
 
 @pytest.fixture

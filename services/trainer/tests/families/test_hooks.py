@@ -64,29 +64,6 @@ def on_round_end(run):
 )
 
 
-@pytest.mark.covers("hook-api", "ckpt-save")
-def test_hooks_are_called_in_order_and_what_they_remember_survives_resume_and_rebuild(tmp_path: Path) -> None:
-    written = tmp_path / "calls.txt"
-    trained_twice(tmp_path, module(f"CALLS = {str(written)!r}\n" + COUNTING), exports=False)
-    for version in (1, 2):
-        stored = checkpoint.read(tmp_path / "cache" / "model" / str(version))
-        arrays = stored.arrays
-        before, after, blocks, losses, ends = (int(count) for count in arrays["hook/calls"])
-        assert before == after == losses > blocks > 0, "a call for each step, a loss for each"
-        assert (blocks, ends) == (4, 1), "two passes over two blocks, however often the round was stopped"
-        assert arrays["hook/rounds"] == version, "carried from round to round; a resumed round does not begin again"
-        assert arrays["hook/order_is_kept"], "before, the optimizer's step, after"
-        assert arrays["hook/mean"].any()
-    told = written.read_text().splitlines()
-    assert len(told) == 6, "at the resume point and at the end of each round"
-    assert told[-2] == f"{arrays['hook/calls'].tolist()} False", (
-        "on_checkpoint gets what is written, and cannot change it"
-    )
-    assert told[-1] == f"result {stored.state['step']} True", "after_checkpoint hears that it is"
-    kinds = [line.split()[0] for line in told[1::2]]
-    assert kinds == ["result", "resume_point", "result"], "each after its on_checkpoint"
-
-
 @pytest.mark.covers("opt-builtin", "hook-api")
 @pytest.mark.parametrize("execution", ["graph", "eager"])
 def test_a_hook_between_gradients_and_optimizer_sees_the_ones_and_decides_what_the_other_takes(
@@ -273,20 +250,40 @@ def hooks_by_class(path: Path) -> list[Any]:
     ]
 
 
-@pytest.mark.covers("hook-api")
-def test_classes_by_import_path_are_called_in_order_and_remember_across_rounds(tmp_path: Path) -> None:
-    """The events' own x, summed by numpy, and three times their number: each trained twice in each of two rounds."""
-    asked = {"batch_size": 8, "passes": 2, "hooks": hooks_by_class(tmp_path / "told.txt")}
-    platform = trained_twice(tmp_path, module(NET, training=asked, audit_py=CLASSES), exports=False)
-    arrays = checkpoint.read(tmp_path / "cache" / "model" / "2").arrays
+@pytest.mark.covers("hook-api", "ckpt-save")
+def test_functions_and_classes_are_called_in_order_and_what_they_remember_survives_resume_and_rebuild(
+    tmp_path: Path,
+) -> None:
+    written, noted = tmp_path / "calls.txt", tmp_path / "noted.txt"
+    asked = {"batch_size": 8, "passes": 2, "hooks": hooks_by_class(noted)}
+    source = f"CALLS = {str(written)!r}\n" + COUNTING
+    platform = trained_twice(tmp_path, module(source, training=asked, audit_py=CLASSES), exports=False)
+    for version in (1, 2):
+        stored = checkpoint.read(tmp_path / "cache" / "model" / str(version))
+        arrays = stored.arrays
+        before, after, blocks, losses, ends = (int(count) for count in arrays["hook/calls"])
+        assert before == after == losses > blocks > 0, "a call for each step, a loss for each"
+        assert (blocks, ends) == (4, 1), "two passes over two blocks, however often the round was stopped"
+        assert arrays["hook/rounds"] == version, "carried from round to round; a resumed round does not begin again"
+        assert arrays["hook/order_is_kept"], "before, the optimizer's step, after"
+        assert arrays["hook/mean"].any()
+    told = written.read_text().splitlines()
+    assert len(told) == 6, "at the resume point and at the end of each round"
+    assert told[-2] == f"{arrays['hook/calls'].tolist()} False", (
+        "on_checkpoint gets what is written, and cannot change it"
+    )
+    assert told[-1] == f"result {stored.state['step']} True", "after_checkpoint hears that it is"
+    kinds = [line.split()[0] for line in told[1::2]]
+    assert kinds == ["result", "resume_point", "result"], "each after its on_checkpoint"
+
     trained = sum(one.events_trained for one in platform.registry.versions)
-    assert arrays["hook/Summed.rows"] == 3 * 2 * trained
+    assert arrays["hook/Summed.rows"] == 3 * 2 * trained, "three times each event, twice in each of two rounds"
     assert arrays["hook/Summed.x"].any()
-    told = [line for line in (tmp_path / "told.txt").read_text().splitlines() if line.startswith("Audit")]
-    words = [line.split()[1] for line in told]
+    lines = [line for line in noted.read_text().splitlines() if line.startswith("Audit")]
+    words = [line.split()[1] for line in lines]
     assert (words[0], words.count("begin"), words.count("block")) == ("begin", 3, 12), "two rounds and the rebuild"
     assert words.count("end") == 3
-    assert "Audit checkpoint True" in told, "the state of the other class is in it"
+    assert "Audit checkpoint True" in lines, "the state of the other class is in it"
 
 
 @pytest.mark.covers("hook-api")

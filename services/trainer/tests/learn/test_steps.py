@@ -1,4 +1,4 @@
-"""What a step is: one shape, one trace, in which precision, how its norms are told, and where a NaN came from."""
+"""What a step is: one shape, one trace, in which precision, and how its norms are told."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from services.trainer.families.model import BuiltModel, Scorer
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
-from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import trained_twice
@@ -130,37 +129,6 @@ def test_norms_of_gradients_and_updates_are_told_in_one_step_of_every_so_many() 
             assert told["step"] == 2.0
             # Two updates of length 0.1 in nearly one direction, and a third.
             assert told["update_ratio/all"] == pytest.approx(0.5, rel=0.05)
-
-
-@pytest.mark.covers("dbg-tfdbg")
-@pytest.mark.parametrize(("policy", "debug"), [("fail", True), ("set_aside", True), ("set_aside", False)])
-def test_the_operation_that_made_a_nan_is_named_with_its_line_and_layer(
-    tmp_path: Path, policy: str, debug: bool
-) -> None:
-    net = NET.replace("HIDDEN", "hidden = keras.layers.Lambda(lambda one: tf.math.log(one), name='logs')(hidden)")
-    model, block = built(net, tmp_path, debug=debug, on_not_finite=policy)
-    place = next(number for number, text in enumerate(source_lines(tmp_path), 1) if "tf.math.log" in text)
-    training = Training(model, seed=1)
-    told = rf"the first operation that was not finite is Log \(net.py, line {place}, in <lambda>\), in layer logs"
-    with pytest.raises(NotFiniteError, match=told) as raised:
-        training.train_block(block, pass_index=0, block_index=0)
-    assert raised.value.told["operation"] == "Log"
-    assert policy != "fail" or (raised.value.told["step"], bool(raised.value.told["rows"])) == (0, True)
-    assert (raised.value.told["layer"], "net.py" in raised.value.told["place"]) == ("layer logs", True)
-
-
-@pytest.mark.covers("dbg-tfdbg")
-def test_a_gradient_that_is_not_finite_is_named_by_its_layer(tmp_path: Path) -> None:
-    hidden = """hidden = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False, name="first")(hidden)
-    hidden = keras.layers.Lambda(tf.sqrt, name="roots")(hidden)"""
-    model, block = built(NET.replace("HIDDEN", hidden), tmp_path, debug=True, on_not_finite="fail")
-    with pytest.raises(NotFiniteError, match=r"in the gradient of layer roots"):
-        Training(model, seed=1).train_block(block, pass_index=0, block_index=0)
-
-
-def source_lines(directory: Path) -> list[str]:
-    (path,) = directory.rglob("net.py")
-    return path.read_text().splitlines()
 
 
 def test_a_slot_or_a_hooks_value_of_another_shape_starts_anew_and_is_on_record(tmp_path: Path) -> None:

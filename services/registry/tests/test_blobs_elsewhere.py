@@ -1,8 +1,6 @@
 """A registry whose files are at a URL: published, read back, restarted, collected and backed up as from its folder."""
 
 import hashlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +20,7 @@ from services.registry.store.shelf import claim
 from services.registry.tests.over_the_wire import publish, register_all
 from testing import plain_http
 from testing.az_server import AZURE, az_container
+from testing.forked import ForkedProcess
 from testing.registry_server import RegistryServer
 from testing.s3_server import s3_bucket
 
@@ -175,7 +174,7 @@ def test_a_place_belongs_to_one_registry_and_a_registry_to_one_place(tmp_path: P
 
 def test_an_unknown_scheme_ends_the_start_and_the_known_ones_are_listed(tmp_path: Path) -> None:
     environment = RegistryServer(tmp_path / "data", {"REGISTRY_BLOBS": "s4://bucket/registry"}).environment()
-    command = [sys.executable, "-m", "services.registry"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "unknown scheme 's4'; known are file, memory, s3, gs, az" in done.stderr
+    log_path = tmp_path / "log"
+    process = ForkedProcess("services.registry.__main__:main", environment=environment, log_path=log_path)
+    assert process.wait(timeout=60) == 1
+    assert "unknown scheme 's4'; known are file, memory, s3, gs, az" in log_path.read_text()

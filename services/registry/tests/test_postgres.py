@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -29,20 +28,25 @@ pytestmark = pytest.mark.needs("initdb", "postgres")
 
 
 @pytest.fixture
-def two(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[RegistryServer, RegistryServer]]:
-    """Two registries of one database and one bucket; the first leads, the second is not started yet."""
+def shared(postgres: PostgresServer) -> Iterator[dict[str, str]]:
+    """The settings of registries of one new database and one new bucket."""
     with s3_bucket() as bucket:
-        settings = {
+        yield {
             "REGISTRY_DATABASE": postgres.url(postgres.new_database()),
             "REGISTRY_DATABASE_PASSWORD_FILE": str(postgres.password_file),
             "REGISTRY_BLOBS": f"{bucket}/files",
         }
-        servers = (RegistryServer(tmp_path / "one", settings), RegistryServer(tmp_path / "two", settings))
-        servers[0].start()
-        yield servers
-        for server in servers:
-            if server.process is not None:
-                server.stop()
+
+
+@pytest.fixture
+def two(shared: dict[str, str], tmp_path: Path) -> Iterator[tuple[RegistryServer, RegistryServer]]:
+    """The first leads, the second is not started yet."""
+    servers = (RegistryServer(tmp_path / "one", shared), RegistryServer(tmp_path / "two", shared))
+    servers[0].start()
+    yield servers
+    for server in servers:
+        if server.process is not None:
+            server.stop()
 
 
 def _readiness(server: RegistryServer) -> tuple[int, dict[str, str]]:
@@ -56,8 +60,17 @@ def _readiness(server: RegistryServer) -> tuple[int, dict[str, str]]:
         return 0, {}
 
 
+def _leads(server: RegistryServer) -> bool:
+    return _readiness(server)[0] == 200
+
+
+def _stands_by(server: RegistryServer) -> bool:
+    status, conditions = _readiness(server)
+    return status == 503 and "standby" in json.dumps(conditions)
+
+
 def test_a_registry_that_stands_by_takes_over_with_all_that_was_acknowledged(
-    two: tuple[RegistryServer, RegistryServer], tmp_path: Path
+    two: tuple[RegistryServer, RegistryServer], postgres: PostgresServer, tmp_path: Path
 ) -> None:
     first, second = two
     client = RegistryClient(first.address)
@@ -68,16 +81,10 @@ def test_a_registry_that_stands_by_takes_over_with_all_that_was_acknowledged(
     assert held is not None
 
     second.begin()
-    wait_until(lambda: "standby" in json.dumps(_readiness(second)[1]), "the second stands by")
-    assert _readiness(second)[0] == 503
-    with closing(HTTPConnection("127.0.0.1", second.http_port, timeout=30)) as connection:
-        connection.request("GET", "/v1/models/m")
-        answer = connection.getresponse()
-        assert (answer.status, json.load(answer)["error"]["kind"]) == (503, "Unavailable")
-        assert answer.will_close, "or its client would never come to the one that leads"
+    wait_until(lambda: _stands_by(second), "the second stands by")
     first.kill()
     client.close()
-    wait_until(lambda: _readiness(second)[0] == 200, "the second leads")
+    wait_until(lambda: _leads(second), "the second leads")
 
     with closing(RegistryClient(second.address)) as client:
         assert client.get_version("m", 1) == published
@@ -86,24 +93,18 @@ def test_a_registry_that_stands_by_takes_over_with_all_that_was_acknowledged(
         client.upload(tmp_path / "next", draft.files)
         assert client.register_version(held, draft).version == 2, "the lease of before still counts"
     first.begin()
-    wait_until(lambda: "standby" in json.dumps(_readiness(first)[1]), "the first stands by now")
+    wait_until(lambda: _stands_by(first), "the first stands by now")
 
-
-def test_a_leader_whose_connection_ends_steps_down_and_stands_by_as_the_same_process(
-    two: tuple[RegistryServer, RegistryServer], postgres: PostgresServer
-) -> None:
-    leader, second = two
-    second.begin()
-    wait_until(lambda: "standby" in json.dumps(_readiness(second)[1]), "the second stands by")
-    database = leader.settings["REGISTRY_DATABASE"].rpartition("/")[2]
+    # A leader whose connection ends steps down, and stands by as the same process.
+    database = first.settings["REGISTRY_DATABASE"].rpartition("/")[2]
     with postgres.connect() as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
-    wait_until(lambda: _readiness(second)[0] == 200, "the second leads")
-    wait_until(lambda: "standby" in json.dumps(_readiness(leader)[1]), "the first stands by")
-    assert leader.process is not None
-    assert leader.process.poll() is None
-    second.kill()
-    wait_until(lambda: _readiness(leader)[0] == 200, "the first leads again")
+    wait_until(lambda: _leads(first), "the first leads")
+    wait_until(lambda: _stands_by(second), "the second stands by again")
+    assert second.process is not None
+    assert second.process.poll() is None
+    first.kill()
+    wait_until(lambda: _leads(second), "the second leads again")
 
 
 def test_a_superseded_registry_writes_nothing(postgres: PostgresServer, tmp_path: Path, clock: Clock) -> None:
@@ -159,27 +160,20 @@ def test_another_address_is_refused_and_no_password_is_shown(address: str, named
 
 
 def test_a_catalog_moves_from_a_file_into_postgres_and_back(
-    two: tuple[RegistryServer, RegistryServer], postgres: PostgresServer, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    shared: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = RegistryServer(tmp_path / "alone")
     alone.start()
     with closing(RegistryClient(alone.address)) as client:
         register_all(client)
         published = [publish(client, tmp_path / "work") for _ in range(2)]
     alone.stop()
-    two[0].stop()
-    changed = {
-        "REGISTRY_DATABASE": postgres.url(postgres.new_database()),
-        "REGISTRY_BLOBS": f"{two[0].settings['REGISTRY_BLOBS']}-moved",
-    }
-    settings = {**two[0].settings, **changed}
-    for name, value in settings.items():
+    for name, value in shared.items():
         monkeypatch.setenv(name, value)
     assert back_up([str(alone.data_dir), "--into-database"]) == 0
     assert back_up([str(alone.data_dir), "--into-database"]) == 1, "it is not empty any more"
 
-    moved = RegistryServer(tmp_path / "moved", settings)
+    moved = RegistryServer(tmp_path / "moved", shared)
     moved.start()
     with closing(RegistryClient(moved.address)) as client:
         assert [client.get_version("m", number) for number in (1, 2)] == published
@@ -188,7 +182,7 @@ def test_a_catalog_moves_from_a_file_into_postgres_and_back(
         assert back_up([str(moved.data_dir), str(tmp_path / "copy")]) == 0
     moved.stop()
     assert back_up([str(tmp_path / "copy"), "--verify"]) == 0
-    for name in settings:
+    for name in shared:
         monkeypatch.delenv(name)
     restored = RegistryServer(tmp_path / "copy")
     restored.start()

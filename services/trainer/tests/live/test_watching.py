@@ -149,6 +149,12 @@ class Log:
             own = [self._codec.encode({"id": key, "late": late}) for key in keys if key % 2 == partition]
             self._append("labels.s", partition, own, at)
 
+    def both(self, keys: Sequence[int], chance: float, *, before: float = 0.9) -> None:
+        """Production and its predecessor answer "yes" by these chances, and all labels are that."""
+        self.predict(keys, chance, 2, "production")
+        self.predict(keys, before, 1, "predecessor")
+        self.label(keys, "yes")
+
     def _append(self, topic: str, partition: int, values: list[bytes], at: float) -> None:
         self._appended += 1
         headers = RecordHeaders(1, len(values), at, self._appended.to_bytes(16, "little"))
@@ -366,10 +372,7 @@ def test_a_worse_version_goes_back_with_its_numbers_and_is_not_compared_again(lo
     registry = Registry({"production": 2, "predecessor": 1})
     watch = _watch(registry, log)
     for start in range(0, 200, 20):
-        keys = range(start, start + 20)
-        log.predict(keys, 0.1, 2, "production")
-        log.predict(keys, 0.9, 1, "predecessor")
-        log.label(keys, "yes")
+        log.both(range(start, start + 20), 0.1)
         watch.turn()
     back = [one for one in registry.handed_in if one.back_from]
     assert [one.back_from for one in back] == [2]
@@ -389,45 +392,30 @@ def test_a_version_that_is_no_worse_stays(log: Log) -> None:
     registry = Registry({"production": 2, "predecessor": 1})
     watch = _watch(registry, log)
     for start in range(0, 400, 20):
-        keys = range(start, start + 20)
-        log.predict(keys, 0.8, 2, "production")
-        log.predict(keys, 0.9, 1, "predecessor")
-        log.label(keys, "yes")
+        log.both(range(start, start + 20), 0.8)
         watch.turn()
     assert not [one for one in registry.handed_in if one.back_from]
     assert registry.handed_in[-1].versions[2]["judge"]["samples"] == 400
 
 
 @pytest.mark.parametrize(
-    ("rollout", "goes_back"),
+    ("rollout", "chance", "verdict", "goes_back"),
     [
-        ("{judge: {metric: error_rate, max_samples: 100, then: back}}", [2]),
-        ("{judge: {metric: error_rate, max_samples: 100}}", []),
-        ("{judge: {metric: error_rate, max_samples: 100}, back: manual}", []),
+        ("{judge: {metric: error_rate, max_samples: 100, then: back}}", 0.8, "inconclusive", [2]),
+        ("{judge: {metric: error_rate, max_samples: 100}}", 0.8, "inconclusive", []),
+        ("{judge: {metric: error_rate, max_samples: 100}, back: manual}", 0.8, "inconclusive", []),
+        ("{judge: {metric: error_rate, margin: 0.02, min_samples: 20}, back: manual}", 0.1, "worse", []),
     ],
 )
-def test_what_is_inconclusive_goes_back_or_stays_as_the_rollout_says(
-    log: Log, rollout: str, goes_back: list[int]
+def test_the_verdict_is_kept_and_production_goes_back_where_the_rollout_says_so(
+    log: Log, rollout: str, chance: float, verdict: str, goes_back: list[int]
 ) -> None:
     definition = DEFINITION.partition(b"rollout")[0] + f"rollout: {rollout}\n".encode()
     registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
-    log.predict(range(100), 0.8, 2, "production")
-    log.predict(range(100), 0.9, 1, "predecessor")
-    log.label(range(100), "yes")
+    log.both(range(100), chance)
     _watch(registry, log).turn()
-    assert registry.handed_in[-1].versions[2]["judge"]["verdict"] == "inconclusive"
+    assert registry.handed_in[-1].versions[2]["judge"]["verdict"] == verdict
     assert [one.back_from for one in registry.handed_in if one.back_from] == goes_back
-
-
-def test_where_production_goes_back_by_hand_alone_the_verdict_is_kept(log: Log) -> None:
-    definition = DEFINITION.replace(b"min_samples: 20}}", b"min_samples: 20}, back: manual}")
-    registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
-    log.predict(range(100), 0.1, 2, "production")
-    log.predict(range(100), 0.9, 1, "predecessor")
-    log.label(range(100), "yes")
-    _watch(registry, log).turn()
-    assert registry.handed_in[-1].versions[2]["judge"]["verdict"] == "worse"
-    assert not registry.handed_in[-1].back_from
 
 
 def test_what_cannot_be_used_is_counted(log: Log) -> None:
@@ -610,10 +598,7 @@ def test_what_the_log_no_longer_has_is_passed_over_and_an_answer_that_is_no_numb
     assert log.log.apply_retention()
     definition = DEFINITION.replace(b"error_rate, margin: 0.02", b"brier_score, margin: 0.02")
     registry = Registry({"production": 2, "predecessor": 1}, definition=definition)
-    keys = range(5000, 5040)
-    log.predict(keys, math.nan, 2, "production")
-    log.predict(keys, 0.9, 1, "predecessor")
-    log.label(keys, "yes")
+    log.both(range(5000, 5040), math.nan)
     _watch(registry, log).turn()
     log.log.close()
     judge = registry.handed_in[-1].versions[2]["judge"]

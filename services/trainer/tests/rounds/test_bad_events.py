@@ -156,15 +156,6 @@ def first_not_finite(folder: Path) -> set[str]:
     return set()
 
 
-def test_a_model_that_is_never_finite_fails_instead_of_setting_everything_aside(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False).append(events(60))
-    source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.square(outputs[:]))"
-    outcome = platform.train(platform.lease(files(source)))
-    assert isinstance(outcome, Failed)
-    assert outcome.kind is FailureKind.NUMERIC
-    assert "it is the model and not they" in outcome.reason
-
-
 @pytest.mark.parametrize(
     ("said", "hint"),
     [

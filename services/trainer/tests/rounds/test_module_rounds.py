@@ -100,6 +100,7 @@ def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platf
     outcome = failed(platform.train(platform.lease(module_definition(source))))
     assert outcome.kind is FailureKind.NUMERIC
     assert_matches(outcome.reason, r"the loss became nan at step 0")
+    assert_matches(outcome.reason, "it is the model and not they")
 
 
 def test_a_model_that_does_not_fit_fails_the_round_as_out_of_memory(platform: Platform) -> None:

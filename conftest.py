@@ -45,9 +45,6 @@ _TOGETHER = {
         "services/ingest/tests/test_kafka.py",
         "services/trainer/tests/rounds/test_topic_source.py",
     ),
-    "chrome": (
-        "services/registry/tests/test_pages_in_a_browser.py", "services/registry/tests/test_pictures.py",
-    ),
     "hdfs_url": ("common/tests/test_storage.py", "services/registry/tests/test_blobs_elsewhere.py"),
     "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),
     "zygote": tuple(

@@ -63,9 +63,9 @@ def catalog(tmp_path: Path, clock: Clock, new_folder: Path, request: pytest.Fixt
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
-    """For tests with the mark `needs("chromium")`."""
+    """For tests with the mark `needs("chromium")`. While it is open, nothing else in this thread has an event loop."""
     with chromium() as found:
         yield found
 

@@ -111,8 +111,8 @@ def test_a_superseded_registry_writes_nothing(postgres: PostgresServer, tmp_path
     database = postgres.new_database()
     before = leadership_of(postgres, database)
     catalog = new_catalog(tmp_path / "before", clock, leadership=before)
-    with postgres.connect() as connection:  # what a lost machine's connection comes to
-        lock = "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE "
+    with postgres.connect() as connection:  # what a lost machine's connection comes to; returns when it has ended
+        lock = "SELECT pg_terminate_backend(pid, 30000) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE "
         connection.execute((lock + "locktype = 'advisory' AND d.datname = %s").encode(), [database])
     after = leadership_of(postgres, database)
     assert after.owner == before.owner

@@ -1,4 +1,4 @@
-"""What somebody wants of whichever trainer is free."""
+"""Jobs: work beside rounds, which any free trainer takes."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What serving was asked for: read and checked before anything begins."""
+"""Serving's settings, read and checked before a process or a door starts."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ _MOST_MESSAGE_BYTES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Start:
-    """All that was asked for, read and checked."""
+    """The settings and what follows from them."""
 
     settings: ServingSettings
     guard: Guard
@@ -35,7 +35,7 @@ class Start:
     metrics_path: str = ""
     """Of TensorFlow Serving's metrics; "" where there is none."""
     state: ReplicaState | None = None
-    """Where folders are served: what is said before the manager has spoken."""
+    """Where folders are served: the state that doors show before the manager's first report."""
 
 
 def read_start() -> Start:

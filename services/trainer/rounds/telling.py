@@ -17,11 +17,13 @@ _MEMBERS_SECONDS = 2.0
 
 
 class Telling:
-    """Attributes:
-    rates: of the attempt.
-    input: the log as several members read it; None where this one is alone.
-    loss: the mean of the last block.
-    weights_from: as Progress has it.
+    """Sends a round's progress to control.
+
+    Attributes:
+        rates: of the attempt.
+        input: the log as several members read it; None where this member is alone.
+        loss: the mean of the last block.
+        weights_from: as Progress has it.
     """
 
     def __init__(self, report: Report, points: ResumePoints, team: Team) -> None:
@@ -77,7 +79,7 @@ class Rates:
         self._of_block = 0
 
     def add(self, step: int, *, done: int) -> None:
-        """At the step, with so many examples of the block done; nothing where that was added already."""
+        """`done`: examples of the block, at this step. The same pair a second time adds nothing."""
         if done == self._of_block and step == self._step:
             return
         self._last, self._last_step, self._last_examples = self._at, self._step, done - self._of_block

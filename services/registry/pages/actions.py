@@ -1,4 +1,4 @@
-"""What a reader can change: each with a page that says what it will do, a name, a reason, an entry in the history."""
+"""A reader's changes, each with a page that describes it, an author, a reason and an entry in the history."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ _PROFILED = {"first_step": 10, "steps": 10}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a page says before anything is done: sentences, and what stands in the way ("" when nothing does)."""
+class Preview:
+    """What a change will do, in sentences, and the obstacle to it ("" for none)."""
 
     sentences: tuple[str, ...]
     obstacle: str = ""
     choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """{a field of the form: {value: what comes of it}}; the first of the values is chosen beforehand."""
+    """{a field of the form: {value: its effect}}; the first value is chosen beforehand."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Form:
     """One change.
 
     Attributes:
-        rule: who may ask for it, and do it.
-        fields: further fields that the page carries along, so that what was read is what is done.
+        rule: the rights that the change and its page need.
+        fields: fields that the page carries along, so that the change is the described change.
         of_version: whether the reader goes back to the version's page.
     """
 
@@ -48,7 +48,7 @@ class Form:
     button: str
     path: str
     rule: Rule
-    tell: Callable[[Reading, Place], Told]
+    preview: Callable[[Reading, Place], Preview]
     do: Callable[[Reading, Place, Fields], None]
     done: str
     known: tuple[str, ...] = ()
@@ -57,13 +57,13 @@ class Form:
     of_version: bool = False
 
 
-def asked(form: Form, reading: Reading, place: Place, given: Fields | None = None) -> dict[str, Any]:
-    """What confirm.html shows."""
-    told = form.tell(reading, place)
+def confirmation(form: Form, reading: Reading, place: Place, given: Fields | None = None) -> dict[str, Any]:
+    """The context of confirm.html."""
+    preview = form.preview(reading, place)
     model = place.names.get("model", "")
     return {
         "form": form,
-        "told": told,
+        "preview": preview,
         "subject": model or place.names["stream"],
         "back": _home(form, place),
         "from_version": str(_production(reading, model)) if model else "",
@@ -72,7 +72,7 @@ def asked(form: Form, reading: Reading, place: Place, given: Fields | None = Non
 
 
 def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
-    """Does it; where the reader goes next. Raises what stands in the way."""
+    """Makes the change; returns the address that the reader goes to next. Raises the obstacle."""
     model = place.names.get("model", "")
     if model and "from" in form.fields and fields.get("from") != str(_production(reading, model)):
         raise Conflict(
@@ -84,17 +84,17 @@ def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
 
 
 def may_try(names: Mapping[str, str]) -> bool:
-    """Whether the current principal may ask the model for a prediction."""
+    """Whether the current principal may request a prediction of the model."""
     return TRIES.admits(current(), values_of(names))
 
 
 def may(name: str, names: Mapping[str, str]) -> bool:
-    """Whether the current principal may make the change to what the names say."""
+    """Whether the current principal may make the change to the model, version or stream in `names`."""
     return BY_NAME[name].rule.admits(current(), values_of(names))
 
 
 def notice(place: Place) -> str:
-    """A sentence for who comes back from a change."""
+    """The sentence that a reader sees after a change."""
     return next((form.done for form in FORMS if form.name == place.query.get("done")), "")
 
 
@@ -112,23 +112,23 @@ def _model(reading: Reading, place: Place) -> Model:
     return reading.catalog.get_model(place.names["model"])
 
 
-def _tell_pause(reading: Reading, place: Place) -> Told:
+def _preview_pause(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     sentences = (
         f"No further round of {model.name} will be planned until somebody resumes it.",
         "A round that runs now goes on to its end. Production stays as it is, and predictions are answered as before.",
     )
-    return Told(sentences, f"it is paused already by {model.paused}" if model.paused else "")
+    return Preview(sentences, f"it is paused already by {model.paused}" if model.paused else "")
 
 
-def _tell_resume(reading: Reading, place: Place) -> Told:
+def _preview_resume(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     sentences = (f"Rounds of {model.name} will be planned again, at once also where failures had made it wait.",)
     is_stopped = model.paused or model.consecutive_failures
-    return Told(sentences, "" if is_stopped else "it is neither paused nor waiting after a failure")
+    return Preview(sentences, "" if is_stopped else "it is neither paused nor waiting after a failure")
 
 
-def _tell_train(reading: Reading, place: Place) -> Told:
+def _preview_train(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     waiting = reading.catalog.account(model.name)["examples"]["waiting"]
     events = "the events that wait" if waiting is None else f"the {waiting:,} events that wait"
@@ -136,10 +136,10 @@ def _tell_train(reading: Reading, place: Place) -> Told:
         f"A trainer plans a round of {model.name} over {events}, whatever its triggers say.",
         "What comes of it is judged by the gate as always, and replaces production only if it passes.",
     )
-    return Told(sentences, f"its training is paused by {model.paused}" if model.paused else "")
+    return Preview(sentences, f"its training is paused by {model.paused}" if model.paused else "")
 
 
-def _tell_promote(reading: Reading, place: Place) -> Told:
+def _preview_promote(reading: Reading, place: Place) -> Preview:
     model, number = _model(reading, place), place.number("version")
     version = reading.catalog.get_version(model.name, number)
     current = model.aliases.get(PRODUCTION, 0)
@@ -156,16 +156,16 @@ def _tell_promote(reading: Reading, place: Place) -> Told:
     obstacle = f"production is version {number} already" if current == number else _pinned(model)
     if version.status is VersionStatus.ARCHIVED:
         obstacle = f"version {number} is archived: its files are gone"
-    return Told(tuple(sentences), obstacle)
+    return Preview(tuple(sentences), obstacle)
 
 
-def _tell_rollback(reading: Reading, place: Place) -> Told:
+def _preview_rollback(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     current = model.aliases.get(PRODUCTION, 0)
     try:
         target, behind = reading.catalog.rollback_target(model.name)
     except Conflict as error:
-        return Told(("Production would move back to the version that it named before.",), error.message)
+        return Preview(("Production would move back to the version that it named before.",), error.message)
     sentences = (
         f"Production of {model.name} moves back from version {current} to version {target}, on every replica.",
         "No request fails while replicas change over.",
@@ -173,10 +173,10 @@ def _tell_rollback(reading: Reading, place: Place) -> Told:
     )
     usual = (behind["events"], LEAVE_OUT if behind["events"] == LEARN else LEARN) if behind else ()
     words = {events: f"{rolled_back_words(events, behind['examples'])}." for events in usual}
-    return Told(sentences, _pinned(model), {"events": words} if words else {})
+    return Preview(sentences, _pinned(model), {"events": words} if words else {})
 
 
-def _tell_pin(reading: Reading, place: Place) -> Told:
+def _preview_pin(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     current = model.aliases.get(PRODUCTION, 0)
     sentences = (
@@ -184,18 +184,18 @@ def _tell_pin(reading: Reading, place: Place) -> Told:
         "Rounds go on; versions that pass the gate are held, and nobody can promote or roll back meanwhile.",
     )
     obstacle = "" if current else "production names no version yet"
-    return Told(
+    return Preview(
         sentences, f"it is pinned to version {model.pinned_version} already" if model.pinned_version else obstacle
     )
 
 
-def _tell_unpin(reading: Reading, place: Place) -> Told:
+def _preview_unpin(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     sentences = ("The next version that passes the gate is promoted again. Production stays where it is until then.",)
-    return Told(sentences, "" if model.pinned_version else "production is not pinned")
+    return Preview(sentences, "" if model.pinned_version else "production is not pinned")
 
 
-def _tell_rebuild(reading: Reading, place: Place) -> Told:
+def _preview_rebuild(reading: Reading, place: Place) -> Preview:
     model, number = _model(reading, place), place.number("version")
     version = reading.catalog.get_version(model.name, number)
     sentences = (
@@ -205,10 +205,10 @@ def _tell_rebuild(reading: Reading, place: Place) -> Told:
         "Nothing is registered, and production stays as it is. What came out is shown on the version's page.",
     )
     is_pushed = PUSHED in version.environment
-    return Told(sentences, "it was pushed, so there is nothing to train it again from" if is_pushed else "")
+    return Preview(sentences, "it was pushed, so there is nothing to train it again from" if is_pushed else "")
 
 
-def _tell_profile(reading: Reading, place: Place) -> Told:
+def _preview_profile(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     first, steps = _PROFILED["first_step"], _PROFILED["steps"]
     sentences = (
@@ -217,18 +217,18 @@ def _tell_profile(reading: Reading, place: Place) -> Told:
         "No weight depends on it. The traced steps take a little longer.",
     )
     jobs = [job for job in reading.catalog.jobs.listed(model=model.name) if job.is_open]
-    is_asked = any(job.kind is JobKind.PROFILE for job in jobs)
-    return Told(sentences, "its next round is to be traced already" if is_asked else "")
+    is_requested = any(job.kind is JobKind.PROFILE for job in jobs)
+    return Preview(sentences, "its next round is to be traced already" if is_requested else "")
 
 
-def _tell_replay(reading: Reading, place: Place) -> Told:
+def _preview_replay(reading: Reading, place: Place) -> Preview:
     stream = reading.catalog.get_stream(place.names["stream"])
     sentences = (
         f"Ingest checks every dead letter of {stream.name} again, under schema version {stream.schema_version}.",
         "Those that pass now are appended to the stream, each once for all time; models learn from them then.",
         "The rest stays where it is.",
     )
-    return Told(sentences, "the stream is archived" if stream.archived else "")
+    return Preview(sentences, "the stream is archived" if stream.archived else "")
 
 
 def _pinned(model: Model) -> str:
@@ -286,23 +286,23 @@ def _of_model(name: str) -> str:
 
 
 FORMS = (
-    Form("pause", "Pause training", "Pause training", _of_model("pause"), _AUTHOR, _tell_pause,
+    Form("pause", "Pause training", "Pause training", _of_model("pause"), _AUTHOR, _preview_pause,
          partial(_change, "pause"), "Training is paused."),
-    Form("resume", "Resume training", "Resume training", _of_model("resume"), _AUTHOR, _tell_resume,
+    Form("resume", "Resume training", "Resume training", _of_model("resume"), _AUTHOR, _preview_resume,
          partial(_change, "resume"), "Rounds are planned again."),
-    Form("train", "Train now", "Train now", _of_model("train"), _AUTHOR, _tell_train, _train, "A round is planned."),
+    Form("train", "Train now", "Train now", _of_model("train"), _AUTHOR, _preview_train, _train, "A round is planned."),
     Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _OPERATOR,
-         _tell_promote, _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
-    Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _OPERATOR, _tell_rollback, _rollback,
+         _preview_promote, _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
+    Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _OPERATOR, _preview_rollback, _rollback,
          "Production has moved back. Replicas follow within a second.", fields=("from", "events"), is_grave=True),
-    Form("pin", "Pin production", "Pin", _of_model("pin"), _OPERATOR, _tell_pin, _pin, "Production is pinned."),
-    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _OPERATOR, _tell_unpin,
+    Form("pin", "Pin production", "Pin", _of_model("pin"), _OPERATOR, _preview_pin, _pin, "Production is pinned."),
+    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _OPERATOR, _preview_unpin,
          partial(_change, "unpin"), "Production is not pinned."),
-    Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _AUTHOR, _tell_profile,
+    Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _AUTHOR, _preview_profile,
          _profile, "The next round is traced; its version shows where the time went.", fields=()),
     Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _AUTHOR,
-         _tell_rebuild, _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
-    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _SENDER, _tell_replay,
+         _preview_rebuild, _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
+    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _SENDER, _preview_replay,
          _replay, "Every dead letter was checked again; those that pass are in the stream."),
 )  # fmt: skip
 BY_NAME = {form.name: form for form in FORMS}

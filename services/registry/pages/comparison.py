@@ -20,7 +20,7 @@ _CANDIDATE = " (candidate)"
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     name, catalog = place.names["model"], reading.catalog
     model = catalog.get_model(name)
-    chosen = [place.asked(side, default) for side, default in zip(_SIDES, _default(catalog, model), strict=True)]
+    chosen = [place.query_number(side, default) for side, default in zip(_SIDES, _default(catalog, model), strict=True)]
     left, right = (catalog.get_version(name, number) for number in chosen)
     diff = catalog.compare(name, left.version, right.version)
     return {
@@ -32,14 +32,14 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "diff": diff,
         "swapped": place.link(left=str(right.version), right=str(left.version)),
         "metrics": [
-            _row(metric, "number", one["from"], one["to"], is_chosen=metric == main_metric(right))
-            for metric, one in diff["metrics"].items()
+            _row(metric, "number", change["from"], change["to"], is_chosen=metric == main_metric(right))
+            for metric, change in diff["metrics"].items()
         ],
         "parameters": [_row(key, "value", *pair) for key, pair in diff["configuration"].items()],
         "environment": [_row(key, "value", *pair) for key, pair in diff["environment"].items()],
         "data": _data(left, right),
         "pictures": _pictures(catalog, left, right),
-        "definitions": [text_of(catalog.get_definition(one.definition_digest)) for one in (left, right)],
+        "definitions": [text_of(catalog.get_definition(version.definition_digest)) for version in (left, right)],
     }
 
 
@@ -55,24 +55,24 @@ def _default(catalog: Catalog, model: Model) -> tuple[int, int]:
 
 
 def _data(left: Version, right: Version) -> list[dict[str, Any]]:
-    """Of what each learned from."""
+    """The events that each version learned from, row by row."""
     sides = (left, right)
     rows = [
-        _row("stream", "text", *(f"{one.stream}, schema {one.schema_version}" for one in sides)),
-        _row("newest event", "moment", *(one.last_event_at for one in sides)),
+        _row("stream", "text", *(f"{version.stream}, schema {version.schema_version}" for version in sides)),
+        _row("newest event", "moment", *(version.last_event_at for version in sides)),
         *(
-            _row(name, "count", *(getattr(one, f"events_{field}") for one in sides))
+            _row(name, "count", *(getattr(version, f"events_{field}") for version in sides))
             for name, field in (("trained", "trained"), ("held out", "held_out"), ("unusable", "unusable"))
         ),
-        _row("steps", "count", *(one.step for one in sides)),
+        _row("steps", "count", *(version.step for version in sides)),
     ]
-    ranges = [{part.partition: part for part in one.ranges} for one in sides]
+    ranges = [{part.partition: part for part in version.ranges} for version in sides]
     partitions = sorted({*ranges[0], *ranges[1]})
     rows += [
-        _row(f"records of partition {number}", "text", *(_records(one.get(number)) for one in ranges))
+        _row(f"records of partition {number}", "text", *(_records(parts.get(number)) for parts in ranges))
         for number in partitions
     ]
-    return [*rows, _row("seed", "text", *(str(one.seed) for one in sides))]
+    return [*rows, _row("seed", "text", *(str(version.seed) for version in sides))]
 
 
 def _records(part: OffsetRange | None) -> str:
@@ -87,30 +87,30 @@ def _row(name: str, kind: str, left: Any, right: Any, *, is_chosen: bool = False
 
 
 def _pictures(catalog: Catalog, left: Version, right: Version) -> dict[str, JsonMap]:
-    """By title: losses from the first step of each one's own round, then the curves that both were measured at."""
-    sides = {f"version {one.version}": one for one in (left, right)}
-    losses = {name: loss_curve(catalog, one.files) for name, one in sides.items()}
-    tags = dict.fromkeys(tag for one in losses.values() for tag in one.get("lines", {}))
+    """By title: losses from the first step of each version's own round, then the curves of both."""
+    sides = {f"version {version.version}": version for version in (left, right)}
+    losses = {name: loss_curve(catalog, version.files) for name, version in sides.items()}
+    tags = dict.fromkeys(tag for curve in losses.values() for tag in curve.get("lines", {}))
     found = {
         tag: charts.overlaid(
             {
-                name: ([step - one["x"][0] for step in one["x"]], one["lines"][tag]["value"])
-                for name, one in losses.items()
-                if tag in one.get("lines", {})
+                name: ([step - curve["x"][0] for step in curve["x"]], curve["lines"][tag]["value"])
+                for name, curve in losses.items()
+                if tag in curve.get("lines", {})
             },
             label="steps of the round",
         )
         for tag in tags
     }
-    curves = {name: curves_of(one) for name, one in sides.items()}
+    curves = {name: curves_of(version) for name, version in sides.items()}
     for title in (title for title in next(iter(curves.values())) if title.endswith(_CANDIDATE)):
         found[title.removesuffix(_CANDIDATE)] = _curve(
-            {name: one[title] for name, one in curves.items() if title in one}
+            {name: titles[title] for name, titles in curves.items() if title in titles}
         )
     return {title: picture for title, picture in found.items() if picture}
 
 
 def _curve(by_version: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The first line of each: the second is where both axes are equal."""
-    lines = {name: (one["x"], next(iter(one["lines"].values()))["value"]) for name, one in by_version.items()}
+    lines = {name: (curve["x"], next(iter(curve["lines"].values()))["value"]) for name, curve in by_version.items()}
     return charts.overlaid(lines, label=next(iter(by_version.values()))["label"])

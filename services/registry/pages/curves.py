@@ -17,7 +17,7 @@ _MAX_POINTS = 500
 
 
 def loss_curve(catalog: Catalog, files: Sequence[FileEntry]) -> dict[str, Any]:
-    """{"x": steps, "lines": {tag: {"value": [...]}}} of what has `loss` in its name; {} where there is none."""
+    """{"x": steps, "lines": {tag: {"value": [...]}}} of the curves with `loss` in their names; {} for none."""
     entry = next((file for file in files if file.path.startswith("tensorboard/events")), None)
     if entry is None or entry.size_bytes > _MAX_BYTES:
         return {}
@@ -37,8 +37,8 @@ def loss_curve(catalog: Catalog, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 def _scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
     for event in map(BoardEvent.FromString, cut(content)[0]):
-        for one in event.summary.value:
-            tensor = one.tensor
+        for value in event.summary.value:
+            tensor = value.tensor
             numbers = tensor.float_val or np.frombuffer(tensor.tensor_content, "<f4", len(tensor.tensor_content) // 4)
             if len(numbers) == 1:
-                yield event.step, one.tag, float(numbers[0])
+                yield event.step, value.tag, float(numbers[0])

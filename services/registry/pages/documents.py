@@ -1,5 +1,5 @@
-"""The documents of this release on the pages, from docs/ beside the source: read when they are asked for, without a
-build, at addresses whose relative links lead on."""
+"""The documents of this release on the pages, from docs/ beside the source: read at each request, without a build,
+at addresses whose relative links lead on."""
 
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,10 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
 
 
 def _as_html(text: str) -> str:
-    """What is wide scrolls by itself, also by keyboard; a heading without words is none."""
+    """Wide tables scroll by themselves, also by keyboard; a heading without words is left out."""
     made = str(markdown.markdown(text, extensions=list(_EXTENSIONS), output_format="html"))
     first, *others = made.replace("<th></th>", "<td></td>").replace("<pre>", '<pre tabindex="0">').split("<table>")
-    tables = (_TABLE.format(number) + one.replace("</table>", "</table></div>") for number, one in enumerate(others, 1))
+    tables = (
+        _TABLE.format(number) + table.replace("</table>", "</table></div>") for number, table in enumerate(others, 1)
+    )
     return first + "".join(tables)

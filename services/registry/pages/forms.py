@@ -53,11 +53,11 @@ class Sessions:
         return hmac.new(self._secret, f"form {session}".encode(), "sha256").hexdigest()
 
     def check(self, request: Request, form: Mapping[str, str]) -> None:
-        """Raises Conflict when the form is not one of ours, or of a session that has ended."""
+        """Raises Conflict when the form is another site's, or its session has ended."""
         session, is_new = self.of(request)
         foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-        told = form.get(_TOKEN_FIELD, "").encode()
-        if foreign or is_new or not hmac.compare_digest(told, self.token(session).encode()):
+        token = form.get(_TOKEN_FIELD, "").encode()
+        if foreign or is_new or not hmac.compare_digest(token, self.token(session).encode()):
             raise Conflict("this form has expired or is of another page; load the page again and repeat the change")
 
 

@@ -1,4 +1,4 @@
-"""Who did what, when and why; also as a file."""
+"""The history of changes, with author, time and reason; also as a file."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ ACTIONS = (
 )  # fmt: skip
 _LIMIT, _EXPORTED = 200, 1_000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins with one of these for a formula."""
+"""A spreadsheet takes a cell that begins with any of these for a formula."""
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     return {
         "entries": found.entries,
         "older": place.link(before=found.older) if found.older else "",
-        "asked": {name: place.query.get(name, "") for name in ("model", "by", "action")},
+        "chosen": {name: place.query.get(name, "") for name in ("model", "by", "action")},
         "models": [model.name for model in reading.catalog.list_models()],
         "known_actions": ACTIONS,
         "file": place.link(),
@@ -53,4 +53,4 @@ def _cell(value: object) -> object:
 
 def _found(reading: Reading, place: Place, limit: int) -> HistoryPage:
     chosen = {name: place.query.get(name, "") for name in ("model", "by", "action", "before")}
-    return reading.catalog.history_page(**chosen, limit=min(place.asked("limit", limit), _EXPORTED))
+    return reading.catalog.history_page(**chosen, limit=min(place.query_number("limit", limit), _EXPORTED))

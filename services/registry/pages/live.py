@@ -30,19 +30,21 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
         for where, part in _parts(track)
         for name, value in part["window"]["metrics"].items()
     ]  # fmt: skip
-    judges = [{**one["judge"], "version": one["version"]} for one in found["versions"] if "judge" in one]
-    told = [track["quality"] for version in found["versions"] for track in version["tracks"] if "quality" in track]
+    judges = [
+        {**version["judge"], "version": version["version"]} for version in found["versions"] if "judge" in version
+    ]
+    qualities = [track["quality"] for version in found["versions"] for track in version["tracks"] if "quality" in track]
     return {
         "rows": listed[:_MOST_ROWS], "counts": found["counts"],
-        "judge": next(iter(judges), None), "quality": next(iter(told), None),
+        "judge": next(iter(judges), None), "quality": next(iter(qualities), None),
     }  # fmt: skip
 
 
 def _parts(track: JsonMap) -> Iterator[tuple[str, JsonMap]]:
     """All of a track, then its slices by name."""
     yield "", track
-    for one in track.get("slices", ()):
-        yield ", ".join(f"{feature} = {value}" for feature, value in one["where"].items()), one
+    for part in track.get("slices", ()):
+        yield ", ".join(f"{feature} = {value}" for feature, value in part["where"].items()), part
 
 
 def evidence(reading: Reading, model: str, version: int) -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ class Logins:
         return f"{encoded}.{self._signature(encoded)}"
 
     def identify(self, scope: Scope) -> Principal:
-        """Whose request it is: by its bearer token, its cookie, or else its certificate. Raises Unauthenticated."""
+        """The request's principal: by its bearer token, its cookie, or else its certificate. Raises Unauthenticated."""
         shown = credentials_of(scope)
         cookie = cookie_parser(Headers(scope=scope).get("cookie", "")).get(LOGIN_COOKIE, "")
         if bearer_of(scope) or not cookie or (scope["path"].startswith(_API) and scope["method"] not in _READING):
@@ -103,7 +103,7 @@ class Logins:
         return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(_API)
 
     def end(self, cookie: str) -> None:
-        """The cookie counts no more; one that counts for nothing changes nothing. Raises Overloaded."""
+        """Ends the cookie's session; nothing happens where it has none. Raises Overloaded."""
         with contextlib.suppress(Unauthenticated):
             self._catalog.ended_sessions.end_session(digest_of(cookie), self._session_of(cookie)["expires_at"])
 
@@ -111,7 +111,7 @@ class Logins:
         """Raises Unauthenticated."""
         encoded, _, signature = cookie.partition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(encoded).encode()):
-            raise Unauthenticated("the session is not one of this registry's; log in again")
+            raise Unauthenticated("the session is not of this registry; log in again")
         session: dict[str, Any] = json.loads(base64.urlsafe_b64decode(encoded))
         if session["expires_at"] < time.time() or digest_of(cookie) in self._catalog.ended_sessions:
             raise Unauthenticated("the session has ended; log in again")
@@ -123,9 +123,9 @@ class Logins:
             return Principal(session["name"], frozenset(session["roles"]), expires_at=session["expires_at"])
         return self._access.principal_of_digest(session.get("token_sha256", ""))
 
-    def _signature(self, encoded: str, what: str = "login") -> str:
-        return hmac.new(self._secret, f"{what} {encoded}".encode(), "sha256").hexdigest()
+    def _signature(self, encoded: str, purpose: str = "login") -> str:
+        return hmac.new(self._secret, f"{purpose} {encoded}".encode(), "sha256").hexdigest()
 
 
-def _encoded(said: Mapping[str, object]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
+def _encoded(fields: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()

@@ -1,4 +1,4 @@
-"""What a version's evaluation says beyond single numbers, as tables of a page: rules, slices, curves."""
+"""A version's evaluation beyond single numbers, as tables of a page: rules, slices, curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _OF_CLASSES = ("classes", "labels")
 
 @dataclass(frozen=True)
 class Table:
-    """`above`: what the headings after the first have in common."""
+    """`above`: the common heading of all columns but the first."""
 
     headings: Sequence[Any]
     rows: Sequence[Sequence[Any]]
@@ -45,7 +45,7 @@ def class_words(catalog: Catalog, version: Version) -> Words:
     schema = Schema.from_json(catalog.get_stream(version.stream, version.schema_version).schema_json)
     try:
         return words_of(parse_definition(catalog.get_definition(version.definition_digest)).heads, schema)
-    except HeadraceError:  # Of a release that allowed what this one refuses.
+    except HeadraceError:  # A release that allowed more wrote the definition.
         return {}
 
 
@@ -72,30 +72,33 @@ def _title(kind: str, head: str, side: str) -> str:
 
 
 def tables_of(version: Version, words: Words) -> dict[str, Table]:
-    """By title. docs/guide/evaluate.md says the forms."""
+    """By title. The forms are in docs/guide/evaluate.md."""
     return dict(_rules(version)) | dict(_slices(version)) | dict(_curves(version, words))
 
 
 def _rules(version: Version) -> Iterator[tuple[str, Table]]:
     outcomes = version.verdict.outcomes[:_MOST_ROWS]
     if outcomes:
-        rows = [[str(one["outcome"]).replace("_", " "), one["sentence"]] for one in outcomes]
+        rows = [[str(outcome["outcome"]).replace("_", " "), outcome["sentence"]] for outcome in outcomes]
         yield "rules of the gate", Table(("outcome", "why"), rows)
 
 
 def _slices(version: Version) -> Iterator[tuple[str, Table]]:
     slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
-    for by in dict.fromkeys(tuple(one["by"]) for one in slices):
-        mine = [one for one in slices if tuple(one["by"]) == by]
-        sides = [(side, one["metrics"].get(side, {})) for one in mine for side in ("candidate", "parent")]
+    for by in dict.fromkeys(tuple(slice_["by"]) for slice_ in slices):
+        mine = [slice_ for slice_ in slices if tuple(slice_["by"]) == by]
+        sides = [(side, slice_["metrics"].get(side, {})) for slice_ in mine for side in ("candidate", "parent")]
         names = list(dict.fromkeys((name, side) for side, values in sides for name in values))
-        rows = [[_value(one), one["count"], *(one["metrics"].get(s, {}).get(n) for n, s in names)] for one in mine]
+        rows = [
+            [_value(slice_), slice_["count"], *(slice_["metrics"].get(s, {}).get(n) for n, s in names)]
+            for slice_ in mine
+        ]
         heading = [" and ".join(by), "held out", *(f"{name} ({side})" for name, side in names)]
         yield f"by {' and '.join(by)}", Table(heading, rows[:_MOST_ROWS])
 
 
-def _value(one: Mapping[str, Any]) -> str:
-    return " and ".join(one["where"].values()) if one["where"] else f"{one['value_count']} others"
+def _value(slice_: Mapping[str, Any]) -> str:
+    return " and ".join(slice_["where"].values()) if slice_["where"] else f"{slice_['value_count']} others"
 
 
 def _curves(version: Version, words: Words) -> Iterator[tuple[str, Table]]:
@@ -105,7 +108,7 @@ def _curves(version: Version, words: Words) -> Iterator[tuple[str, Table]]:
             for name, found in drawn.items():
                 title = _title(name, head, side)
                 if name == "confusion":
-                    classes = [class_word(one, of_head) for one in found["classes"]]
+                    classes = [class_word(number, of_head) for number in found["classes"]]
                     rows = [[label, *counts] for label, counts in zip(classes, found["counts"], strict=True)]
                     yield title, Table(("label", *classes), rows, above="predicted")
                 elif name in _HEADINGS:

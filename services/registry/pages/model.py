@@ -1,4 +1,4 @@
-"""One model: how its newest versions fare and why, where its events are, what the next round waits for."""
+"""One model: how its newest versions fare and why, where its events are, and the next round's triggers."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,10 +32,10 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     account = catalog.account(name)
     serving = catalog.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
-    live = next((one for one in versions if one.version == production), None)
+    live = next((version for version in versions if version.version == production), None)
     if production and live is None:
         live = catalog.versions_of([(name, production)]).get((name, production))
-    before = place.asked("before")
+    before = place.query_number("before")
     wanted = catalog.list_versions(name, limit=SHOWN_VERSIONS + 1, before=before) if before else versions
     shown = wanted[-SHOWN_VERSIONS:]
     line = _line(versions, production)
@@ -52,9 +52,9 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "event_age": catalog.now - live.newest_event_time if live and live.newest_event_time is not None else None,
         "why": catalog.why(name),
         "serving": serving,
-        "versions": [_row(one, production, line) for one in reversed(shown)],
+        "versions": [_row(version, production, line) for version in reversed(shown)],
         "version_count": catalog.count_versions(name),
-        "thinned": [(one, THINNED_TO[one.rule]) for one in catalog.thinned(name)],
+        "thinned": [(thinning, THINNED_TO[thinning.rule]) for thinning in catalog.thinned(name)],
         "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),
         "metric": _metric(versions),
@@ -85,18 +85,18 @@ def _stalls(model: Model, found: Round | None, serving: Serving, now: float) -> 
 
 
 def main_metric(version: Version) -> str:
-    """The one that the gate looks at, else the first that was measured."""
+    """The metric that the gate looks at, else the first metric."""
     named = version.verdict.rule.shown_metric
     return named or next(iter(scalars(version, "candidate")), "")
 
 
 def _metric(versions: Sequence[Version]) -> str:
-    """That of the newest version that has one: a pushed one has none."""
+    """The main metric of the newest version that has metrics: a pushed version has none."""
     return next((metric for version in reversed(versions) if (metric := main_metric(version))), "")
 
 
 def scalars(version: Version, part: str) -> dict[str, float]:
-    """The metrics of one part that are single numbers."""
+    """The part's metrics that are single numbers."""
     return {
         name: float(value)
         for name, value in version.metrics.get(part, {}).items()
@@ -143,9 +143,9 @@ def _slices(reading: Reading, versions: Sequence[Version]) -> Slices:
     keys = [(version.model, version.version) for version in versions[-_SLICED:]]
     found: Slices = {}
     for (_, number), version in reading.catalog.versions_of(keys).items():
-        told = [one for one in version.evaluation.get("slices", ()) if one["where"]]
-        largest = sorted(told, key=lambda one: -int(one["count"]))[:_SLICES]
-        found[number] = {_where(one): one["metrics"] for one in largest}
+        slices = [slice_ for slice_ in version.evaluation.get("slices", ()) if slice_["where"]]
+        largest = sorted(slices, key=lambda slice_: -int(slice_["count"]))[:_SLICES]
+        found[number] = {_where(slice_): slice_["metrics"] for slice_ in largest}
     return found
 
 
@@ -156,23 +156,23 @@ def _curve(versions: Sequence[Version], slices: Slices) -> dict[str, Any]:
         names |= dict.fromkeys(scalars(version, "candidate"))
     lines: dict[str, dict[str, list[float | None]]] = {}
     for name in names:
-        parts = {part: [scalars(one, part).get(name) for one in versions] for part in _LINES}
+        parts = {part: [scalars(version, part).get(name) for version in versions] for part in _LINES}
         lines[name] = {part: values for part, values in parts.items() if any(value is not None for value in values)}
     metric = _metric(versions)
     for where in list(dict.fromkeys(name for by in reversed(slices.values()) for name in by))[:_SLICES]:
         lines[f"{metric}, {where}"] = {
-            side: [slices.get(one.version, {}).get(where, {}).get(side, {}).get(metric) for one in versions]
+            side: [slices.get(version.version, {}).get(where, {}).get(side, {}).get(metric) for version in versions]
             for side in ("candidate", "parent")
         }
     return {"x": [version.version for version in versions], "lines": lines}
 
 
-def _where(one: JsonMap) -> str:
-    return " and ".join(f"{name} {value}" for name, value in one["where"].items())
+def _where(slice_: JsonMap) -> str:
+    return " and ".join(f"{name} {value}" for name, value in slice_["where"].items())
 
 
 def text_of(files: dict[str, bytes]) -> dict[str, str]:
-    """What a person reads of a definition."""
+    """A definition as a person reads it."""
     return {
         path: content[:_MAX_TEXT].decode(errors="replace")
         for path, content in files.items()

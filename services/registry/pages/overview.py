@@ -28,7 +28,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "is_well": not troubles,
         "is_amber": all(trouble.get("is_amber") for trouble in troubles),
         "instances": {
-            service: sum(one["service"] == service for one in instances) for service in ("ingest", "trainer", "serving")
+            service: sum(instance["service"] == service for instance in instances)
+            for service in ("ingest", "trainer", "serving")
         },
         "history": reading.catalog.history_page(limit=_HISTORY).entries,
     }
@@ -87,11 +88,10 @@ def _row(reading: Reading, model: JsonMap) -> dict[str, Any]:
 def _troubles(
     models: Sequence[JsonMap], instances: Sequence[JsonMap], now: float, *, has_streams: bool
 ) -> list[dict[str, Any]]:
-    """{"what", "sentences", "advice", "link"} of everything that a person should look at; `is_amber` where nothing has
-    failed."""
+    """{"subject", "sentences", "advice", "link"} of what a person should look at; `is_amber` without a failure."""
     found = [
         {
-            "what": model["name"],
+            "subject": model["name"],
             "sentences": model["why"]["sentences"],
             "advice": model["why"]["advice"],
             "link": f"/models/{model['name']}",
@@ -100,13 +100,13 @@ def _troubles(
         if model["why"]["state"] not in (_WELL, *_WAITS)
     ]
     found += [
-        {"what": one["instance_id"], "sentences": faults, "advice": [], "link": "/serving"}
-        for one in instances
-        if (faults := _own_faults(one))
+        {"subject": instance["instance_id"], "sentences": faults, "advice": [], "link": "/serving"}
+        for instance in instances
+        if (faults := _own_faults(instance))
     ]
     found += [
         {
-            "what": model["name"],
+            "subject": model["name"],
             "sentences": [stall.sentence],
             "advice": [stall.advice],
             "link": stall.link,
@@ -115,11 +115,11 @@ def _troubles(
         for model in models
         for stall in stalls_of(model, now)
     ]
-    alive = {one["service"] for one in instances}
+    alive = {instance["service"] for instance in instances}
     if has_streams:
         found += [
             {
-                "what": service,
+                "subject": service,
                 "sentences": [f"no instance of {service} has reported in the last 15 s"],
                 "advice": ["headrace status, then headrace logs"],
                 "link": "/serving",
@@ -131,6 +131,6 @@ def _troubles(
 
 
 def _own_faults(instance: JsonMap) -> list[str]:
-    """Without those of a version, which its model tells."""
-    of_versions = tuple(f"{one['model']} version {one['version']}: " for one in instance["serves"])
+    """Without a version's faults, which its model shows."""
+    of_versions = tuple(f"{version['model']} version {version['version']}: " for version in instance["serves"])
     return [fault for fault in instance["faults"] if not fault.startswith(of_versions)]

@@ -1,4 +1,4 @@
-"""What a page's function is given, and what several pages ask for."""
+"""The arguments of a page's function, and readings that several pages share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MAX_NUMBER = 2**63
 
 @dataclass(frozen=True)
 class Place:
-    """Where the reader is, and who."""
+    """The reader's address and principal."""
 
     path: str
     names: Mapping[str, str]
@@ -30,22 +30,22 @@ class Place:
     """The name that the reader gave with the last change; "" before."""
     base_url: str
     is_live: bool = False
-    """Whether an open page is kept up to date; what costs much is then left as it was."""
-    who: str = ""
+    """Whether an open page is kept up to date; an expensive part then stays as it was."""
+    principal: str = ""
     """The principal; "" where requests need no credentials."""
     remark: str = ""
     """A warning on every page."""
 
     def link(self, **changed: str) -> str:
-        """The same page with these parameters; "" leaves one out."""
-        asked = {**self.query, "done": "", **changed}
-        return f"?{urlencode({name: value for name, value in asked.items() if value})}"
+        """The same page with these parameters; "" leaves a parameter out."""
+        query = {**self.query, "done": "", **changed}
+        return f"?{urlencode({name: value for name, value in query.items() if value})}"
 
     def number(self, name: str) -> int:
         """A positive number of the path. Raises NotFound for anything else, as there is no such page."""
         return positive(self.names[name], NotFound(f"there is no {name} {self.names[name]!r}"))
 
-    def asked(self, name: str, default: int = 0) -> int:
+    def query_number(self, name: str, default: int = 0) -> int:
         """A positive number of the query; raises InvalidInput."""
         text = self.query.get(name, "")
         if not text:
@@ -61,14 +61,14 @@ def positive(text: str, error: Exception) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one page reads: the catalog through the functions of the HTTP door, and the other services."""
+    """A page's sources: the catalog through the functions of the HTTP door, and the other services."""
 
     catalog: Catalog
     service_links: ServiceLinks
 
     @cached_property
     def instances(self) -> list[JsonMap]:
-        """What they reported last; the same for the whole page."""
+        """The last reports of instances; the same for the whole page."""
         return self.catalog.instances()
 
     def over_time(
@@ -80,18 +80,18 @@ class Reading:
             found = self.catalog.series.find(wanted, seconds=3600, step_seconds=60)
         except InvalidInput:
             return []  # Nobody has reported it yet.
-        return added([one["points"] for one in found["series"]], largest=is_percentile(name))
+        return added([series["points"] for series in found["series"]], largest=is_percentile(name))
 
     def now(self, name: str, *, service: str, stream: str = "", model: str = "", version: int = 0) -> float | None:
-        """The number as instances said it last, over all of them; None while nobody says it."""
-        told = self._told.get((service, stream, model, version), ())
-        values = [numbers[name] for numbers in told if name in numbers]
+        """The number over the last reports of all instances; None while no instance reports it."""
+        reported = self._reported.get((service, stream, model, version), ())
+        values = [numbers[name] for numbers in reported if name in numbers]
         if not values:
             return None
         return max(values) if is_percentile(name) or name == "queue_requests" else sum(values)
 
     @cached_property
-    def _told(self) -> dict[tuple[str, str, str, int], list[Mapping[str, float]]]:
+    def _reported(self) -> dict[tuple[str, str, str, int], list[Mapping[str, float]]]:
         """{(service, stream, model, version): numbers of each instance}."""
         found: dict[tuple[str, str, str, int], list[Mapping[str, float]]] = {}
         for instance in self.instances:

@@ -37,7 +37,9 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     rounds = found[:_SHOWN]
     versions = reading.catalog.versions_of([(found.plan.model, found.version) for found in rounds if found.version])
     now = reading.catalog.now
-    doing = {str(one["does"].get("round_id")): str(one["does"].get("stage")) for one in reading.instances}
+    doing = {
+        str(instance["does"].get("round_id")): str(instance["does"].get("stage")) for instance in reading.instances
+    }
     rows = [
         _row(found, versions.get((found.plan.model, found.version)), now, doing.get(found.round_id, "other"))
         for found in rounds
@@ -74,7 +76,7 @@ def _longest(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[str, Any]:
-    """`doing`: the stage that its trainer reports, which is there before the lease's first renewal says it."""
+    """`doing`: the stage that its trainer reports, which arrives before the lease's first renewal."""
     began = float(found.progress.get("began_at", 0.0)) or found.planned_at
     ended = version.created_at if version is not None else float(found.failure.get("at", 0.0)) or now
     timings = in_order(version.timings) if version is not None else []

@@ -1,4 +1,4 @@
-"""Who may see and do what on the pages."""
+"""Rights on the pages."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,6 +1,6 @@
-"""What the pages ask of the other services on a reader's behalf, at addresses that the operator has set.
+"""The pages' requests to other services on a reader's behalf, at addresses that the operator has set.
 
-Addresses in reports are not asked: whoever can report could send the registry anywhere.
+Addresses in reports are not used: a reporter could send the registry anywhere.
 """
 
 import http.client
@@ -27,46 +27,46 @@ segment = partial(quote, safe="")
 
 @dataclass(frozen=True)
 class ServiceLinks:
-    """HTTP addresses; "" where there is none to ask."""
+    """HTTP addresses; "" for no such service."""
 
     ingest: str = ""
     trainer: str = ""
     serving: str = ""
     authorization: Callable[[], str] | None = None
-    """What they are shown; None where they ask for nothing."""
+    """The credential shown to the services; None where they need none."""
     tls: Tls | None = None
-    """What https:// is verified by; None: the machine's authorities."""
+    """Authorities that verify https://; None: the machine's."""
 
     def train(self, model: str, *, by: str, reason: str) -> Any:
-        return self._ask("trainer", "POST", f"/v1/models/{segment(model)}:train", {"by": by, "reason": reason})
+        return self._request("trainer", "POST", f"/v1/models/{segment(model)}:train", {"by": by, "reason": reason})
 
     def dead_letters(self, stream: str, limit: int, before: str = "") -> Any:
         """`before`: "offset.index" of a letter; those before it."""
         query = urlencode({"limit": limit} | ({"before": before} if before else {}))
-        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/deadletters?{query}")
+        return self._request("ingest", "GET", f"/v1/streams/{segment(stream)}/deadletters?{query}")
 
     def stream_status(self, stream: str) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}")
+        return self._request("ingest", "GET", f"/v1/streams/{segment(stream)}")
 
     def stream_statistics(self, stream: str, last: int) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/statistics?last={last}")
+        return self._request("ingest", "GET", f"/v1/streams/{segment(stream)}/statistics?last={last}")
 
     def request_statistics(self, stream: str, model: str, last: int) -> Any:
         """Of the newest sampled predictions of a model that learns from the stream."""
         query = urlencode({"model": model, "last": last})
-        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/requests?{query}")
+        return self._request("ingest", "GET", f"/v1/streams/{segment(stream)}/requests?{query}")
 
     def newest_events(self, stream: str, last: int) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{segment(stream)}/events?last={last}")
+        return self._request("ingest", "GET", f"/v1/streams/{segment(stream)}/events?last={last}")
 
     def replay(self, stream: str) -> Any:
-        return self._ask("ingest", "POST", f"/v1/streams/{segment(stream)}/deadletters:replay", {})
+        return self._request("ingest", "POST", f"/v1/streams/{segment(stream)}/deadletters:replay", {})
 
     def predict(self, model: str, version: int, request: object) -> Any:
-        return self._ask("serving", "POST", f"/v1/models/{segment(model)}/versions/{version}:predict", request)
+        return self._request("serving", "POST", f"/v1/models/{segment(model)}/versions/{version}:predict", request)
 
-    def _ask(self, service: str, method: str, path: str, body: object = None) -> Any:
-        """The answer as JSON. Raises what the service answered; Unavailable when it cannot be asked."""
+    def _request(self, service: str, method: str, path: str, body: object = None) -> Any:
+        """The answer as JSON. Raises the service's error; Unavailable when it cannot be reached."""
         address = urlsplit(getattr(self, service))
         if not address.hostname:
             raise Unavailable(f"the registry does not know where {service} is: REGISTRY_{service.upper()}_URL is empty")

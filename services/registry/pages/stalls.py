@@ -1,4 +1,4 @@
-"""What stands still though nothing has failed: a round that gets no core, no trainer or no heartbeat, replicas that do
+"""Standstills without a failure: a round that gets no core, no trainer or no heartbeat, replicas that do
 not change over. The pages show it amber, with what to do."""
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _SILENT_SECONDS = 10.0
 """Past the end of its lease; another trainer takes the round at once, where there is one."""
 _CHANGING_SECONDS = 120.0
 _ADVICE = {
-    "starved": "leave the trainer more of the machine; TRAINER_NICE and TRAINER_SCHEDULING say how it gives way",
+    "starved": "leave the trainer more of the machine; TRAINER_NICE and TRAINER_SCHEDULING set its priority",
     "stalled": "wait, or end it: headrace rounds fail {model}",
 }
 
@@ -47,7 +47,7 @@ def _of_round(model: JsonMap, now: float) -> Stall | None:
     waited = now - found["planned_at"]
     if found["state"] == RoundState.PLANNED and waited > WAITING_SECONDS and not found["attempts"]:
         sentence = f"{name} has waited {duration(waited)} for a trainer"
-        return Stall("waits", sentence, "start another trainer, or see what this one does: headrace rounds", link)
+        return Stall("waits", sentence, "start another trainer, or see its work: headrace rounds", link)
     silent = now - found["lease_expires_at"]
     if found["state"] == RoundState.RUNNING and silent > _SILENT_SECONDS:
         sentence = f"nothing was heard of {name} since its lease ended {duration(silent)} ago"

@@ -15,13 +15,13 @@ from services.registry.pages.reading import Place, Reading
 _PATH, _MOST_BYTES, _MOST_FIELDS = "statistics/round.json", 8 * 1024 * 1024, 200
 _BARS, _WORDS = 16, 3
 _OF_ANOTHER_FORM = (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
-"""What reading raises of a document of another release's form, or of none."""
+"""Errors of reading a document of another release's form, or of no form."""
 _LAST = 2_000
 """Newest events and predictions that a version is compared with."""
 
 
 def of_version(catalog: Catalog, version: Version) -> Mapping[str, Any] | None:
-    """What the version's round has of its fields; None where it has none."""
+    """Statistics of the fields in the version's round; None where it has none."""
     entry = next((file for file in version.files if file.path == _PATH), None)
     if entry is None or entry.size_bytes > _MOST_BYTES:
         return None
@@ -33,44 +33,44 @@ def of_version(catalog: Catalog, version: Version) -> Mapping[str, Any] | None:
     return found
 
 
-def rows(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def rows(document: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """By field; `drift` is there where there is something to compare with."""
-    if told is None:
+    if document is None:
         return []
-    drifts = _compared(before, told) if before else {}
+    drifts = _compared(before, document) if before else {}
     return [
         {
             "name": name,
-            "examples": one["examples"],
-            "missing": one["missing"] / one["examples"] if one["examples"] else 0.0,
-            "distinct": one.get("distinct"),
-            "min": one.get("min"),
-            "mean": one.get("mean"),
-            "max": one.get("max"),
-            "words": [f"{word[:40]} {count / one['values']:.0%}" for word, count in one.get("top", ())[:_WORDS]],
-            "bars": charts.bars(_shares(one)),
+            "examples": field["examples"],
+            "missing": field["missing"] / field["examples"] if field["examples"] else 0.0,
+            "distinct": field.get("distinct"),
+            "min": field.get("min"),
+            "mean": field.get("mean"),
+            "max": field.get("max"),
+            "words": [f"{word[:40]} {count / field['values']:.0%}" for word, count in field.get("top", ())[:_WORDS]],
+            "bars": charts.bars(_shares(field)),
             "drift": drifts.get(name, {}).get("drift", "") if before else None,
             "psi": drifts.get(name, {}).get("psi"),
         }
-        for name, one in list(told["fields"].items())[:_MOST_FIELDS]
+        for name, field in list(document["fields"].items())[:_MOST_FIELDS]
     ]
 
 
-def against_parent(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
-    """What has changed since the parent's round, in sentences; none where either is not known."""
-    return sentences(_compared(before, told)) if told and before else []
+def against_parent(document: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
+    """The changes since the parent's round, in sentences; none where either document is missing."""
+    return sentences(_compared(before, document)) if document and before else []
 
 
-def _compared(before: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Nothing where one of them is of another form."""
+def _compared(before: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Nothing where either is of another form."""
     try:
-        return compare(before, told)
+        return compare(before, document)
     except _OF_ANOTHER_FORM:
         return {}
 
 
 def since(reading: Reading, place: Place) -> dict[str, Any]:
-    """How far what comes in, and what serving is asked, are from what the version learned from: by field, in
+    """How far the newest events, and serving's requests, are from the events of the version's round: by field, in
     sentences."""
     name, number = place.names["model"], place.number("version")
     version = reading.catalog.get_version(name, number)
@@ -80,34 +80,34 @@ def since(reading: Reading, place: Place) -> dict[str, Any]:
     service_links = reading.service_links
     others = [
         _other("the newest events", learned, lambda: service_links.stream_statistics(version.stream, _LAST)),
-        _other("what serving is asked", learned, lambda: service_links.request_statistics(version.stream, name, _LAST)),
+        _other("serving's requests", learned, lambda: service_links.request_statistics(version.stream, name, _LAST)),
     ]
     fields = dict.fromkeys(field for other in others for field in other["distances"])
     shown = [{"name": field, "found": [other["distances"].get(field) for other in others]} for field in fields]
     return {"others": others, "rows": shown[:_MOST_FIELDS]}
 
 
-def _other(title: str, learned: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def _other(title: str, learned: Mapping[str, Any], fetch: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
-        told = ask()
+        document = fetch()
     except HeadraceError as error:
         return {"title": title, "count": "", "sentences": [error.message], "drift": "", "distances": {}}
-    found = {field: one for field, one in _compared(learned, told).items() if field in told["fields"]}
-    drifts = {one.get("drift", "none") for one in found.values()}
+    found = {field: distance for field, distance in _compared(learned, document).items() if field in document["fields"]}
+    drifts = {distance.get("drift", "none") for distance in found.values()}
     return {
         "title": title,
-        "count": next((f"{told[unit]:,} {unit}" for unit in ("events", "predictions") if unit in told), ""),
+        "count": next((f"{document[unit]:,} {unit}" for unit in ("events", "predictions") if unit in document), ""),
         "sentences": sentences(found),
         "drift": next((drift for drift in ("large", "some") if drift in drifts), "none"),
         "distances": found,
     }
 
 
-def _shares(one: Mapping[str, Any]) -> list[float]:
+def _shares(field: Mapping[str, Any]) -> list[float]:
     """Of even parts from the least to the greatest number, or of the most frequent words."""
-    if one["kind"] == "text":
-        return [count / one["values"] for _, count in one.get("top", ())[:_BARS]] if one["values"] else []
-    grid = one.get("quantiles")
+    if field["kind"] == "text":
+        return [count / field["values"] for _, count in field.get("top", ())[:_BARS]] if field["values"] else []
+    grid = field.get("quantiles")
     if not grid or grid[-1] <= grid[0]:
         return [1.0] if grid else []
     edges = [grid[0] + (grid[-1] - grid[0]) * place / _BARS for place in range(_BARS + 1)]

@@ -1,4 +1,4 @@
-"""Streams: what comes in, what it must look like, what was refused and why."""
+"""Streams: their events, schemas, dead letters and reasons."""
 
 import json
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ def listed(reading: Reading, place: Place) -> dict[str, Any]:
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     name = place.names["stream"]
     stream = reading.catalog.get_stream(name)
-    last = min(place.asked("schema", stream.schema_version + 1) - 1, stream.schema_version)
+    last = min(place.query_number("schema", stream.schema_version + 1) - 1, stream.schema_version)
     first = max(1, last - _SCHEMAS + 1)
     schemas: list[Any] = [None] * (first == 1)
     schemas += [reading.catalog.get_stream(name, number) for number in range(max(1, first - 1), last)]
     schemas += [stream if last == stream.schema_version else reading.catalog.get_stream(name, last)] if last else []
-    told, told_fault = (None, "") if place.is_live else _statistics(reading, name)
+    document, document_fault = (None, "") if place.is_live else _statistics(reading, name)
     letters, letters_fault = _letters(reading, name, place.query.get("letters", ""))
     status, status_fault = _status(reading, name)
     newest, newest_fault = _newest(reading, name)
@@ -56,8 +56,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "learners": [model for model in reading.catalog.list_models() if model.stream == name],
         "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
-        "statistics": statistics.rows(told) if told and told.get("events") else [],
-        "statistics_fault": told_fault,
+        "statistics": statistics.rows(document) if document and document.get("events") else [],
+        "statistics_fault": document_fault,
         "newest": newest,
         "newest_fault": newest_fault,
         "letters": letters[:_LETTERS],
@@ -76,7 +76,7 @@ def _changes(before: Any, now: Any) -> dict[str, Any]:
     """A schema version and the names that came and went with it."""
     names = [
         {feature.name for feature in (*schema.features, *schema.labels)}
-        for schema in (Schema.from_json(one.schema_json) for one in (before, now) if one is not None)
+        for schema in (Schema.from_json(version.schema_json) for version in (before, now) if version is not None)
     ]
     old, new = (names[0] if before is not None else set(), names[-1])
     text = json.dumps(json.loads(now.schema_json), indent=2, ensure_ascii=False)
@@ -84,7 +84,7 @@ def _changes(before: Any, now: Any) -> dict[str, Any]:
 
 
 def _letters(reading: Reading, name: str, before: str) -> tuple[list[dict[str, Any]], str]:
-    """One more than the page shows, where there are more."""
+    """A letter more than the page shows, where there are more."""
     try:
         found = reading.service_links.dead_letters(name, _LETTERS + 1, before)["dead_letters"]
     except HeadraceError as error:
@@ -100,7 +100,7 @@ def _count_of(letters: Sequence[object], *, is_older: bool, fault: str) -> str:
 
 
 def _newest(reading: Reading, name: str) -> tuple[list[str], str]:
-    """Events as JSON, the newest first, cut where one is long."""
+    """Events as JSON, the newest first, long events cut."""
     try:
         found = reading.service_links.newest_events(name, _NEWEST)["events"]
     except HeadraceError as error:

@@ -16,10 +16,10 @@ from services.registry.pages import actions
 
 _FOLDER = Path(__file__).parent / "templates"
 _LIVE = "live_"
-"""A block of this prefix is sent again when what it shows has changed."""
+"""A block of this prefix is sent again when its content has changed."""
 _DASH = "–"
 _LONG = 1e15
-"""From here on digits say less than a power of ten."""
+"""From here on a power of ten reads better than digits."""
 _THOUSANDS, _BYTES = ("k", "M", "G", "T"), ("kB", "MB", "GB", "TB")
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "promote": ("passed", "good"), "canary": ("canary", "note"),
@@ -61,7 +61,7 @@ def live_parts(environment: Environment, template: str, context: Context) -> dic
 
 
 def number(value: object) -> str:
-    """Four significant digits; a dash for what is not known."""
+    """Four significant digits; a dash for None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return _DASH if value is None or isinstance(value, float) else str(value)
     if 1000 <= abs(value) < _LONG or (isinstance(value, int) and abs(value) < _LONG):
@@ -70,7 +70,7 @@ def number(value: object) -> str:
 
 
 def change(value: object) -> str:
-    """A difference with its sign; as small as it is, never +0.0000 for what is not nothing."""
+    """A difference with its sign; never +0.0000 for a small difference."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return _DASH
     if value == 0 or 0.0001 <= abs(value) < 1000:
@@ -120,7 +120,7 @@ def size(value: object) -> str:
 
 
 def _in_units(value: float, words: tuple[str, ...]) -> str:
-    """Three digits in the largest unit of a thousand each that leaves one before the point."""
+    """Three digits in the largest unit of a thousand each that leaves a digit before the point."""
     if abs(value) >= _LONG:
         return f"{value:.3g}{words[0][1:] and ' B'}"
     place = 0

@@ -51,7 +51,7 @@ class Offer:
 
 
 def offered(reading: Reading, version: Version) -> Offer:
-    """By what the version itself says of its inputs: a version of other inputs is not asked as production is."""
+    """From the version's own inputs, which may differ from production's."""
     signatures = version.contract.get("signatures", {})
     name = _SIGNATURE if _SIGNATURE in signatures or not signatures else next(iter(signatures))
     inputs: Inputs = tensors(signatures[name], "inputs") if signatures else {}
@@ -73,7 +73,7 @@ def _rows(reading: Reading, version: Version, signature: str, inputs: Inputs) ->
 
 
 def tried(reading: Reading, place: Place, text: str) -> dict[str, Any]:
-    """What the version answers to the request that was written into the form."""
+    """The version's answer to the form's request."""
     name, number = place.names["model"], place.number("version")
     try:
         if len(text) > _MAX_REQUEST:
@@ -103,7 +103,7 @@ def _of_its_round(reading: Reading, version: Version, signature: str) -> JsonMap
             if request.inputs and (request.model_spec.signature_name or _SIGNATURE) == signature:
                 return {name: _first(proto) for name, proto in sorted(request.inputs.items())}
     except (DataLoss, DecodeError, ValueError, KeyError, IndexError):
-        pass  # Whoever pushed the version wrote it: it is no warm-up file, or of types that JSON cannot carry.
+        pass  # Of a pushed version: no warm-up file, or types that JSON cannot carry.
     return {}
 
 
@@ -124,9 +124,9 @@ def _first(proto: tfserving_pb2.TensorProto) -> object:
 
 
 def _json(value: Any) -> object:
-    """A float32 in as few digits as say which it is."""
+    """A float32 in the fewest digits that identify it."""
     if isinstance(value, np.ndarray):
-        return [_json(one) for one in value]
+        return [_json(element) for element in value]
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -138,7 +138,7 @@ def _json(value: Any) -> object:
 
 
 def _newest(reading: Reading, version: Version, wanted: list[str]) -> JsonMap:
-    """What the version takes of the newest event of its stream; {} where that is not all, or nobody says."""
+    """The version's inputs in the newest event of its stream; {} where an input is missing, or no event is known."""
     try:
         events = reading.service_links.newest_events(version.stream, 1)["events"]
     except HeadraceError:
@@ -176,7 +176,7 @@ def signature_rows(version: Version) -> Iterator[dict[str, str]]:
     """A row for each input and output of each signature."""
     for name, signature in sorted(version.contract.get("signatures", {}).items()):
         for side in ("inputs", "outputs"):
-            for tensor, told in sorted(tensors(signature, side).items()):
-                shape = "any" if told.shape is None else ", ".join("?" if n < 0 else str(n) for n in told.shape)
-                shape = shape if told.shape is None else f"[{shape}]"
-                yield {"signature": name, "side": side, "name": tensor, "dtype": told.dtype, "shape": shape}
+            for tensor, spec in sorted(tensors(signature, side).items()):
+                shape = "any" if spec.shape is None else ", ".join("?" if n < 0 else str(n) for n in spec.shape)
+                shape = shape if spec.shape is None else f"[{shape}]"
+                yield {"signature": name, "side": side, "name": tensor, "dtype": spec.dtype, "shape": shape}

@@ -1,4 +1,4 @@
-"""One version: where it comes from, what it was measured at, what it consists of, and what it answers."""
+"""One version: its origin, metrics, files and answers."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "at": f"/models/{quote(name, safe='')}",
         "version": version,
         "rebuild": _rebuild(reading, name, number),
-        "shape": f"{version.status} {production == number} {any(one['state'] == 'AVAILABLE' for one in served_by)}",
+        "shape": f"{version.status} {production == number} {any(row['state'] == 'AVAILABLE' for row in served_by)}",
     }
     if place.is_live:
         return live
@@ -37,7 +37,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     offer = offered(reading, version)
     parts = {part: scalars(version, part) for part in version.metrics}
     parent = catalog.get_version(name, version.parent_version) if version.parent_version else None
-    told, before = (statistics.of_version(catalog, one) if one else None for one in (version, parent))
+    document, before = (statistics.of_version(catalog, other) if other else None for other in (version, parent))
     return {
         **live,
         "notice": actions.notice(place),
@@ -52,8 +52,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "curves": curves_of(version),
         "timings": charts.shares(dict(in_order(version.timings))),
         "loss": loss_curve(catalog, version.files),
-        "statistics": statistics.rows(told, before),
-        "drift": statistics.against_parent(told, before),
+        "statistics": statistics.rows(document, before),
+        "drift": statistics.against_parent(document, before),
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
         "trigger": plan.trigger,
         "fired": version.environment.get(FIRED, {}),

@@ -1,7 +1,7 @@
-"""The newest versions of a model as a table: what each was configured with and measured at, sorted by any column.
+"""The newest versions of a model as a table: the configuration and metrics of each, sorted by any column.
 
 Sorted here and not in the browser: the first row is the first of the newest 2,000, of which a page shows 100.
-`before` asks for the 2,000 before a version.
+`before` shows the 2,000 before a version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ _OF_THE_ROUND = (
     HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM, SHIFT, LABELS, SKEW,
     "requested",
 )  # fmt: skip
-"""What a round's configuration says of the round and not of the model."""
+"""Keys of a round's configuration about the round, not the model."""
 Kind = Literal["version", "moment", "verdict", "count", "number", "value"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """`name`: what the address sorts by; `kind`: how its values are written; `values`: by version."""
+    """`name`: its name in the address; `kind`: how its values are written; `values`: by version."""
 
     name: str
     title: str
@@ -59,21 +59,22 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     name, catalog = place.names["model"], reading.catalog
     model = catalog.get_model(name)
     versions = {
-        one.version: one for one in catalog.list_versions(name, limit=_MOST_SORTED, before=place.asked("before"))
+        version.version: version
+        for version in catalog.list_versions(name, limit=_MOST_SORTED, before=place.query_number("before"))
     }
     oldest, total = min(versions, default=0), catalog.count_versions(name)
     metrics, left_out = _metrics(list(versions.values()))
     parameters, same, more = _parameters(catalog.configurations(name, oldest, max(versions, default=0)))
     columns = [*_own(versions), *metrics, *parameters]
     order = _ordered(columns, place, list(versions))
-    number, pages = place.asked("page", 1), max(1, -(-len(order) // _SHOWN))
+    number, pages = place.query_number("page", 1), max(1, -(-len(order) // _SHOWN))
     shown = order[(number - 1) * _SHOWN : number * _SHOWN]
     return {
         "model": model,
         "at": f"/models/{quote(name, safe='')}",
         "production": model.aliases.get(PRODUCTION, 0),
         "columns": [{"column": column, **_sorting(column, place)} for column in columns],
-        "versions": [versions[one] for one in shown],
+        "versions": [versions[number] for number in shown],
         "count": len(order),
         "total": total,
         "older": place.link(before=str(oldest), page="") if len(order) == _MOST_SORTED and oldest > 1 else "",
@@ -88,15 +89,15 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
 
 def _own(versions: Mapping[int, Version]) -> list[Column]:
     def column(name: str, title: str, kind: Kind, values: Any, about: str = "") -> Column:
-        return Column(name, title, kind, {number: values(one) for number, one in versions.items()}, about)
+        return Column(name, title, kind, {number: values(version) for number, version in versions.items()}, about)
 
     return [
-        column("version", "Version", "version", lambda one: one.version),
-        column("made", "Made", "moment", lambda one: one.created_at),
-        column("verdict", "Verdict", "verdict", lambda one: VERDICTS[one.verdict.decision][0], "What the gate decided"),
-        column("trained", "Trained", "count", lambda one: one.events_trained, "Events that it was trained on"),
-        column("held_out", "Held out", "count", lambda one: one.events_held_out, "Events that it was measured on"),
-        column("seconds", "Seconds", "number", lambda one: sum(one.timings.values()) or None, "What its round took"),
+        column("version", "Version", "version", lambda made: made.version),
+        column("made", "Made", "moment", lambda made: made.created_at),
+        column("verdict", "Verdict", "verdict", lambda made: VERDICTS[made.verdict.decision][0], "The gate's decision"),
+        column("trained", "Trained", "count", lambda made: made.events_trained, "Events that it was trained on"),
+        column("held_out", "Held out", "count", lambda made: made.events_held_out, "Events that it was measured on"),
+        column("seconds", "Seconds", "number", lambda made: sum(made.timings.values()) or None, "Seconds of its round"),
     ]
 
 
@@ -106,21 +107,23 @@ def _metrics(versions: Sequence[Version]) -> tuple[list[Column], int]:
     names = list(dict.fromkeys(name for values in reversed(found.values()) for name in values))
     about = "On the events held out of the version's own round"
     columns = [
-        Column(f"metric.{name}", name, "number", {number: one.get(name) for number, one in found.items()}, about)
+        Column(
+            f"metric.{name}", name, "number", {number: metrics.get(name) for number, metrics in found.items()}, about
+        )
         for name in names[:_MOST_METRICS]
     ]
     return columns, len(names) - len(columns)
 
 
 def _parameters(configurations: Mapping[int, Mapping[str, Any]]) -> tuple[list[Column], dict[str, Any], int]:
-    """Columns of what differs from version to version, {name: value} of what does not, and how many columns more there
+    """Columns of values that differ between versions, {name: value} of common values, and how many more columns there
     are."""
-    found = {number: _scalars(one) for number, one in configurations.items()}
-    names = sorted({name for one in found.values() for name in one})
-    made = [number for number, one in found.items() if one]
+    found = {number: _scalars(configuration) for number, configuration in configurations.items()}
+    names = sorted({name for values in found.values() for name in values})
+    made = [number for number, values in found.items() if values]
     same, columns = {}, []
     for name in names:
-        values = {number: one.get(name) for number, one in found.items()}
+        values = {number: values.get(name) for number, values in found.items()}
         if len({repr(values[number]) for number in made}) == 1:
             same[name] = values[made[0]]
         else:
@@ -137,7 +140,7 @@ def _scalars(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sorting(column: Column, place: Place) -> dict[str, str]:
-    """`href`: of its heading, which turns the order around where it is the one; `order`: of now, "" for none."""
+    """`href`: of its heading, which turns the order around where it sorts now; `order`: of now, "" for none."""
     name, order = place.query.get("sort", "version"), place.query.get("order", "descending")
     if column.name != name:
         return {"href": place.link(sort=column.name, order="descending", page=""), "order": ""}
@@ -148,9 +151,9 @@ def _sorting(column: Column, place: Place) -> dict[str, str]:
 def _ordered(columns: Sequence[Column], place: Place, numbers: list[int]) -> list[int]:
     """Versions without a value come last, whatever the order; among equals the newest comes first."""
     name, order = place.query.get("sort", "version"), place.query.get("order", "descending")
-    column = next((one for one in columns if one.name == name), None)
+    column = next((column for column in columns if column.name == name), None)
     if column is None:
-        raise InvalidInput(f"sort is {name!r}, expected one of {', '.join(one.name for one in columns)}")
+        raise InvalidInput(f"sort is {name!r}, expected one of {', '.join(column.name for column in columns)}")
     if order not in ("ascending", "descending"):
         raise InvalidInput(f"order is {order!r}, expected ascending or descending")
     known = [number for number in reversed(numbers) if column.values.get(number) is not None]

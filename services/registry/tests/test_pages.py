@@ -637,7 +637,7 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
         (part,) = [found["hx-get"] for _, found in seen(browser.get("/models/m/versions/1")).tags if "hx-get" in found]
         told = html.unescape(seen(browser.get(str(part))).text)
     assert "Against the newest events (2,000 events): distance has drifted largely: PSI" in told
-    assert "Against what serving is asked (800 predictions): no field has drifted: of 2 the furthest is" in told
+    assert "Against serving's requests (800 predictions): no field has drifted: of 2 the furthest is" in told
     assert "<b>" in told
     place = Place("", {"model": "m", "version": "1"}, {}, "", "", "", "")
     others = statistics.since(Reading(catalog, ServiceLinks()), place)["others"]

@@ -14,6 +14,7 @@ from e2e_tests.driver import Platform
 from e2e_tests.local_driver import LocalPlatform
 from e2e_tests.points import PROBES, points
 from headrace.cli import app
+from headrace.client.harmless import harmless
 
 pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
 _COLUMNS = 80
@@ -86,6 +87,8 @@ def _wrong(line: str, done: Result, statuses: range) -> str:
     is_silent = not done.output.strip() and line.split()[0] != "tensorboard"  # a process of its own, with our output
     if (done.exit_code not in statuses and not may_fail) or "Traceback" in done.output or is_silent:
         return f"{line}: {done.exit_code}: {done.output[-600:]}"
+    if done.output != harmless(done.output):
+        return f"{line}: a terminal would obey {done.output!r}"
     sentences = ("not well: ", "error: ")
     wide = [text for text in done.output.splitlines() if len(text) > _COLUMNS and not text.startswith(sentences)]
     return f"{line}: {len(wide[0])} columns: {wide[0]}" if wide and line.split()[0] in TABLES else ""

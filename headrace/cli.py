@@ -47,6 +47,7 @@ from headrace.commands import (
     upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
+from headrace.commands.terminal import say
 
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
@@ -106,7 +107,7 @@ def _json_first(arguments: list[str]) -> list[str]:
 
 
 def _show_json(kind: str, message: str, **more: object) -> None:
-    typer.echo(json.dumps({"error": {"kind": kind, "message": message, **more}}), err=True)
+    say(json.dumps({"error": {"kind": kind, "message": message, **more}}), err=True)
 
 
 def _show(error: HeadraceError, *, as_json: bool) -> None:
@@ -115,21 +116,21 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         listed = [{"index": index, "reason": reason} for index, reason in refused]
         _show_json(kind_of(error).__name__, error.message, **({"refused": listed} if listed else {}))
         return
-    typer.secho("error: ", fg="red", nl=False, err=True)
-    typer.echo(error.message, err=True)
+    say("error: ", fg="red", nl=False, err=True)
+    say(error.message, err=True)
     # The sentence names the first ones itself.
     untold = [(index, reason) for index, reason in refused if reason not in error.message]
     for index, reason in untold[:_LISTED_REFUSALS]:
-        typer.echo(f"  event {index}: {reason}", err=True)
+        say(f"  event {index}: {reason}", err=True)
     if len(untold) > _LISTED_REFUSALS:
-        typer.echo(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
+        say(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
 
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib.metadata import version
 
-        typer.echo(f"headrace {version('headrace')}")
+        say(f"headrace {version('headrace')}")
         raise typer.Exit
 
 

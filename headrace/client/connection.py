@@ -4,7 +4,6 @@ Only the standard library and orjson, so that importing the client stays quick.
 """
 
 import http.client
-import re
 import select
 import threading
 import time
@@ -19,6 +18,7 @@ from common.errors import KINDS, DataLoss, HeadraceError, InvalidInput, Overload
 from common.process.retry import Backoff, Pauses
 from headrace.client.bodies import JSON, encode
 from headrace.client.credentials import token_for
+from headrace.client.harmless import harmless
 from headrace.client.trust import context_of
 
 _ERROR_OF_KIND = {kind.__name__: kind for kind in KINDS}
@@ -29,12 +29,6 @@ _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
 _BAD_REQUEST, _REFUSED = 400, 429
 _FAILED = (500, 504)
 _IDLE_CONNECTIONS = 32
-_OBEYED = re.compile(
-    rb"\\\\|\\[bfr]|\\u00(?:0[0-8b-f]|1[0-9a-f]|7f|[89][0-9a-f])|\\u20(?:2[a-e]|6[6-9])"
-    rb"|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
-    re.IGNORECASE,
-)
-"""In JSON: what a terminal obeys in place of showing it (controls, marks that turn text around), and a backslash."""
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 
@@ -49,20 +43,13 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     content: bytes
-    is_shown: bool = False
-    """Whether texts are for a terminal, which would obey some characters."""
 
     def json(self) -> Any:
         """Raises Unavailable when the body is not JSON (something else answers at this address)."""
         try:
-            return orjson.loads(harmless(self.content) if self.is_shown else self.content)
+            return orjson.loads(self.content)
         except orjson.JSONDecodeError as error:
             raise Unavailable(f"the answer is not JSON: {self.content[:80]!r}") from error
-
-
-def harmless(content: bytes) -> bytes:
-    """JSON with U+FFFD for each character that a terminal would obey, but for line feeds and tabs."""
-    return _OBEYED.sub(lambda found: found[0] if found[0] == b"\\\\" else b"\xef\xbf\xbd", content)
 
 
 class Door:
@@ -88,7 +75,6 @@ class Door:
         if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path not in ("", "/"):
             raise InvalidInput(f"the address of {name} must read http://host:port or https://host:port, got {url!r}")
         self.name = name
-        self.is_shown = False
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, port
         self._context = context_of(ca_file) if parts.scheme == "https" else None
@@ -192,7 +178,7 @@ class Door:
         else:
             self._give_back(connection)
         headers_of = {key.lower(): value for key, value in response.getheaders()}
-        return Answer(response.status, headers_of, content, self.is_shown)
+        return Answer(response.status, headers_of, content)
 
     def _take(self, timeout_seconds: float) -> http.client.HTTPConnection:
         while True:
@@ -222,12 +208,12 @@ class Door:
 
 
 def error_of(name: str, status: int, headers: Mapping[str, str], content: bytes) -> HeadraceError:
-    """The error that an answer stands for.
+    """The error that an answer stands for; its sentences may be shown on a terminal.
 
     Our services say {"error": {"kind", "message", "refused"?}}; serving's TensorFlow Serving routes {"error": "text"}.
     """
     try:
-        document = orjson.loads(harmless(content))
+        document = orjson.loads(content)
     except orjson.JSONDecodeError:
         document = None
     told = document.get("error") if isinstance(document, dict) else None
@@ -239,8 +225,10 @@ def error_of(name: str, status: int, headers: Mapping[str, str], content: bytes)
 
 
 def _raised(kind: type[HeadraceError], message: str, headers: Mapping[str, str], refused: Any) -> HeadraceError:
+    message = harmless(message)
     if kind is InvalidInput:
-        return InvalidInput(message, refused=tuple((int(item["index"]), str(item["reason"])) for item in refused))
+        reasons = tuple((int(item["index"]), harmless(str(item["reason"]))) for item in refused)
+        return InvalidInput(message, refused=reasons)
     if kind is Overloaded:
         try:
             seconds = float(headers.get("retry-after", "1"))

@@ -69,12 +69,6 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             token = read_token(kept)
         return cls(addresses, timeout_seconds=timeout_seconds, by=by, token=token)
 
-    def for_terminal(self) -> "Client":
-        """The same; what a terminal would obey in the services' answers is U+FFFD."""
-        for door in (self._ingest, self._registry, self._trainer):
-            door.is_shown = True
-        return self
-
     def __enter__(self) -> "Client":
         return self
 

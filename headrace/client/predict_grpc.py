@@ -12,6 +12,7 @@ from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
 from common.suggestions import there_is_no
 from headrace.client.credentials import token_for
+from headrace.client.harmless import harmless
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_protos import read_tensor, write_tensor
 from headrace.client.tensor_values import SignatureTypes, as_input
@@ -124,7 +125,7 @@ class GrpcTransport:
                 answer: tuple[Any, Any] = method(request, timeout=left_seconds, metadata=(*metadata, *self._shown))
                 return answer
             except grpc.RpcError as error:
-                code, details = error.code(), str(error.details())
+                code, details = error.code(), harmless(str(error.details()))
                 wait_seconds = pauses.next_seconds()
                 # Without time the next attempt would hide what this one was told.
                 if code not in _REPEATED or time.monotonic() + 2 * wait_seconds >= deadline:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Version
+from headrace.client.harmless import harmless
 
 T = TypeVar("T", Model, Version)
 
@@ -72,6 +73,7 @@ def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
         return "nothing"
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    cells = [[harmless(text) for text in line] for line in cells]
     widths = [max(len(line[index]) for line in cells) for index in range(len(names))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 

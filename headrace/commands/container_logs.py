@@ -5,10 +5,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-import typer
-
 from common.errors import InvalidInput
 from common.suggestions import there_is_no
+from headrace.commands.terminal import say
 from headrace.compose.docker_cli import read_logs
 from headrace.compose.state import ComposeState
 from headrace.places import PlatformState
@@ -30,7 +29,7 @@ def show(state: PlatformState, name: str | None, *, lines: int, follow: bool) ->
     readers = {each: read_logs(state.ids[each], lines=lines, follow=follow) for each in names}
     try:
         for each, line in _together(readers) if follow else _one_after_the_other(readers):
-            typer.echo((f"{each:<{width}} | " if width else "") + line)
+            say((f"{each:<{width}} | " if width else "") + line)
     finally:
         for reader in readers.values():
             reader.kill()

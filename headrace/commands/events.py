@@ -16,9 +16,11 @@ from common.errors import HeadraceError, InvalidInput
 from common.examples.cells import column_name
 from common.schema import Schema
 from common.storage import Place, place_of
+from headrace.client.harmless import harmless
 from headrace.client.ingesting import OnInvalid
 from headrace.client.platform import Client
 from headrace.commands.session import Session
+from headrace.commands.terminal import console, say
 from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
             totals = _append(client, stream, found, reached, upload, progress)
     seconds = time.monotonic() - began
     document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": reached.key}
-    session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream, upload.noun)))
+    session.show(document, lambda: say(_sentence(totals, seconds, stream, upload.noun)))
 
 
 def _append(
@@ -154,7 +156,7 @@ def _append(
     except (HeadraceError, KeyboardInterrupt) as error:
         _explain(error, totals["accepted"], state, upload.noun, taken=sum(totals.values()))
         if upload.policy == "reject" and upload.into == "events" and isinstance(error, InvalidInput) and error.refused:
-            typer.echo(
+            say(
                 "--on-invalid deadletter takes the valid events and sets the others aside with their reasons; bounds "
                 "are widened in stream.yaml, by `headrace apply`",
                 err=True,
@@ -188,10 +190,10 @@ def _explain(error: BaseException, accepted: int, state: "UploadState", noun: st
     if taken or not isinstance(error, InvalidInput):
         how = "the same command" if state.path else f"--resume {state.key}"
         were = "was" if accepted == 1 else "were"
-        typer.echo(f"{counted(accepted, noun)} {were} taken; {how} goes on without doubling them", err=True)
+        say(f"{counted(accepted, noun)} {were} taken; {how} goes on without doubling them", err=True)
     if isinstance(error, InvalidInput) and error.refused and taken:
         whole = "the file" if len(state.positions) == 1 and not state.path else "what was sent"
-        typer.echo(f"indexes below count from {noun} {taken:,} of {whole}", err=True)
+        say(f"indexes below count from {noun} {taken:,} of {whole}", err=True)
 
 
 def _sentence(totals: dict[str, int], seconds: float, stream: str, noun: str) -> str:
@@ -214,14 +216,13 @@ class _Progress:
 
     def __enter__(self) -> "_Progress":
         if not self._quiet:
-            from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
             events = TextColumn("{task.fields[events]:,} events")
-            self._bar = Progress(*columns, events, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, events, TimeRemainingColumn(), console=console(err=True), transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(self._name, total=self._size, events=0)
+            self._task = self._bar.add_task(harmless(self._name), total=self._size, events=0)
         return self
 
     def reached(self, batch: "Batch", events: int) -> None:

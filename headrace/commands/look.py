@@ -18,6 +18,7 @@ from headrace.commands import evaluation_tables, training_facts
 from headrace.commands.evaluation_tables import number_of
 from headrace.commands.live import judged
 from headrace.commands.session import Limit, ModelName, Session, age, print_facts, print_table
+from headrace.commands.terminal import say
 
 _SHOWN_LETTER = 160
 
@@ -43,8 +44,8 @@ def show(
 
     def told() -> None:
         print_facts(f"model {name}", _model_facts(model))
-        typer.echo()
-        typer.echo(text.rstrip())
+        say()
+        say(text.rstrip())
 
     session.show(asdict(model) | {"definition": sorted(definition), "model_yaml": text}, told)
 
@@ -77,7 +78,7 @@ def why(context: typer.Context, model: ModelName) -> None:
 
     def told() -> None:
         for sentence in _reasons(found, refused[0] if refused else None):
-            typer.echo(sentence)
+            say(sentence)
 
     session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, told)
 
@@ -136,7 +137,7 @@ def history(
 
     def table() -> None:
         if not found:
-            typer.echo("nothing is on record of that")
+            say("nothing is on record of that")
             return
         columns = (">age", "what", "of", "by", "why")
         rows = [
@@ -168,11 +169,11 @@ def dead_letters(
 
     def told() -> None:
         if not letters:
-            typer.echo(f"stream {stream} has no dead letters")
+            say(f"stream {stream} has no dead letters")
         for letter in letters:
             text = str(letter.get("payload", ""))
-            typer.secho(str(letter.get("reason", "")), bold=True)
-            typer.echo(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
+            say(str(letter.get("reason", "")), bold=True)
+            say(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
 
     session.show(letters, told)
 
@@ -222,25 +223,25 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
     for name, signature in version.contract.get("signatures", {}).items():
-        typer.echo(
+        say(
             f"signature {name} ({signature['method']}): {_tensors(signature, 'inputs')} -> "
             f"{_tensors(signature, 'outputs')}"
         )
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
     for trigger, sentence in version.environment.get(FIRED, {}).items():
-        typer.echo(f"due by    {trigger}: {sentence}")
+        say(f"due by    {trigger}: {sentence}")
     for sentence in judged(quality):
-        typer.echo(f"live      {sentence}")
+        say(f"live      {sentence}")
     for reason, count in unusable.items():
-        typer.echo(f"unusable  {count:,}: {reason}")
+        say(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():
-        typer.echo(f"warning   {subject}: {sentence}")
+        say(f"warning   {subject}: {sentence}")
     for sentence in scored_outside.in_words(version.environment, version.verdict.rule):
-        typer.echo(f"scored    {sentence}")
+        say(f"scored    {sentence}")
     for name, found in version.environment.get("formats", {}).items():
-        typer.echo(f"format    {name}: {_format_facts(found)}")
+        say(f"format    {name}: {_format_facts(found)}")
     for sentence in version.environment.get("warm_start", {}).get("rows", ()):
-        typer.echo(f"carried   {sentence}")
+        say(f"carried   {sentence}")
     metrics: Mapping[str, Any] = asdict(version)["metrics"]
     whose = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
     names = dict.fromkeys(name for part in whose for name in metrics[part])
@@ -293,7 +294,7 @@ def _tensors(signature: Mapping[str, Any], side: str) -> str:
 
 def _print_diff(found: Mapping[str, Any]) -> None:
     model, one, other = found["model"], f"@{found['from']}", f"@{found['to']}"
-    typer.secho(f"{model}: {one} and {other}; {found['relation']}", bold=True)
+    say(f"{model}: {one} and {other}; {found['relation']}", bold=True)
     metrics = [
         [name, number_of(values["from"]), number_of(values["to"]), number_of(values["change"])]
         for name, values in found["metrics"].items()
@@ -308,12 +309,12 @@ def _print_diff(found: Mapping[str, Any]) -> None:
     if changed:
         print_table("", ("what", one, other), changed)
     for path, lines in found["definition"].items():
-        typer.secho(path, bold=True)
+        say(path, bold=True)
         for line in lines:
             colour = "green" if line.startswith("+") else "red" if line.startswith("-") else None
-            typer.secho(line, fg=colour)
+            say(line, fg=colour)
     same = [what for what in ("code", "weights") if found[what]["same"]]
-    typer.echo(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
+    say(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
 
 
 def _print_account(found: Mapping[str, Any]) -> None:
@@ -321,24 +322,24 @@ def _print_account(found: Mapping[str, Any]) -> None:
     words = {"trained": "trained", "held_out": "held out", "unusable": "unusable", "left_out": "left out"}
     words |= {"waiting": "waiting", "total": "total"}
     rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
-    typer.secho(f"events of {found['model']} in stream {found['stream']}", bold=True)
+    say(f"events of {found['model']} in stream {found['stream']}", bold=True)
     print_table("", ("where", ">events"), rows)
     if again := examples.get("again"):
-        typer.echo(f"{again:,} of them were learned twice, the second time with a late label")
+        say(f"{again:,} of them were learned twice, the second time with a late label")
     for reason, count in found["unusable"]["reasons"].items():
-        typer.echo(f"unusable: {count:,}, {reason}")
+        say(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:
         place = f"{part['partition']}:{part['from_offset']} to {part['to_offset']}"
         place = f"version {part['version'] or 'to come'}" if part["partition"] is None else place
-        typer.echo(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
+        say(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
     waiting = found["waiting"]
     for sentence in waiting.get("sentences", []):
-        typer.echo(sentence)
+        say(sentence)
     if waiting.get("waiting_for"):
-        typer.echo(f"waiting for: {waiting['waiting_for']}")
+        say(f"waiting for: {waiting['waiting_for']}")
     for problem in found["problems"]:
-        typer.echo(f"but: {problem}")
-    typer.echo("it adds up" if found["adds_up"] else "it does not add up yet")
+        say(f"but: {problem}")
+    say("it adds up" if found["adds_up"] else "it does not add up yet")
 
 
 def _count(value: object) -> str:
@@ -368,9 +369,9 @@ def _reasons(found: Mapping[str, Any], refused: Version | None) -> list[str]:
 
 def _print_replay(report: Mapping[str, Any]) -> None:
     before = f", {report['replayed_before']:,} were appended before" if report.get("replayed_before") else ""
-    typer.echo(f"{report['replayed']:,} appended{before}, {report['refused_count']:,} still do not fit")
+    say(f"{report['replayed']:,} appended{before}, {report['refused_count']:,} still do not fit")
     for item in report["refused"][:10]:
-        typer.echo(f"  letter {item['offset']}.{item['index']}: {item['reason']}")
+        say(f"  letter {item['offset']}.{item['index']}: {item['reason']}")
 
 
 def _clock(at: float) -> str:

@@ -17,6 +17,7 @@ from common.errors import InvalidInput
 from common.process.gpu import has_gpu
 from headrace.commands.model_files import Name, fetched
 from headrace.commands.session import Session, print_table
+from headrace.commands.terminal import say
 from headrace.local.variants import ROWS, VariantProcess, machine, question, source
 
 _TURNS = 5
@@ -238,11 +239,11 @@ def _show(
         print_table(heading, columns, [_row(one, sizes) for one in measured if not one.failed])
         for one in measured:
             if one.failed:
-                typer.echo(f"{one.variant.name}: cannot run: {one.failed}")
+                say(f"{one.variant.name}: cannot run: {one.failed}")
             if one.problem:
-                typer.echo(f"{one.variant.name}: does not answer as TensorFlow does: {one.problem}")
-        typer.echo(f"measured on this machine: {machine(ready)}; {source(ready)}")
-        typer.echo(sentence)
+                say(f"{one.variant.name}: does not answer as TensorFlow does: {one.problem}")
+        say(f"measured on this machine: {machine(ready)}; {source(ready)}")
+        say(sentence)
 
     session.show(document, told)
 

@@ -16,6 +16,7 @@ from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_facts, print_line, print_table
+from headrace.commands.terminal import say
 from headrace.local.variants import latency, machine, source
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def graph(
         columns = ("function", "node", "op", "inputs")
         print_table(f"{counted(len(nodes), 'node')}", columns, rows[:_SHOWN_NODES])
         if len(rows) > _SHOWN_NODES:
-            typer.echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
+            say(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
 
     session.show(nodes, told)
 
@@ -172,7 +173,7 @@ def _write_graph(session: Session, name: str, events: Path) -> None:
     written = sorted(str(path) for path in events.glob("events.out.tfevents.*"))
     session.show(
         {"model": files.title, "files": written},
-        lambda: typer.echo(f"the graph of {files.title} is in {events}; see it: tensorboard --logdir {events}"),
+        lambda: say(f"the graph of {files.title} is in {events}; see it: tensorboard --logdir {events}"),
     )
 
 
@@ -193,7 +194,7 @@ def ops(context: typer.Context, name: Name) -> None:
     def told() -> None:
         print_table("", ("operation", ">times"), [[key, count] for key, count in counted.items()])
         for fault in faults:
-            typer.echo(f"cannot be served: {fault}")
+            say(f"cannot be served: {fault}")
 
     session.show({"operations": counted, "cannot_be_served": faults}, told)
 
@@ -223,15 +224,15 @@ def cost(context: typer.Context, name: Name) -> None:
         rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
         rows.append(["all", f"{sum(layers.values()):,}"])
         print_table(files.title, ("layer", ">parameters"), rows)
-        typer.echo(f"{document['bytes']:,} bytes")
+        say(f"{document['bytes']:,} bytes")
         for signature, count in counted["flops"].items():
-            typer.echo(f"{signature}: {count:,} floating-point operations for one row")
+            say(f"{signature}: {count:,} floating-point operations for one row")
             for scope, part in counted["flops_by_scope"][signature].items():
-                typer.echo(f"  {scope or 'outside of layers'}: {part:,}")
+                say(f"  {scope or 'outside of layers'}: {part:,}")
         for signature, reason in counted["reasons"].items():
-            typer.echo(f"{signature}: not counted, {reason}")
+            say(f"{signature}: not counted, {reason}")
         for line in _latency_in_words(measured):
-            typer.echo(line)
+            say(line)
 
     session.show(document, told)
 
@@ -297,7 +298,7 @@ def _print_signatures(found: Mapping[str, Any]) -> None:
     from common.saved_model.contract import tensors
 
     for name, signature in found.items():
-        typer.secho(f"{name} ({signature['method'] or 'no method'})", bold=True)
+        say(f"{name} ({signature['method'] or 'no method'})", bold=True)
         for side in ("inputs", "outputs"):
             for tensor, said in tensors(signature, side).items():
                 print_line(f"  {side[:-1]:<6}  {tensor}  {said}", hanging=" " * 10)

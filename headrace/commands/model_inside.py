@@ -11,6 +11,7 @@ import typer
 from common.errors import InvalidInput, NotFound
 from headrace.commands.model_files import Name, chosen_version, fetched
 from headrace.commands.session import Session, print_facts, print_table
+from headrace.commands.terminal import say
 from headrace.local.inspect import run
 
 Format = Annotated[str, typer.Option("--format", help="Of a version: the LiteRT format that is meant, such as tflite.")]
@@ -39,11 +40,11 @@ def tap(
 
     def told() -> None:
         if tensor:
-            typer.echo(f"{found['tensors'][0]}  {found['dtype']} {found['shape']}")
-            typer.echo(json.dumps(found["value"]))
+            say(f"{found['tensors'][0]}  {found['dtype']} {found['shape']}")
+            say(json.dumps(found["value"]))
             return
         for one in found["tensors"]:
-            typer.echo(one)
+            say(one)
 
     session.show(found, told)
 
@@ -123,11 +124,11 @@ def tflite(
         listed = [[one["name"], one["dtype"], one["shape"]] for one in found["tensors"][:_SHOWN_TENSORS]]
         print_table("", ("tensor", "dtype", "shape"), listed)
         if strip:
-            typer.echo(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
+            say(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
         if target:
-            typer.echo(f"covered: {', '.join(found['covered']) or 'none'}")
-            typer.echo(f"missing: {', '.join(found['missing']) or 'none'}")
-            typer.echo(f"by the table of {found['as_of']}; nothing was run on a device")
+            say(f"covered: {', '.join(found['covered']) or 'none'}")
+            say(f"missing: {', '.join(found['missing']) or 'none'}")
+            say(f"by the table of {found['as_of']}; nothing was run on a device")
 
     session.show(found, told)
 

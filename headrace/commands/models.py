@@ -18,6 +18,7 @@ from headrace.client.lifecycle import Applied, Listing
 from headrace.client.tables import Versions
 from headrace.commands.forget import offsets_of
 from headrace.commands.session import ModelName, Reason, Session, age, print_line, print_table
+from headrace.commands.terminal import say
 
 _PLANNING_SECONDS = 60.0
 """For the trainer's answer: it may be reading the log, or wait for a core."""
@@ -61,7 +62,7 @@ def apply(
 
 def _print_applied(applied: Applied, *, dry_run: bool) -> None:
     if dry_run:
-        typer.echo("nothing is stored; these would be the changes:")
+        say("nothing is stored; these would be the changes:")
     if applied.stream is not None:
         stream = applied.stream
         count = len(Schema.from_json(stream.schema_json).features)
@@ -114,7 +115,7 @@ def train(
         )
     session.show(
         asdict(planned),
-        lambda: typer.echo(
+        lambda: say(
             f"round {planned.plan.sequence} of {model} is {planned.state}: "
             f"{counted(planned.plan.example_count, 'example')}, "
             f"from {f'version {planned.plan.parent_version}' if planned.plan.parent_version else 'nothing'}"
@@ -199,10 +200,10 @@ def list_versions(
 
     def table() -> None:
         if pieces and not versions:
-            typer.echo(f"the events at {learned} went into no version of {model}")
+            say(f"the events at {learned} went into no version of {model}")
             return
         if not versions:
-            typer.echo(f"{model} has no version yet; `headrace status` says what the first round waits for")
+            say(f"{model} has no version yet; `headrace status` says what the first round waits for")
             return
         counts = (">trained", ">held", ">unusable")
         columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
@@ -211,11 +212,11 @@ def list_versions(
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])
         if clean != live:
             free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
-            typer.echo(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
+            say(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
         if listing.has_older:
-            typer.echo(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
+            say(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
         for one in listing.thinned:
-            typer.echo(
+            say(
                 f"thinned: {counted(one.versions, 'version')}, {one.first_version} to {one.last_version}, last "
                 f"{age(time.time() - one.at, units=1)} ago; {THINNED_TO[one.rule]} stays (retention of the definition)"
             )
@@ -257,7 +258,7 @@ def promote(
     session: Session = context.obj
     with session.client() as client:
         after = client.promote(model, version, alias=alias, reason=reason)
-    session.show(asdict(after), lambda: typer.echo(f"{alias} of {model} is version {after.aliases[alias]}"))
+    session.show(asdict(after), lambda: say(f"{alias} of {model} is version {after.aliases[alias]}"))
 
 
 def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", reason: Reason = "") -> None:
@@ -267,9 +268,7 @@ def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", 
         after = client.rollback(model, reason=reason, events=events.replace("-", "_"))
     behind = after.rolled_back_now()
     words = f"; {rolled_back_words(behind['events'], behind['examples'])}" if behind else ""
-    session.show(
-        asdict(after), lambda: typer.echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}")
-    )
+    session.show(asdict(after), lambda: say(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}"))
 
 
 def _live(model: Model) -> str:

@@ -18,6 +18,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.suggestions import there_is_no
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, StatusLine, age, print_table, table_of
+from headrace.commands.terminal import cell, console, say
 from headrace.local.patience import LIMIT_SECONDS, lacks
 from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState, token_file
 
@@ -76,7 +77,7 @@ def down(context: typer.Context) -> None:
     began = time.monotonic()
     session.launcher().down()
     seconds = round(time.monotonic() - began, 1)
-    session.show({"stopped": True, "seconds": seconds}, lambda: typer.echo(f"stopped in {seconds:g} s"))
+    session.show({"stopped": True, "seconds": seconds}, lambda: say(f"stopped in {seconds:g} s"))
 
 
 def status(context: typer.Context) -> None:
@@ -102,8 +103,8 @@ def status(context: typer.Context) -> None:
             headings = ("model", ">live", ">replicas", ">waiting", "next")
             print_table("", headings, [_model_row(model, seen) for model in seen.models])
         for trouble in troubles:
-            typer.secho("not well: ", fg="red", nl=False)
-            typer.echo(trouble)
+            say("not well: ", fg="red", nl=False)
+            say(trouble)
 
     session.show(document, table)
     if troubles:
@@ -118,7 +119,7 @@ def ui(
     session: Session = context.obj
     url = _dashboard(session.launcher().state())
     opened = open_browser and not session.as_json and _can_show() and webbrowser.open(url)
-    session.show({"url": url, "opened": opened}, lambda: typer.echo(url))
+    session.show({"url": url, "opened": opened}, lambda: say(url))
 
 
 def _dashboard(state: PlatformState) -> str:
@@ -183,7 +184,7 @@ def _print_new(path: Path, start: int, width: int) -> int:
 
 def _print_line(name: str, line: bytes, width: int) -> None:
     prefix = f"{name:<{width}} | " if width else ""
-    typer.echo(prefix + line.decode(errors="replace").rstrip("\n"))
+    say(prefix + line.decode(errors="replace").rstrip("\n"))
 
 
 def _wait(launcher: "Launcher | ComposeLauncher", session: Session, timeout_seconds: float) -> PlatformState:
@@ -201,7 +202,7 @@ def _wait(launcher: "Launcher | ComposeLauncher", session: Session, timeout_seco
             line.clear()
     from rich.live import Live
 
-    with Live(refresh_per_second=10, transient=True) as live:
+    with Live(console=console(), refresh_per_second=10, transient=True) as live:
         return launcher.wait_until_ready(
             timeout_seconds=timeout_seconds, on_change=lambda state: live.update(_live_table(state))
         )
@@ -222,9 +223,9 @@ def _stay(launcher: "Launcher | ComposeLauncher", session: Session) -> None:
         else:
             while _or_none(launcher) is not None:
                 time.sleep(launcher.look_seconds)
-        typer.echo("the platform was stopped", err=True)
+        say("the platform was stopped", err=True)
     except KeyboardInterrupt:
-        typer.echo("stopping ...", err=True)
+        say("stopping ...", err=True)
         # A second Ctrl-C would leave the stop to the supervisor, which goes on without us.
         launcher.close()
 
@@ -232,7 +233,7 @@ def _stay(launcher: "Launcher | ComposeLauncher", session: Session) -> None:
 def _show_live(launcher: "Launcher | ComposeLauncher") -> None:
     from rich.live import Live
 
-    with Live(refresh_per_second=4) as live:
+    with Live(console=console(), refresh_per_second=4) as live:
         while (state := _or_none(launcher)) is not None:
             live.update(_live_table(state))
             time.sleep(launcher.look_seconds)
@@ -252,11 +253,9 @@ def _live_table(state: PlatformState) -> Any:
 
 
 def _cells(process: Any) -> list[object]:
-    from rich.text import Text
-
     colour = _COLOUR_OF.get(process.phase, "yellow")
     ports = [port or "" for port in (process.http_port, process.grpc_port)]
-    return [process.name, Text(process.phase, style=colour), *ports, process.pid or ""]
+    return [process.name, cell(process.phase, colour), *ports, process.pid or ""]
 
 
 def _uptime(process: Any) -> str:
@@ -326,20 +325,20 @@ def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> N
         addresses = state.addresses
         doors = {"predictions": addresses.predictions, "ingest": addresses.ingest}
         doors |= {"registry": addresses.registry, "trainer": addresses.trainer}
-        typer.echo("\n".join(f"  {name:<11} {url}" for name, url in doors.items()))
+        say("\n".join(f"  {name:<11} {url}" for name, url in doors.items()))
         where, command = f"{state.place}, data in its volumes", "headrace --platform compose down"
     else:
         slowest = max(state.processes, key=lambda process: process.ready_after_seconds)
-        typer.echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
+        say(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
         for process in state.processes:
             if process.http_port:
                 ports = f"{state.url_of(process)}   grpc 127.0.0.1:{process.grpc_port}"
-                typer.echo(f"  {process.name:<10} {ports}")
+                say(f"  {process.name:<10} {ports}")
         where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
-    typer.echo(f"  dashboard  {_dashboard(state)}")
+    say(f"  dashboard  {_dashboard(state)}")
     if session.kind != COMPOSE and (token := token_file(session.data_dir, "operator")).exists():
-        typer.echo(f"  a token to log in with is in {token}")
-    typer.echo(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
+        say(f"  a token to log in with is in {token}")
+    say(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
 
 
 @contextlib.contextmanager

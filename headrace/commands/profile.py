@@ -14,6 +14,7 @@ from common.registry.catalog import Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
+from headrace.commands.terminal import say
 
 _TABLE, _FOLDER = "profile/profile.json", "profile/"
 _VIEWS = ("node", "scope", "op", "code")
@@ -52,7 +53,7 @@ def profile(
             asked = client.profile_next_round(model, first_step=first_step, steps=steps)
             last = first_step + steps - 1
             said = f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
-            session.show(asked, lambda: typer.echo(said))
+            session.show(asked, lambda: say(said))
             return
         version = _traced(client, model, number)
         entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
@@ -66,15 +67,15 @@ def profile(
     del document["nodes"]
 
     def print_it() -> None:
-        typer.echo(told["advice"])
+        say(told["advice"])
         columns = (view, ">times", ">micros", ">mean")
         shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
         title = f"{model}@{version.version}: {counted(told['steps'], 'step')} from step {told['first_step']}"
         print_table(title, columns, shown)
         if len(rows) > top:
-            typer.echo(f"and {len(rows) - top:,} more; --top or --json lists them")
+            say(f"and {len(rows) - top:,} more; --top or --json lists them")
         if to is not None:
-            typer.echo(f"{to / 'trace.json'} opens in chrome://tracing and ui.perfetto.dev")
+            say(f"{to / 'trace.json'} opens in chrome://tracing and ui.perfetto.dev")
 
     session.show(document, print_it)
 

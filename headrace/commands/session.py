@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.client.harmless import harmless
 from headrace.client.platform import Client
+from headrace.commands.terminal import cell, console, say
 
 if TYPE_CHECKING:
     from headrace.compose.platform import ComposeLauncher
@@ -25,7 +27,6 @@ KINDS = (LOCAL, COMPOSE)
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
-_PIPE_WIDTH = 80
 _WIDEST = 10_000
 
 
@@ -54,9 +55,8 @@ class Session:
         Raises NotFound when no such platform runs.
         """
         if self.kind == COMPOSE:
-            launcher = self.launcher()
-            return launcher.client(timeout_seconds=timeout_seconds, by=who(), token=token).for_terminal()
-        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who(), token=token).for_terminal()
+            return self.launcher().client(timeout_seconds=timeout_seconds, by=who(), token=token)
+        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who(), token=token)
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
         """Prints the document as JSON, or whatever people are shown instead."""
@@ -82,10 +82,10 @@ class StatusLine:
         """`part` says which part it is in, such as the stage of a round."""
         if self.is_terminal:
             room = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[K{sentence[:room]}")
+            sys.stderr.write(f"\r\x1b[K{harmless(sentence)[:room]}")
             sys.stderr.flush()
         elif sentence and part != self._part:
-            sys.stderr.write(f"{sentence}\n")
+            sys.stderr.write(f"{harmless(sentence)}\n")
             sys.stderr.flush()
         self._part = part
 
@@ -121,8 +121,8 @@ class Steps:
         seconds = time.monotonic() - self._began
         self.finished.append({"step": self._name, "ok": word == "ok", "seconds": round(seconds, 2)})
         if not self.quiet:
-            typer.secho(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
-            typer.echo(f"  {self._name}  ({seconds:.1f} s)")
+            say(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
+            say(f"  {self._name}  ({seconds:.1f} s)")
         self._name = ""
 
 
@@ -145,22 +145,19 @@ def print_table(
         columns: their headings; behind a ">" that of a column whose cells stand at its right.
         width: of the terminal, in characters; None asks it.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(width=width or (None if sys.stdout.isatty() else _PIPE_WIDTH))
-    unbounded = console.options.update(max_width=_WIDEST)
+    to = console(width=width)
+    unbounded = to.options.update(max_width=_WIDEST)
     for gap in (2, 0):
         table = table_of(title, columns, rows, gap=gap)
-        if console.measure(table, options=unbounded).minimum <= console.width:
-            console.print(table)
+        if to.measure(table, options=unbounded).minimum <= to.width:
+            to.print(table)
             return
-    console.print(Text(title, style="bold"))
+    to.print(cell(title, "bold"))
     headings = [column.removeprefix(">") for column in columns]
     for row in rows:
-        console.print()
-        for heading, cell in zip(headings, row, strict=True):
-            console.print(Text(f"{heading:<{max(map(len, headings))}}  {cell}"))
+        to.print()
+        for heading, value in zip(headings, row, strict=True):
+            to.print(cell(f"{heading:<{max(map(len, headings))}}  {value}"))
 
 
 def print_line(text: str, *, hanging: str = "    ") -> None:
@@ -168,23 +165,21 @@ def print_line(text: str, *, hanging: str = "    ") -> None:
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, subsequent_indent=hanging, break_on_hyphens=False)
-    typer.echo(text)
+    say(text)
 
 
 def print_facts(title: str, facts: Mapping[str, object]) -> None:
     """One fact a line under the title, wrapped beside its name."""
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(Text(title, style="bold"))
+    to = console()
+    to.print(cell(title, "bold"))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, Text(str(value)))
-    console.print(table)
+        table.add_row(cell(name), cell(value))
+    to.print(table)
 
 
 def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
@@ -195,14 +190,13 @@ def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]
     """
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(
-        title=Text(title) if title else None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+        title=cell(title) if title else None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
         pad_edge=False, padding=(0, gap // 2),
     )  # fmt: skip
     widths = [
-        max(Text(str(text)).cell_len for text in (heading, *(row[index] for row in rows)))
+        max(cell(text).cell_len for text in (heading, *(row[index] for row in rows)))
         for index, heading in enumerate(column.removeprefix(">") for column in columns)
     ]
     left = [index for index, column in enumerate(columns) if not column.startswith(">")]
@@ -210,9 +204,9 @@ def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]
     for index, column in enumerate(columns):
         # Otherwise rich takes it that any column may be as narrow as its longest word, or narrower.
         fixed: dict[str, Any] = {} if index == wrapped else {"no_wrap": True, "min_width": widths[index]}
-        table.add_column(Text(column.removeprefix(">")), justify="left" if index in left else "right", **fixed)
+        table.add_column(cell(column.removeprefix(">")), justify="left" if index in left else "right", **fixed)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*map(cell, row))
     return table
 
 

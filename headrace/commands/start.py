@@ -14,6 +14,7 @@ from common.feature_keys import check_name
 from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
 from headrace.commands.session import Session, Steps, print_table
+from headrace.commands.terminal import say
 
 
 def init(
@@ -76,19 +77,19 @@ def init(
             for found in guesses
         ]
         print_table(f"{file.name}: {counted(chosen.rows, 'row')}, {counted(len(guesses), 'column')}", headings, rows)
-        typer.echo(f"{directory / 'stream.yaml'} and {directory / 'model.yaml'}: {target.task} on {chosen.header}")
+        say(f"{directory / 'stream.yaml'} and {directory / 'model.yaml'}: {target.task} on {chosen.header}")
         if unlabelled:
-            typer.echo(
+            say(
                 f"{counted(unlabelled, 'row')} without {chosen.header}: nothing can be learned from them. "
                 "--on-invalid leaves them out."
             )
-        typer.echo("Read both files, then:")
+        say("Read both files, then:")
         for line in (
             f"check {directory} --data {data}{' --on-invalid skip' if unlabelled else ''}", f"apply {directory}",
             f"ingest {data} --stream {stream}{' --on-invalid deadletter' if unlabelled else ''}",
             f"versions {model} --watch", f"predict {model} --file {data}",
         ):  # fmt: skip
-            typer.echo(f"  headrace {line}")
+            say(f"  headrace {line}")
 
     if not chosen.rows:
         raise InvalidInput(f"{file} has no rows")
@@ -129,7 +130,7 @@ def check(
         show_skipped(checked)
         passed = f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}"
         show_round(passed, definition, done)
-        typer.echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
+        say(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
 
     session.show(document, show)
 

@@ -12,6 +12,7 @@ from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
+from headrace.commands.terminal import say
 
 _REQUESTS = "requests:"
 _SHOWN_WORDS = 3
@@ -163,7 +164,7 @@ def _print_distances(title: str, distances: Mapping[str, Any], said: Sequence[st
     ]  # fmt: skip
     print_table(title, ("field", "drift", ">PSI", ">Jensen-Shannon", ">Wasserstein", ">missing"), rows)
     for sentence in said:
-        typer.echo(sentence)
+        say(sentence)
 
 
 def _difference(one: Mapping[str, Any]) -> str:

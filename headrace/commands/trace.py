@@ -10,6 +10,7 @@ from common.errors import Conflict, NotFound, Unavailable
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
+from headrace.commands.terminal import say
 from headrace.places import SERVICES
 
 _TIMEOUT_SECONDS = 5.0
@@ -103,7 +104,7 @@ def _print(request: str, spans: Sequence[Mapping[str, Any]], linked: Sequence[st
     ]
     print_table(f"trace of {request}", columns, rows)
     for one in linked:
-        typer.echo(f"goes back to: headrace trace {one}")
+        say(f"goes back to: headrace trace {one}")
 
 
 def _told(attributes: Mapping[str, Any]) -> str:

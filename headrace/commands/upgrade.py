@@ -11,6 +11,7 @@ from common.errors import Conflict, InvalidInput
 from common.whole_files import write_whole
 from headrace.commands.model_inside import asked
 from headrace.commands.session import Session
+from headrace.commands.terminal import say
 
 _SHOWN = 10
 _GRAPHS = re.compile(r"\bcompat\.v1\.(Session|InteractiveSession|placeholder)\b")
@@ -72,8 +73,8 @@ def _texts_of(scripts: list[Path], to: Path) -> dict[str, str]:
 
 def _print(document: dict[str, Any]) -> None:
     for name, one in document["scripts"].items():
-        typer.echo(f"{Path(document['to']) / name}: {len(one['changes'])} changes, {len(one['warnings'])} to look at")
+        say(f"{Path(document['to']) / name}: {len(one['changes'])} changes, {len(one['warnings'])} to look at")
         for said in one["changes"]:
-            typer.echo(f"  {said}")
+            say(f"  {said}")
         for said in one["warnings"]:
-            typer.echo(f"  look at: {said}")
+            say(f"  look at: {said}")

@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
 
-import typer
-
 from common.counted import counted
 from common.errors import Unavailable
 from common.registry.catalog import AliasChange, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of
 from headrace.client.platform import Client
 from headrace.commands.session import Session, StatusLine
+from headrace.commands.terminal import say
 
 _ROUNDS_LOOKED_AT = 100
 _VERSIONS_LOOKED_AT = 200
@@ -68,18 +67,18 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
         first, line = look(), StatusLine.of(session)
         newest = max(first.versions, default=0)
         telling = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
-        typer.echo(telling, err=True)
+        say(telling, err=True)
         line.show(first.way.sentence, part=first.way.part)
 
         def on_away(reason: str) -> None:
             line.clear()
-            typer.echo(f"the registry is away, and is asked again ({reason})", err=True)
+            say(f"the registry is away, and is asked again ({reason})", err=True)
 
         looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
         for happenings, way in looks:
             line.clear()
             for happening in happenings:
-                typer.echo(happening.line(as_json=session.as_json))
+                say(happening.line(as_json=session.as_json))
             line.show(way.sentence, part=way.part)
 
 

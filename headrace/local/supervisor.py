@@ -206,7 +206,8 @@ def take_lock(data_dir: Path) -> int:
 def _say(sentence: str) -> None:
     """Into the supervisor's log, which may be on the disk that is full."""
     with contextlib.suppress(OSError):
-        print(sentence, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{sentence}\n")
+        sys.stderr.flush()
 
 
 def _settings_of(text: str) -> tuple[SupervisorSettings, Desired]:

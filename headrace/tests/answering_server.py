@@ -13,6 +13,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from headrace.cli import app
+from headrace.client.harmless import harmless
 from headrace.places import Addresses
 
 VERSION = {
@@ -39,6 +40,11 @@ STREAM = {
     "name": "s", "schema_version": 1, "created_at": 1.0,
     "schema_json": '{"features": [{"name": "distance", "dtype": "float32"}], "labels": []}',
 }  # fmt: skip
+
+
+_OBEYED = "\x9b\x1b\x07\u202e"
+_WRITTEN = ("detail", "error", "last_failure", "message", "note", "reason", "reasons", "sentence", "what")
+"""Keys of texts that authors, or strangers, have a part in."""
 
 
 def at(url: str, *, registry_grpc: str = "") -> Addresses:
@@ -85,9 +91,14 @@ class Run:
         self.server, self._data_dir = server, data_dir
 
     def __call__(self, *arguments: str, answers: Sequence[Any] = (), stdin: str | None = None) -> Result:
-        """answers: of the server, each with status 200."""
-        self.server.will_answer_all(*answers)
-        return CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments], input=stdin)
+        """answers: of the server, each with status 200; what somebody has written there begins with characters that
+        a terminal obeys, none of which may arrive. Their marks are taken away."""
+        self.server.will_answer_all(*(answers if "--json" in arguments else map(_hostile, answers)))
+        result = CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments], input=stdin)
+        assert result.output == harmless(result.output)
+        for name in ("stdout_bytes", "stderr_bytes", "output_bytes"):
+            setattr(result, name, getattr(result, name).replace(harmless(_OBEYED).encode(), b""))
+        return result
 
     def json(self, *arguments: str, answers: Sequence[Any] = ()) -> Any:
         """What a command that succeeds prints with --json."""
@@ -100,6 +111,14 @@ class Run:
         """Method, path and document of the newest request."""
         request = self.server.requests[-1]
         return request.method, request.path, json.loads(request.body) if request.body else None
+
+
+def _hostile(document: Any, key: str = "") -> Any:
+    if isinstance(document, dict):
+        return {name: _hostile(value, name) for name, value in document.items()}
+    if isinstance(document, list):
+        return [_hostile(value, key) for value in document]
+    return _OBEYED + document if key in _WRITTEN and isinstance(document, str) and document else document
 
 
 @contextmanager

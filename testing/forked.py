@@ -10,7 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_SHARED = ["services.registry.__main__", "services.trainer.__main__", "services.ingest.__main__", "psycopg", "s3fs"]
+_SHARED = [
+    *(f"services.{service}.__main__" for service in ("registry", "trainer", "ingest")), "psycopg", "s3fs",
+    "testing.frozen",
+]  # fmt: skip
 _forkserver = multiprocessing.get_context("forkserver")
 
 

@@ -19,7 +19,7 @@ def half_pair_in(text: bytes, value: Any) -> str:
     """
     if not _ESCAPE.search(text):
         return ""
-    return next((".".join(map(_shown, path)) for path, one in _texts(value, ()) if not is_text(one)), "")
+    return next((".".join(map(_shown, path)) for path, part in _texts(value, ()) if not is_text(part)), "")
 
 
 def _texts(value: Any, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], str]]:

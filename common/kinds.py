@@ -197,7 +197,12 @@ def _is_size(value: object) -> bool:
 
 def _scale(name: str, value: object) -> tuple[float, float]:
     numbers = list(value) if isinstance(value, list | tuple) else []
-    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers)
-    if len(numbers) != 2 or not are_numbers or not all(abs(one) <= 1e30 for one in numbers) or numbers[0] >= numbers[1]:
+    are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if (
+        len(numbers) != 2
+        or not are_numbers
+        or not all(abs(number) <= 1e30 for number in numbers)
+        or numbers[0] >= numbers[1]
+    ):
         raise InvalidInput(f"feature {name}: image's scale must be [low, high], low below high, got {value!r}")
     return float(numbers[0]), float(numbers[1])

@@ -58,7 +58,7 @@ class RedisUrl:
     def parse(cls, url: str) -> Self:
         """Raises InvalidInput: it is of another form; quotes no password."""
         shown = f"{url.partition('://')[0]}://{url.rpartition('@')[2]}" if "@" in url else url
-        what = f"REDIS_URL is {shown!r}"
+        place = f"REDIS_URL is {shown!r}"
         try:
             parts = urlsplit(url)
             options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
@@ -67,25 +67,25 @@ class RedisUrl:
             database = int((options.pop("db", "") if is_path else parts.path.strip("/")) or 0)
             host, port = parts.hostname or "127.0.0.1", parts.port or _PORT
         except ValueError as error:
-            raise InvalidInput(f"{what}, which is malformed; expected {_FORMS}") from error
+            raise InvalidInput(f"{place}, which is malformed; expected {_FORMS}") from error
         if parts.scheme not in ("redis", "rediss", "unix"):
-            raise InvalidInput(f"{what}, expected {_FORMS}")
+            raise InvalidInput(f"{place}, expected {_FORMS}")
         followed = (_MASTER, _OTHERS, _NODES) if not is_path else ()
         known = (*_OF_ALL, *followed, *(_OF_TLS if parts.scheme == "rediss" else ()))
         if unknown := sorted(options.keys() - set(known)):
-            raise InvalidInput(f"{what}: unknown option {', '.join(unknown)}; known are {', '.join(known)}")
+            raise InvalidInput(f"{place}: unknown option {', '.join(unknown)}; known are {', '.join(known)}")
         if password and "password_file" in options:
-            raise InvalidInput(f"{what}: it has a password and a password_file; take one away")
+            raise InvalidInput(f"{place}: it has a password and a password_file; take one away")
         if _OTHERS in options and not options.get(_MASTER):
-            raise InvalidInput(f"{what}: sentinels needs sentinel_master, the name of the master that they watch")
+            raise InvalidInput(f"{place}: sentinels needs sentinel_master, the name of the master that they watch")
         if _NODES in options and (database or _MASTER in options):
-            raise InvalidInput(f"{what}: a Redis Cluster has database 0 only, and no Sentinels")
+            raise InvalidInput(f"{place}: a Redis Cluster has database 0 only, and no Sentinels")
         path = parts.path if is_path else ""
         found = cls(shown, parts.scheme == "rediss", host, port, path, database, user, password, options)
         try:
             found.places()
         except ValueError as error:
-            raise InvalidInput(f"{what}: expected host:port,host:port in {_OTHERS} or {_NODES}") from error
+            raise InvalidInput(f"{place}: expected host:port,host:port in {_OTHERS} or {_NODES}") from error
         return found
 
     @property
@@ -111,7 +111,7 @@ class RedisUrl:
         """
         if self.mode == "sentinel":
             name = self.options[_MASTER]
-            return self._as_told(
+            return self._answered_by(
                 self.places(), "Sentinel", f"the master {name}",
                 lambda sentinel: sentinel.sentinel_get_master_addr_by_name(name), has_login=False,
             )  # fmt: skip
@@ -119,7 +119,9 @@ class RedisUrl:
             # Any node knows: those that ask at the same time, after a failover, do not all ask the same.
             places = self.places()
             random.shuffle(places)
-            return self._as_told(places, "node", f"the master of {key.decode()}", lambda node: _master_of(key, node))
+            return self._answered_by(
+                places, "node", f"the master of {key.decode()}", lambda node: _master_of(key, node)
+            )
         return self
 
     def places(self) -> list[tuple[str, int]]:
@@ -128,9 +130,9 @@ class RedisUrl:
         default = _PORT if self.is_cluster else _SENTINEL_PORT
         return [(self.host, self.port), *(_host_and_port(place, default) for place in others.split(",") if place)]
 
-    def _as_told(
-        self, places: Iterable[tuple[str, int]], who: str, what: str,
-        ask: "Callable[[Redis], Any]", *, has_login: bool = True,
+    def _answered_by(
+        self, places: Iterable[tuple[str, int]], kind: str, subject: str,
+        question: "Callable[[Redis], Any]", *, has_login: bool = True,
     ) -> Self:  # fmt: skip
         # Here, because it takes a tenth of a second, and serving asks Redis without it.
         import redis
@@ -146,16 +148,16 @@ class RedisUrl:
                     password=login[-1] if login else None, socket_timeout=_LOOK_SECONDS,
                     socket_connect_timeout=_LOOK_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True,
                     ssl=self.is_tls, **tls,
-                ) as asked:  # fmt: skip
-                    found = ask(asked)
+                ) as client:  # fmt: skip
+                    found = question(client)
             except (redis.RedisError, OSError) as error:
                 faults.append(f"{host}:{port}: {error}")
                 continue
             if found:
                 # A node that does not know its own address gives none.
                 return replace(self, host=str(found[0] or host), port=int(found[1]))
-            faults.append(f"{host}:{port} knows no {what.removeprefix('the ')}")
-        raise Unavailable(f"no {who} names {what} ({'; '.join(faults)})")
+            faults.append(f"{host}:{port} knows no {subject.removeprefix('the ')}")
+        raise Unavailable(f"no {kind} names {subject} ({'; '.join(faults)})")
 
     def login(self) -> tuple[str, ...]:
         """Words for AUTH; () without a password. Raises Unavailable: the file cannot be read."""

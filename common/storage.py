@@ -80,25 +80,25 @@ class Place:
         return Place(self.scheme, posixpath.dirname(self.path))
 
     def exists(self) -> bool:
-        with self._told():
+        with self._errors():
             return bool(self._storage().exists(self.path))
 
     def is_dir(self) -> bool:
-        with self._told():
+        with self._errors():
             return bool(self._storage().isdir(self.path))
 
     def is_file(self) -> bool:
-        with self._told():
+        with self._errors():
             return bool(self._storage().isfile(self.path))
 
     def size(self) -> int:
         """Bytes of a file."""
-        with self._told():
+        with self._errors():
             return int(self._storage().size(self.path) or 0)
 
     def open(self) -> BinaryIO:
         """To read; may be sought in."""
-        with self._told():
+        with self._errors():
             if self.is_local:
                 return Path(self.path).open("rb")
             opened: BinaryIO = self._storage().open(self.path, "rb")
@@ -107,7 +107,7 @@ class Place:
     def presigned(self, seconds: int) -> str:
         """A URL with which anybody reads this file for so long. Raises InvalidInput: this storage makes none, or its
         credentials sign none."""
-        with self._told():
+        with self._errors():
             try:
                 return str(self._storage().sign(self.path, expiration=seconds))
             except NotImplementedError as error:
@@ -116,7 +116,7 @@ class Place:
                 raise InvalidInput(f"the credentials of {self.scheme}:// sign no URLs: {error}") from error
 
     def read(self) -> bytes:
-        with self._told(), self.open() as file:
+        with self._errors(), self.open() as file:
             return file.read()
 
     def write(self, content: bytes, *, overwrite: bool = False) -> None:
@@ -129,22 +129,22 @@ class Place:
         """As `write`, in parts. Where the block raises, nothing is left behind."""
         self._check_free(overwrite=overwrite)
         if self.is_local:
-            with self._told(), whole_file(Path(self.path), overwrite=overwrite) as local:
+            with self._errors(), whole_file(Path(self.path), overwrite=overwrite) as local:
                 yield local
             return
         with tempfile.SpooledTemporaryFile(max_size=_COPY_BYTES) as aside:
             yield aside  # type: ignore[misc]  # a spooled file is a BinaryIO in all but name
             aside.seek(0)
-            with self._told(), self._storage().open(self.path, "wb" if overwrite else "xb") as file:
+            with self._errors(), self._storage().open(self.path, "wb" if overwrite else "xb") as file:
                 shutil.copyfileobj(aside, file, _COPY_BYTES)
 
     def children(self) -> list[Place]:
         """Files and folders directly in this folder, by name. Raises NotFound: it is none."""
-        with self._told():
+        with self._errors():
             if not self._storage().isdir(self.path):
                 raise NotFound(f"there is no folder {self}")
             found = self._storage().ls(self.path, detail=False)
-        names = sorted({posixpath.basename(str(one).rstrip("/")) for one in found})
+        names = sorted({posixpath.basename(str(path).rstrip("/")) for path in found})
         return [self / name for name in names if name]
 
     def walk(self) -> Iterator[Place]:
@@ -158,7 +158,7 @@ class Place:
     def sizes(self) -> dict[str, int]:
         """Bytes of every file below this folder, by its path in it; of an object store in one listing. {}: none is
         there."""
-        with self._told():
+        with self._errors():
             storage = self._storage()
             found: dict[str, dict[str, Any]] = storage.find(self.path, detail=True)
         top = storage._strip_protocol(self.path)
@@ -171,10 +171,10 @@ class Place:
             NotFound: there is none.
         """
         if any(mark in self.name for mark in "*?["):
-            found = [one for one in self.parent.children() if fnmatch.fnmatchcase(one.name, self.name)]
-            found = [one for one in found if one.is_file()]
+            found = [place for place in self.parent.children() if fnmatch.fnmatchcase(place.name, self.name)]
+            found = [place for place in found if place.is_file()]
         elif self.is_dir():
-            found = [one for one in self.children() if one.is_file() and not one.name.startswith((".", "_"))]
+            found = [place for place in self.children() if place.is_file() and not place.name.startswith((".", "_"))]
         else:
             found = [self] if self.exists() else []
         if not found:
@@ -184,14 +184,14 @@ class Place:
     def make_dir(self) -> None:
         """Raises Conflict: it is there. NotFound: the folder above is not."""
         self._check_free(overwrite=False)
-        with self._told():
+        with self._errors():
             self._storage().mkdir(self.path, create_parents=False)
 
     def make_dirs(self) -> None:
         """With the folders above that are missing; does nothing where it is there. Raises Conflict: a file is there."""
         if self.exists() and not self.is_dir():
             raise Conflict(f"{self} is a file, no folder")
-        with self._told():
+        with self._errors():
             self._storage().makedirs(self.path, exist_ok=True)
 
     def remove(self, *, with_content: bool = False) -> None:
@@ -201,7 +201,7 @@ class Place:
         is_dir = self.is_dir()
         if is_dir and not with_content and self.children():
             raise Conflict(f"folder {self} is not empty")
-        with self._told():
+        with self._errors():
             self._storage().rm(self.path, recursive=is_dir)
 
     def rename(self, to: Place, *, overwrite: bool = False) -> None:
@@ -210,7 +210,7 @@ class Place:
             raise InvalidInput(f"{self} cannot be renamed to {to}: they are in different storages")
         self._check_there()
         to._check_free(overwrite=overwrite)
-        with self._told():
+        with self._errors():
             if self.is_local:
                 Path(self.path).replace(to.path)
                 return
@@ -261,7 +261,7 @@ class Place:
         return _storage_of(self.scheme, self.path)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

@@ -21,9 +21,9 @@ _EXPONENTS = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 
 
 class _StrictLoader(yaml.CSafeLoader):
-    """Raises InvalidInput with the line. `what` names the file."""
+    """Raises InvalidInput with the line. `place` names the file."""
 
-    what = ""
+    place = ""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """PyYAML keeps the last of two equal keys, which YAML forbids."""
@@ -34,14 +34,14 @@ class _StrictLoader(yaml.CSafeLoader):
             (repeated if text in seen else seen).add(text)
         if repeated:
             names = ", ".join(sorted(text.partition(" ")[2][:100] for text in repeated))
-            raise InvalidInput(f"{self.what}: {names} given twice (line {node.start_mark.line + 1})")
+            raise InvalidInput(f"{self.place}: {names} given twice (line {node.start_mark.line + 1})")
         return dict(super().construct_mapping(node, deep=deep))
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = str(node.value)
         value = _HIGHEST + 1 if len(text) > _MAX_INTEGER_TEXT else super().construct_yaml_int(node)
         if not _LOWEST <= value <= _HIGHEST:
-            raise InvalidInput(f"{self.what}: {text[:30]} (line {node.start_mark.line + 1}) does not fit into 64 bits")
+            raise InvalidInput(f"{self.place}: {text[:30]} (line {node.start_mark.line + 1}) does not fit into 64 bits")
         return int(value)
 
 
@@ -49,32 +49,32 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_y
 _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENTS, [*"-+0123456789"])
 
 
-def read_yaml(content: bytes, what: str) -> object:
+def read_yaml(content: bytes, place: str) -> object:
     """The one document.
 
     Args:
-        what: the file's name, for the sentence of an error.
+        place: the file's name, for the sentence of an error.
 
     Raises:
         InvalidInput: it is no YAML, or more than any definition is; says where.
     """
     if len(content) > MAX_BYTES:
-        raise InvalidInput(f"{what} has {len(content)} bytes, expected at most {MAX_BYTES}")
+        raise InvalidInput(f"{place} has {len(content)} bytes, expected at most {MAX_BYTES}")
     try:
         content.decode()  # PyYAML would read UTF-16 too, which nobody else here does
-        _check_events(content, what)
-        return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"what": what}))  # noqa: S506 - derives from SafeLoader
+        _check_events(content, place)
+        return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"place": place}))  # noqa: S506 - derives from SafeLoader
     except InvalidInput:
         raise
     except (yaml.YAMLError, UnicodeError, RecursionError, ValueError, OverflowError, TypeError) as error:
-        raise InvalidInput(f"{what} is not YAML: {error}") from error
+        raise InvalidInput(f"{place} is not YAML: {error}") from error
 
 
-def _check_events(content: bytes, what: str) -> None:
+def _check_events(content: bytes, name: str) -> None:
     """Looks at the text once before anything is made of it. Raises InvalidInput."""
     depth = 0
     for count, event in enumerate(yaml.parse(content, Loader=yaml.CSafeLoader)):
-        place = f"{what}: line {event.start_mark.line + 1 if event.start_mark else 0}"
+        place = f"{name}: line {event.start_mark.line + 1 if event.start_mark else 0}"
         if isinstance(event, yaml.AliasEvent):
             raise InvalidInput(f"{place} has the alias *{event.anchor}; aliases are refused, write the value")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -84,4 +84,4 @@ def _check_events(content: bytes, what: str) -> None:
         if depth > MAX_DEPTH:
             raise InvalidInput(f"{place} is nested more than {MAX_DEPTH} deep")
         if count > MAX_VALUES:
-            raise InvalidInput(f"{what} has more than {MAX_VALUES} values and keys")
+            raise InvalidInput(f"{place} has more than {MAX_VALUES} values and keys")

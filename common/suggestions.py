@@ -16,8 +16,8 @@ def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
     return f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
 
 
-def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence: "there is no column 'knd'; there are id, kind; did you mean kind?"; `what` names it with its kind.
+def there_is_no(subject: str, name: str, known: Iterable[str]) -> str:
+    """A sentence: "there is no column 'knd'; there are id, kind; did you mean kind?"; `subject` names it with its kind.
 
     Of more than twelve names those that are most like it are listed, and how many others there are.
     """
@@ -25,7 +25,7 @@ def there_is_no(what: str, name: str, known: Iterable[str]) -> str:
     shown = names if len(names) <= _MOST_LISTED else near(name, names)
     others = len(names) - len(shown)
     listed = ", ".join(shown) + (f" and {others:,} more" if others else "")
-    return f"there is no {what}; {'there are' if len(names) > 1 else 'there is'} {listed or 'none'}" + did_you_mean(
+    return f"there is no {subject}; {'there are' if len(names) > 1 else 'there is'} {listed or 'none'}" + did_you_mean(
         [name], names
     )
 
@@ -40,9 +40,9 @@ def refuse_unknown(where: str, given: Iterable[object], known: Iterable[str]) ->
 def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:
     """Those that hold it, then those of which as many parts of the path are most like it; where none is, the first."""
     choices = list(dict.fromkeys(known))
-    likeness = {one: max(_likeness(word, part) for part in _parts(one, like=word)) for one in choices}
-    holding = [one for one in choices if word.lower() in one.lower()]
-    close = sorted((one for one in choices if likeness[one] > 0.5), key=lambda one: -likeness[one])
+    likeness = {name: max(_likeness(word, part) for part in _parts(name, like=word)) for name in choices}
+    holding = [name for name in choices if word.lower() in name.lower()]
+    close = sorted((name for name in choices if likeness[name] > 0.5), key=lambda name: -likeness[name])
     return list(dict.fromkeys((*holding, *close)))[:count] or choices[:count]
 
 

@@ -63,25 +63,27 @@ class TopicSource:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(given, Mapping) or set(given) != {"kafka"} or not isinstance(given["kafka"], Mapping):
             raise InvalidInput("source must be {kafka: {topic: ..., format: ...}}")
-        said = given["kafka"]
-        refuse_unknown("source.kafka", said, SOURCE_KEYS)
-        topic, record_format = said.get("topic"), said.get("format")
+        section = given["kafka"]
+        refuse_unknown("source.kafka", section, SOURCE_KEYS)
+        topic, record_format = section.get("topic"), section.get("format")
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
             raise InvalidInput(f"source.kafka: topic {topic!r} is no name of a Kafka topic")
         if record_format not in FORMATS:
             raise InvalidInput(f"source.kafka: format {record_format!r} is not {', '.join(FORMATS)}")
-        options = {key: value for key, value in said.items() if key not in ("topic", "format", "servers", "fields")}
+        options = {key: value for key, value in section.items() if key not in ("topic", "format", "servers", "fields")}
         _check_options(record_format, options)
-        return cls(topic, record_format, _servers(said.get("servers", "")), _fields(said.get("fields", {})), options)
+        return cls(
+            topic, record_format, _servers(section.get("servers", "")), _fields(section.get("fields", {})), options
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of from_mapping, without defaults."""
-        said: dict[str, Any] = {"topic": self.topic, "format": self.format, **self.options}
+        section: dict[str, Any] = {"topic": self.topic, "format": self.format, **self.options}
         if self.servers:
-            said["servers"] = self.servers
+            section["servers"] = self.servers
         if self.fields:
-            said["fields"] = {name: ".".join(path) for name, path in sorted(self.fields.items())}
-        return {"kafka": said}
+            section["fields"] = {name: ".".join(path) for name, path in sorted(self.fields.items())}
+        return {"kafka": section}
 
     @property
     def hosts(self) -> list[str]:

@@ -59,7 +59,7 @@ class Access:
         self._remark = remark
         self._fault = ""
         self._lock = threading.Lock()
-        self._look_at = self._asked_at = 0.0
+        self._look_at = self._looked_at = 0.0
         self._seen: tuple[int, ...] = ()
         self._content = b""
         self._state = _State(AccessFile({}))
@@ -131,7 +131,7 @@ class Access:
     def has_changed(self, generation: int, principal: Principal | None) -> bool:
         """Whether what was found at that generation has to be asked for again: other content, or too old."""
         now = time.monotonic()
-        is_crowd, self._asked_at = now - self._asked_at < _LOOK_SECONDS, now
+        is_crowd, self._looked_at = now - self._looked_at < _LOOK_SECONDS, now
         if now >= self._look_at + (_LOOK_IN_CROWD_SECONDS if is_crowd else 0.0):
             self._refresh()
         is_old = principal is not None and principal.expires_at < math.inf and time.time() > principal.expires_at

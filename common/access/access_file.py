@@ -50,28 +50,28 @@ class _File(BaseModel):
     oidc: OidcConfig | None = None
 
 
-def read_access(content: bytes, what: str) -> AccessFile:
+def read_access(content: bytes, place: str) -> AccessFile:
     """Reads the file's content.
 
     Raises:
         InvalidInput: says what is wrong; quotes no digest.
     """
     try:
-        file = _File.model_validate(read_yaml(content, what) or {})
+        file = _File.model_validate(read_yaml(content, place) or {})
     except ValidationError as error:
-        raise InvalidInput(f"{what}: {'; '.join(map(_fault, error.errors()))}") from error
-    _refuse_twice(what, "the name", (named.name for named in file.principals))
-    _refuse_twice(what, "a token of", (digest for named in file.principals for digest in named.token_sha256), file)
-    _refuse_twice(what, "the certificate", (name for named in file.principals for name in named.certificates))
+        raise InvalidInput(f"{place}: {'; '.join(map(_fault, error.errors()))}") from error
+    _refuse_twice(place, "the name", (named.name for named in file.principals))
+    _refuse_twice(place, "a token of", (digest for named in file.principals for digest in named.token_sha256), file)
+    _refuse_twice(place, "the certificate", (name for named in file.principals for name in named.certificates))
     found: dict[str, Principal] = {}
     certificates: dict[str, Principal] = {}
     for named in file.principals:
         if not all(map(_DIGEST.fullmatch, named.token_sha256)):
-            raise InvalidInput(f"{what}: a token_sha256 of {named.name} is not 64 lower-case hexadecimal digits")
+            raise InvalidInput(f"{place}: a token_sha256 of {named.name} is not 64 lower-case hexadecimal digits")
         if wrong := [name for name in named.certificates if not _NAME_IN_CERTIFICATE.fullmatch(name)]:
-            raise InvalidInput(f"{what}: {wrong[0][:100]!r} is no name in a certificate; expected CN=, DNS: or URI:")
+            raise InvalidInput(f"{place}: {wrong[0][:100]!r} is no name in a certificate; expected CN=, DNS: or URI:")
         if not (named.token_sha256 or named.certificates):
-            raise InvalidInput(f"{what}: {named.name} has neither token_sha256 nor certificates")
+            raise InvalidInput(f"{place}: {named.name} has neither token_sha256 nor certificates")
         principal = Principal(check_name(named.name), check_roles(named.roles))
         certificates |= dict.fromkeys(named.certificates, principal)
         found |= dict.fromkeys(named.token_sha256, principal)
@@ -82,11 +82,11 @@ def _fault(fault: Any) -> str:
     return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
-def _refuse_twice(what: str, thing: str, values: Iterable[str], file: _File | None = None) -> None:
+def _refuse_twice(place: str, thing: str, values: Iterable[str], file: _File | None = None) -> None:
     """Raises InvalidInput; of digests it names the principal."""
     seen: set[str] = set()
     for value in values:
         if value in seen:
             owners = [named.name for named in file.principals if value in named.token_sha256] if file else [value]
-            raise InvalidInput(f"{what}: {thing} {owners[0][:100]} stands there twice")
+            raise InvalidInput(f"{place}: {thing} {owners[0][:100]} stands there twice")
         seen.add(value)

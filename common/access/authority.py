@@ -96,10 +96,10 @@ def issue_missing(directory: Path, names: Sequence[str], *, hosts: Sequence[str]
     """
     try:
         authority = open_authority(directory)
-        asked = {str(_general_name(host).value) for host in hosts}
+        required = {str(_general_name(host).value) for host in hosts}
         known = {name: _hosts_in(directory / name, authority) for name in names}
-        wanted = [name for name in names if asked - known[name] or days_left(directory / name) < days / 3]
-        return [authority.issue(name, hosts=asked | known[name], days=days) for name in wanted]
+        wanted = [name for name in names if required - known[name] or days_left(directory / name) < days / 3]
+        return [authority.issue(name, hosts=required | known[name], days=days) for name in wanted]
     except OSError as error:
         raise InvalidInput(f"certificates cannot be written to {directory}: {error.strerror}") from error
 
@@ -121,7 +121,7 @@ def _hosts_in(folder: Path, authority: Authority) -> set[str]:
         return set()
     try:
         found.verify_directly_issued_by(authority.certificate)
-        return {str(one.value) for one in found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
+        return {str(host.value) for host in found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
         raise InvalidInput(
             f"{folder / CERTIFICATE} is not of the authority {authority.directory / AUTHORITY}; remove it for a new one"

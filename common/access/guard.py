@@ -22,13 +22,13 @@ class Rule:
         roles: (kind, field that has the name); without a field, a role of the kind for any name. None at all: every
             principal may.
         is_open: the request needs no credentials.
-        is_asked_by_door: the door has to read the request before it knows the name, and then calls `require`; until
-            then a role for any name will do.
+        is_checked_by_door: the door reads the request to learn the name, then calls `require`; until then a role for
+            any name suffices.
     """
 
     roles: tuple[tuple[str, str], ...] = ()
     is_open: bool = False
-    is_asked_by_door: bool = False
+    is_checked_by_door: bool = False
 
     def admits(self, principal: Principal, named: Named) -> bool:
         for kind, field in self.roles:  # A generator for any() or all() takes as long as what it would go through.
@@ -53,7 +53,7 @@ ANYBODY = Rule()
 
 def rule(*roles: str, by_door: bool = False) -> Rule:
     """`rule("viewer", "predict:{model}")`; `predict` alone is the role for any model, `service:trainer` that kind."""
-    return Rule(tuple(_parsed(role) for role in roles), is_asked_by_door=by_door)
+    return Rule(tuple(_parsed(role) for role in roles), is_checked_by_door=by_door)
 
 
 def _parsed(role: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ class Guard:
         """Raises PermissionDenied unless the principal may take the action on the resource that the request names; the
         answer is the same where there is no such resource."""
         found = self.rules[action]
-        named = _any_name if found.is_asked_by_door else named
+        named = _any_name if found.is_checked_by_door else named
         if not (found.is_open or found.admits(principal, named)):
             raise PermissionDenied(f"{principal.name} may not call {action} for what the request names")
 
@@ -132,7 +132,7 @@ def fields_of(message: Any) -> Named:
         value = message
         for part in _parts(path):
             value = getattr(value, part)
-            if not _is_one(value):
+            if not _is_single(value):
                 return _all_of(message, path)
         return (value,)
 
@@ -145,7 +145,7 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-def _is_one(value: Any) -> bool:
+def _is_single(value: Any) -> bool:
     return value.__class__ is str or hasattr(value, "DESCRIPTOR")
 
 
@@ -153,7 +153,7 @@ def _all_of(message: Any, path: str) -> Iterable[str]:
     values = [message]
     for part in _parts(path):
         found = [getattr(value, part) for value in values]
-        values = [inner for value in found for inner in ((value,) if _is_one(value) else value)]
+        values = [inner for value in found for inner in ((value,) if _is_single(value) else value)]
     return values or ("",)
 
 

@@ -142,17 +142,17 @@ class Oidc:
         with self._asking():
             endpoint = self._endpoint("authorization_endpoint")
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        asked = {
+        query = {
             "response_type": "code", "client_id": self.config.client_id, "scope": self.config.scope,
             "redirect_uri": redirect_uri, "state": state, "nonce": nonce, "code_challenge": challenge,
             "code_challenge_method": "S256",
         }  # fmt: skip
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
     def id_token_of(self, code: str, redirect_uri: str, *, verifier: str) -> str:
         """What the issuer gives for the code (section 3.1.3). Raises Unauthenticated: nothing; Unavailable."""
         config = self.config
-        asked = {
+        form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri,
             "client_id": config.client_id, "code_verifier": verifier,
         }  # fmt: skip
@@ -164,7 +164,7 @@ class Oidc:
                 headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
             with self._asking():
                 endpoint = self._endpoint("token_endpoint")
-                request = urllib.request.Request(endpoint, urlencode(asked).encode(), headers)  # noqa: S310  # checked
+                request = urllib.request.Request(endpoint, urlencode(form).encode(), headers)  # noqa: S310  # checked
                 with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
                     return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
         except urllib.error.HTTPError as error:

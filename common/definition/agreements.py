@@ -26,7 +26,7 @@ def check_agreements(definition: "Definition", files: Mapping[str, bytes]) -> No
     _check_batches(definition)
     _check_module_keys(definition)
     check_hooks(definition.training.hooks, definition.module, files)
-    _check_one_number(definition)
+    _check_factored(definition)
     _check_tables_in_parts(definition)
     if definition.estimator_parameters and (towers := definition.estimator_parameters.towers):
         check_towers(towers, definition.features, definition.heads)
@@ -40,8 +40,8 @@ def _check_module_keys(definition: "Definition") -> None:
         raise InvalidInput("event_window has events before a round's own, and labels joins none to these; keep one")
 
 
-def _check_one_number(definition: "Definition") -> None:
-    """Of the estimators that answer with the product of vectors."""
+def _check_factored(definition: "Definition") -> None:
+    """Estimators whose answer is a product of vectors."""
     parameters, tasks = definition.estimator_parameters, [head.task for head in definition.heads]
     if not parameters or not parameters.dimension:
         return
@@ -66,7 +66,7 @@ def _check_trees(definition: "Definition") -> None:
 
 def _check_tables_in_parts(definition: "Definition") -> None:
     """An optimizer whose rule is of whole variables would compute otherwise for each part of an embedding table."""
-    parted = [one.name for one in definition.features.values() if isinstance(one, Embedding) and one.parts > 1]
+    parted = [spec.name for spec in definition.features.values() if isinstance(spec, Embedding) and spec.parts > 1]
     whole = list[str]()
     for optimizer in (definition.training.optimizer, *definition.training.optimizers.values()):
         whole += [key for key in ("use_ema", "clipnorm") if optimizer.options.get(key)]
@@ -104,7 +104,7 @@ def _check_batches(definition: "Definition") -> None:
         raise InvalidInput(
             f"training: augment changes images, which a module takes and {definition.estimator} does not"
         )
-    mixing = sorted({one.name for layers in training.augment.values() for one in layers if one.name in MIXING})
+    mixing = sorted({layer.name for layers in training.augment.values() for layer in layers if layer.name in MIXING})
     if mixing and (len(training.augment) > 1 or training.fixed_batch):
         other = "fixed_batch" if training.fixed_batch else "a second feature"
         raise InvalidInput(f"augment: {mixing[0]} mixes whole examples, not with {other}; keep one of them")

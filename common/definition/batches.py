@@ -87,14 +87,14 @@ def read_bucketing(section: object) -> Bucketing | None:
     return bucketing
 
 
-def check_bucketing(asked: Bucketing, specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
+def check_bucketing(bucketing: Bucketing, specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
     """Raises InvalidInput where the feature has no lists of different lengths. `specs`: an estimator's; else none."""
     known = [*(specs or (feature.name for feature in schema.features))]
-    if asked.feature not in known:
-        meant = did_you_mean([asked.feature], known)
-        raise InvalidInput(f"bucket_by_sequence_length: there is no feature {asked.feature!r}{meant}")
-    if not _has_lists(asked.feature, specs, schema):
-        raise InvalidInput(f"bucket_by_sequence_length: {asked.feature} has lists of one length only")
+    if bucketing.feature not in known:
+        meant = did_you_mean([bucketing.feature], known)
+        raise InvalidInput(f"bucket_by_sequence_length: there is no feature {bucketing.feature!r}{meant}")
+    if not _has_lists(bucketing.feature, specs, schema):
+        raise InvalidInput(f"bucket_by_sequence_length: {bucketing.feature} has lists of one length only")
 
 
 def _has_lists(name: str, specs: Mapping[str, FeatureSpec], schema: Schema) -> bool:
@@ -126,9 +126,9 @@ def _layer(feature: str, entry: object) -> Named:
     return named
 
 
-def check_augmentations(asked: Augmentations, schema: Schema) -> None:
+def check_augmentations(augmentations: Augmentations, schema: Schema) -> None:
     """Raises InvalidInput where a feature is no image, or its values have no range that a layer needs."""
-    for name, layers in asked.items():
+    for name, layers in augmentations.items():
         _check_image(schema.own_feature(name, "augment"), layers)
 
 

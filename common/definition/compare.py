@@ -34,8 +34,8 @@ class PartChange:
 
     def __str__(self) -> str:
         counts = {"kept": self.kept, "moved": self.moved, "new": self.new, "dropped": self.dropped}
-        told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        return f"{self.part}: {told or 'nothing learned'}" + (f" ({self.why})" if self.why else "")
+        counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        return f"{self.part}: {counted or 'nothing learned'}" + (f" ({self.why})" if self.why else "")
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Report:
 
     def lines(self) -> list[str]:
         """For a person, one change a line."""
-        told = [str(part) for part in self.parts]
-        told += [f"carried whole: {self.unchanged} other variables"] if self.unchanged else []
-        told += [f"starts anew, as asked: {name}" for name in self.restarted]
-        told += [f"needs --restart {name}: its width or its inputs changed, no row of it can be carried"
+        found = [str(part) for part in self.parts]
+        found += [f"carried whole: {self.unchanged} other variables"] if self.unchanged else []
+        found += [f"starts anew, as asked: {name}" for name in self.restarted]
+        found += [f"needs --restart {name}: its width or its inputs changed, no row of it can be carried"
                  for name in self.needs_restart]  # fmt: skip
-        return [*told, *self.notes]
+        return [*found, *self.notes]
 
     @property
     def refusal(self) -> str:

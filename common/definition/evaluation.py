@@ -110,9 +110,9 @@ class Evaluation:
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
         """Raises InvalidInput when a slice is by what the stream does not have, or cannot be cut."""
-        for one in self.slices:
-            for name in one.by:
-                _check_feature(one, name, schema, place)
+        for slice_by in self.slices:
+            for name in slice_by.by:
+                _check_feature(slice_by, name, schema, place)
         if self.group_by is not None:
             _check_group("groups", self.group_by, schema, place)
         if self.split_by:
@@ -131,8 +131,8 @@ class Evaluation:
             try:
                 found.append(codec.encode(json.loads(line)))
             except (InvalidInput, ValueError, RecursionError) as error:
-                said = error.message if isinstance(error, InvalidInput) else f"it is not JSON: {error}"
-                raise InvalidInput(f"evaluation: examples: event {number}: {said}") from error
+                fault = error.message if isinstance(error, InvalidInput) else f"it is not JSON: {error}"
+                raise InvalidInput(f"evaluation: examples: event {number}: {fault}") from error
         return found
 
 
@@ -196,7 +196,7 @@ def _slices(entries: object) -> tuple[SliceBy, ...]:
     found = tuple(_slice(entry) for entry in entries)
     if len(found) > _MAX_SLICES:
         raise InvalidInput(f"evaluation: slices has {counted(len(found), 'entry')}, at most {_MAX_SLICES} are taken")
-    names = [one.by for one in found]
+    names = [slice_by.by for slice_by in found]
     repeated = next((by for by in names if names.count(by) > 1), None)
     if repeated:
         raise InvalidInput(f"evaluation: slices names {', '.join(repeated)} twice")
@@ -223,13 +223,13 @@ def _slice(entry: object) -> SliceBy:
     return SliceBy(names, boundaries, most)
 
 
-def _check_feature(one: SliceBy, name: str, schema: Schema, place: str) -> None:
+def _check_feature(slice_by: SliceBy, name: str, schema: Schema, place: str) -> None:
     feature = schema.own_feature(name, f"{place}: evaluation: slices")
     if not feature.is_scalar:
         raise InvalidInput(f"{place}: evaluation cannot slice by {name}: it holds a list of values and not one")
-    if one.boundaries and feature.dtype not in ("float32", "int64"):
+    if slice_by.boundaries and feature.dtype not in ("float32", "int64"):
         raise InvalidInput(f"{place}: evaluation slices by {name} with boundaries, and it is {feature.dtype}")
-    if not one.boundaries and feature.dtype not in ("string", "int64"):
+    if not slice_by.boundaries and feature.dtype not in ("string", "int64"):
         raise InvalidInput(
             f"{place}: evaluation slices by {name}, which is {feature.dtype} and not a few values; a number is cut by "
             f"boundaries, as in {{by: {name}, boundaries: [0, 1]}}"

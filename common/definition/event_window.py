@@ -43,7 +43,8 @@ class EventWindow:
         for name in self.features:
             _check(schema.own_feature(name, "event_window"), schema)
         steps = tuple(
-            replace(one, shape=(None, *one.shape)) if one.name in self.features else one for one in schema.features
+            replace(feature, shape=(None, *feature.shape)) if feature.name in self.features else feature
+            for feature in schema.features
         )
         return replace(schema, features=steps)
 

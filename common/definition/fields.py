@@ -16,8 +16,8 @@ _MISSING = object()
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One key that a reader asked for: where, what it must be in words, and its default.
+class KeyRead:
+    """A key that a reader looked up: its section, its expected value in words, its default.
 
     Attributes:
         expected: empty where the reader took the value as it stands, or only looked whether it is there.
@@ -30,18 +30,18 @@ class Asked:
     default: object = None
 
 
-_asked: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
+_recorded: ContextVar[list[KeyRead] | None] = ContextVar("recorded", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[list[Asked]]:
-    """Every key that is asked for meanwhile: the reference of model.yaml is made from it (docs/generate)."""
-    asked: list[Asked] = []
-    token = _asked.set(asked)
+def recording() -> Iterator[list[KeyRead]]:
+    """Records every key that is looked up meanwhile; docs/generate makes the reference of model.yaml from it."""
+    keys: list[KeyRead] = []
+    token = _recorded.set(keys)
     try:
-        yield asked
+        yield keys
     finally:
-        _asked.reset(token)
+        _recorded.reset(token)
 
 
 def optional(section: object, where: str, read: "Callable[[Fields], T]") -> T | None:
@@ -80,7 +80,7 @@ class Fields:
             refuse_unknown(self.where, self._left, set(self._known) - self._left.keys())
 
     def has(self, key: str) -> bool:
-        self._note(Asked(self.where, key))
+        self._note(KeyRead(self.where, key))
         return self._left.get(key) is not None
 
     def peek(self, key: str) -> object:
@@ -93,17 +93,17 @@ class Fields:
 
     def _take(self, key: str, expected: str, default: object = _MISSING) -> Any:
         is_required = default is _MISSING
-        self._note(Asked(self.where, key, expected, is_required, None if is_required else default))
+        self._note(KeyRead(self.where, key, expected, is_required, None if is_required else default))
         value = self._left.pop(key, default)
         if value is _MISSING:
             raise InvalidInput(f"{self.where} needs {key}" + f": {expected}" * (expected not in ("", "text")))
         return value
 
-    def _note(self, asked: Asked) -> None:
-        self._known.append(asked.key)
-        recorder = _asked.get()
+    def _note(self, key: KeyRead) -> None:
+        self._known.append(key.key)
+        recorder = _recorded.get()
         if recorder is not None:
-            recorder.append(asked)
+            recorder.append(key)
 
     def text(self, key: str, default: object = _MISSING) -> str:
         value = self._take(key, "text", default)

@@ -31,14 +31,14 @@ class Forgetting:
 
 
 def read_forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | None:
-    is_said = any(fields.has(key) for key in _KEYS)
+    is_given = any(fields.has(key) for key in _KEYS)
     rule = Forgetting(
         fields.optional_integer("expire_after_rounds", None),
         fields.optional_integer("expire_after_examples", None),
         fields.choice("evict", ("none", "least_recent", "least_frequent"), "none"),
         fields.optional_integer("candidates", None),
     )
-    if not is_said:
+    if not is_given:
         return None
     if not update:
         raise InvalidInput(

@@ -81,8 +81,8 @@ class Gate:
     max_skew: float | None = None
 
     @property
-    def asked(self) -> tuple[Rule, ...]:
-        """Every rule, however the definition writes it; none where no metric is asked for."""
+    def all_rules(self) -> tuple[Rule, ...]:
+        """Every rule, however the definition writes it; empty where the gate has no metric."""
         if self.rules or not self.metric:
             return self.rules
         bounds = (self.max_regression, self.min_value, self.max_value)
@@ -91,15 +91,15 @@ class Gate:
     @property
     def shown_metric(self) -> str:
         """The first rule's, for tables of one line a version."""
-        return self.asked[0].metric if self.asked else ""
+        return self.all_rules[0].metric if self.all_rules else ""
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready; `read_gate` reads it back."""
         mapping = asdict(self)
-        return {key: value for key, value in mapping.items() if not self.rules or key not in _OF_ONE_RULE}
+        return {key: value for key, value in mapping.items() if not self.rules or key not in _RULE_KEYS}
 
 
-_OF_ONE_RULE = ("metric", "direction", "max_regression", "min_value", "max_value", "slice")
+_RULE_KEYS = ("metric", "direction", "max_regression", "min_value", "max_value", "slice")
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
     fields = Fields("gate", section)
     rules = _rules(fields.take("rules", ()), measurable)
     only = Rule() if rules else _rule(fields, measurable, is_only=True)
-    if rules and any(fields.has(key) for key in _OF_ONE_RULE):
-        raise InvalidInput(f"gate has rules, so {', '.join(_OF_ONE_RULE)} belong into them")
+    if rules and any(fields.has(key) for key in _RULE_KEYS):
+        raise InvalidInput(f"gate has rules, so {', '.join(_RULE_KEYS)} belong into them")
     gate = Gate(
         *(only.metric, only.direction, only.max_regression, only.min_value, only.max_value),
         min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
@@ -188,14 +188,14 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
     return gate
 
 
-def measured_too(evaluation: Evaluation, asked: Sequence[str], measurable: Measurable) -> dict[str, tuple[Metric, ...]]:
+def measured_too(evaluation: Evaluation, names: Sequence[str], measurable: Measurable) -> dict[str, tuple[Metric, ...]]:
     """What the definition measures, and the metrics that its rules ask for beside that."""
     metrics = dict(evaluation.metrics)
-    for name in asked:
+    for name in names:
         found = measurable.found(name)
         if found and found[1] not in metrics[found[0]]:
             metrics[found[0]] += (found[1],)
-    ordered = [one.name for asked in metrics.values() for one in asked if KINDS[one.kind].needs_groups]
+    ordered = [metric.name for measured in metrics.values() for metric in measured if KINDS[metric.kind].needs_groups]
     if ordered and evaluation.group_by is None:
         raise InvalidInput(f"evaluation: {ordered[0]} asks for the order within groups; say group_by: FEATURE")
     return metrics
@@ -225,10 +225,10 @@ def _rule(fields: Fields, measurable: Measurable | None, *, is_only: bool) -> Ru
         slice=_slice(fields.take("slice", {}), measurable),
         min_examples=0 if is_only else fields.integer("min_examples", 0, minimum=0),
     )
-    asks = (rule.max_regression, rule.min_value, rule.max_value)
-    if not metric and (asks != (None, None, None) or rule.slice):
+    bounds = (rule.max_regression, rule.min_value, rule.max_value)
+    if not metric and (bounds != (None, None, None) or rule.slice):
         raise InvalidInput(f"{fields.where}: max_regression, min_value, max_value and slice need a metric")
-    if not is_only and asks == (None, None, None):
+    if not is_only and bounds == (None, None, None):
         raise InvalidInput(f"{fields.where}: the rule of {metric} asks for nothing; give max_regression or a bound")
     if rule.min_value is not None and rule.max_value is not None and rule.min_value > rule.max_value:
         raise InvalidInput(
@@ -269,16 +269,16 @@ def _slice(given: object, measurable: Measurable | None) -> dict[str, str | None
 
 
 def _check_slice(named: Mapping[str, str | None], evaluation: Evaluation) -> None:
-    one = next((one for one in evaluation.slices if set(one.by) == set(named)), None)
-    if one is None:
-        known = [" and ".join(one.by) for one in evaluation.slices]
+    found = next((found for found in evaluation.slices if set(found.by) == set(named)), None)
+    if found is None:
+        known = [" and ".join(by.by) for by in evaluation.slices]
         raise InvalidInput(
             f"gate: slice is by {' and '.join(named)}, and evaluation.slices has {', '.join(known) or 'nothing'}"
             f"{did_you_mean([' and '.join(named)], known)}"
         )
     for name, value in named.items():
-        if one.parts and value is not None and value not in one.parts:
-            raise InvalidInput(f"gate: slice of {name} must be one of {', '.join(one.parts)}, got {value!r}")
+        if found.parts and value is not None and value not in found.parts:
+            raise InvalidInput(f"gate: slice of {name} must be one of {', '.join(found.parts)}, got {value!r}")
 
 
 def _check_confidence(gate: Gate, measurable: Measurable | None) -> None:
@@ -286,6 +286,6 @@ def _check_confidence(gate: Gate, measurable: Measurable | None) -> None:
         return
     if not gate.confidence < 1.0:
         raise InvalidInput(f"gate: confidence must be a number from 0.5 below 1, or null, got {gate.confidence:g}")
-    own = [rule.metric for rule in gate.asked if measurable and measurable.found(rule.metric) is None]
+    own = [rule.metric for rule in gate.all_rules if measurable and measurable.found(rule.metric) is None]
     if own:
         raise InvalidInput(f"gate: confidence needs metrics that can be resampled, and the module measures {own[0]}")

@@ -129,9 +129,9 @@ def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
             )
         label = fields.text("label")
         return (_head(fields, label, label, teaching, place="model.yaml"),)
-    said_twice = [key for key in ("label", *HEAD_KEYS) if fields.has(key)]
-    if said_twice:
-        raise InvalidInput(f"model.yaml has heads and {', '.join(said_twice)} beside it; each head says that itself")
+    repeated = [key for key in ("label", *HEAD_KEYS) if fields.has(key)]
+    if repeated:
+        raise InvalidInput(f"model.yaml has heads and {', '.join(repeated)} beside it; each head says that itself")
     if teaching.classes or teaching.loss:
         key = "classes" if teaching.classes else "loss"
         raise InvalidInput(f"parameters: {key} is of a model with one label; with heads, each head says {key} itself")
@@ -208,12 +208,12 @@ def _refuse_classes(task: Task, teaching: Teaching, classes: int, place: str) ->
 
 
 def _loss(fields: Fields, teaching: Teaching, task: Task, place: str) -> Loss:
-    said = fields.take("loss", None)
-    if said is not None and teaching.loss:
+    section = fields.take("loss", None)
+    if section is not None and teaching.loss:
         raise InvalidInput(f"{place} has loss, and so has parameters; say it once")
-    if said is None and teaching.loss:
+    if section is None and teaching.loss:
         return read_loss(teaching.loss, task, "parameters")
-    return Loss(DEFAULT_LOSSES[task]) if said is None else read_loss(said, task, place)
+    return Loss(DEFAULT_LOSSES[task]) if section is None else read_loss(section, task, place)
 
 
 def _class_weights(fields: Fields, task: Task, place: str) -> dict[str, float]:
@@ -260,15 +260,15 @@ def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
 
 
 def _calibration(fields: Fields, task: Task, place: str) -> str:
-    said = fields.take("calibration", None)
-    if said is None:
+    kind = fields.take("calibration", None)
+    if kind is None:
         return ""
     known = CALIBRATIONS.get(task, ())
-    if said not in known:
+    if kind not in known:
         raise InvalidInput(
-            f"{place}: calibration of a {task} head must be {' or '.join(known) or 'left out'}, got {said!r}"
+            f"{place}: calibration of a {task} head must be {' or '.join(known) or 'left out'}, got {kind!r}"
         )
-    return str(said)
+    return str(kind)
 
 
 def _group(fields: Fields, task: Task, place: str) -> str:
@@ -284,13 +284,13 @@ def _standardized(fields: Fields, teaching: Teaching, task: Task, loss: Loss, pl
     if not fields.has("standardize"):
         fields.take("standardize", None)
         return Head.mean, Head.deviation
-    said = fields.numbers("standardize")
-    if len(said) != 2 or said[1] <= 0:
-        raise InvalidInput(f"{place}: standardize must be [mean, deviation], deviation above 0, got {list(said)}")
+    values = fields.numbers("standardize")
+    if len(values) != 2 or values[1] <= 0:
+        raise InvalidInput(f"{place}: standardize must be [mean, deviation], deviation above 0, got {list(values)}")
     if not teaching.is_estimator or task not in _STANDARDIZED_TASKS or loss.name not in _STANDARDIZED_LOSSES:
         raise InvalidInput(
             f"{place}: standardize is for estimators with task {', '.join(_STANDARDIZED_TASKS)} and loss "
             f"{', '.join(_STANDARDIZED_LOSSES)}; this head is {task} with {loss.name}"
             f"{'' if teaching.is_estimator else ' of a module, which scales its output itself'}"
         )
-    return said[0], said[1]
+    return values[0], values[1]

@@ -43,7 +43,7 @@ def parse_hooks(section: object) -> tuple[HookClass, ...]:
     if not isinstance(section, list | tuple) or len(section) > _MOST:
         raise InvalidInput(f"training: hooks must be a list of {_MOST} classes at most, got {section!r}")
     hooks = tuple(_hook(entry) for entry in section)
-    if len({one.name for one in hooks}) < len(hooks):
+    if len({hook.name for hook in hooks}) < len(hooks):
         raise InvalidInput("training: hooks: two classes have one name, by which what they remember is stored")
     return hooks
 

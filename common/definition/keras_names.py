@@ -54,18 +54,18 @@ _TABLE: Mapping[str, Any] = json.loads(Path(__file__).with_name("keras_names.jso
 
 def _kind(kind: str) -> Mapping[str, KerasName]:
     return {
-        name: KerasName(entry["keras"], {option: _option(said) for option, said in entry["options"].items()})
+        name: KerasName(entry["keras"], {option: _option(row) for option, row in entry["options"].items()})
         for name, entry in _TABLE[kind].items()
     }
 
 
-def _option(said: Mapping[str, Any]) -> Option:
-    default = said.get("default")
+def _option(row: Mapping[str, Any]) -> Option:
+    default = row.get("default")
     return Option(
-        said["type"],
+        row["type"],
         tuple(default) if isinstance(default, list) else default,
-        said.get("is_required", False),
-        tuple(said.get("choices", ())),
+        row.get("is_required", False),
+        tuple(row.get("choices", ())),
     )
 
 

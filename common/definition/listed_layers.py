@@ -31,10 +31,12 @@ class ListedLayers:
 
 def read_layers(parameters: Mapping[str, Any]) -> ListedLayers:
     """Raises InvalidInput: which entry, what was expected."""
-    asked = parameters.get(LAYERS)
-    if [*parameters] != [LAYERS] or not isinstance(asked, list) or len(asked) < 2:
+    layers = parameters.get(LAYERS)
+    if [*parameters] != [LAYERS] or not isinstance(layers, list) or len(layers) < 2:
         raise InvalidInput(f"parameters: module: layers takes a list layers, input first, and nothing else: {_FORM}")
-    return ListedLayers(_inputs(asked[0]), tuple(_layer(place, one) for place, one in enumerate(asked[1:], start=1)))
+    return ListedLayers(
+        _inputs(layers[0]), tuple(_layer(place, layer) for place, layer in enumerate(layers[1:], start=1))
+    )
 
 
 def _inputs(entry: object) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ COMPARING: tuple[Task, ...] = ("retrieval", "embedding", "ranking")
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression", "vector_regression")
-_SAID_ELSEWHERE = frozenset({"from_logits", "label_smoothing", "ignore_class", "axis"})
+_GIVEN_ELSEWHERE = frozenset({"from_logits", "label_smoothing", "ignore_class", "axis"})
 """Options of Keras's that have one value here, or a key of the head."""
 _LEAST: Mapping[str, float] = {"gamma": 0.0, "alpha": 0.0, "beta": 0.0, "delta": 1e-12, "q": 1e-12, "margin": 1e-12}
 
@@ -132,7 +132,7 @@ def keras_class_of(loss: str) -> str:
 
 def options_of(loss: str) -> tuple[str, ...]:
     """That a definition may give."""
-    return tuple(option for option in _named(loss).options if option not in _SAID_ELSEWHERE)
+    return tuple(option for option in _named(loss).options if option not in _GIVEN_ELSEWHERE)
 
 
 def _named(loss: str) -> KerasName:
@@ -147,7 +147,7 @@ def read_loss(section: object, task: Task, where: str) -> Loss:
     """
     fields = Fields(f"{where}: loss", {"name": section} if isinstance(section, str) else section)
     name = _known(fields.text("name"), task, where)
-    options = read_options(fields, _named(name), without=_SAID_ELSEWHERE)
+    options = read_options(fields, _named(name), without=_GIVEN_ELSEWHERE)
     for option, value in options.items():
         if option in _LEAST and isinstance(value, float) and value < _LEAST[option]:
             raise InvalidInput(f"{where}: loss {option} must be a number from {_LEAST[option]:g}, got {value:g}")

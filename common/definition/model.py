@@ -198,7 +198,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     parameters = read_parameters(estimator, raw_parameters, features) if estimator and not trees else None
     towers = parameters.towers if parameters else None
     features = counting(features, towers)
-    classes, loss = _of_one_label(estimator, raw_parameters)
+    classes, loss = _label_of_estimator(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     warm_start = parse_warm_start(fields.take("warm_start", None), files)
     training = parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ())
@@ -307,8 +307,8 @@ def _assets(export: Export, features: Mapping[str, FeatureSpec], files: Mapping[
             raise InvalidInput(
                 f"export: assets names {path!r}, expected a file of the definition: {', '.join(sorted(files))}"
             )
-    looked_up = [one.ids if isinstance(one, Text) else one for one in features.values()]
-    words = [one.file for one in looked_up if isinstance(one, Vocabulary) and one.file]
+    looked_up = [spec.ids if isinstance(spec, Text) else spec for spec in features.values()]
+    words = [vocabulary.file for vocabulary in looked_up if isinstance(vocabulary, Vocabulary) and vocabulary.file]
     return {path: files[path] for path in (*export.assets, *words)}
 
 
@@ -320,8 +320,8 @@ def _module_parameters(section: object, module: str | None) -> Mapping[str, Any]
     return dict(section)
 
 
-def _of_one_label(estimator: str | None, raw_parameters: object) -> tuple[int, str]:
-    """parameters.classes and parameters.loss, which an estimator of one label may say there; 0 and "" where not."""
+def _label_of_estimator(estimator: str | None, raw_parameters: object) -> tuple[int, str]:
+    """parameters.classes and parameters.loss of an estimator with a single label; 0 and "" where they are left out."""
     if estimator is None or not isinstance(raw_parameters, Mapping):
         return 0, ""
     fields = Fields("parameters", raw_parameters)
@@ -375,14 +375,14 @@ def _measured(
             raise InvalidInput(f"early_stopping: {stopping.metric} is measured at the end of a round only")
         name = stored_name(tasks, found[0], found[1].name) if found else stopping.metric
         training = replace(training, early_stopping=replace(stopping, metric=name))
-    asked = [rule.metric for rule in gate.asked]
-    asked += [stopping.metric] if stopping else []
+    names = [rule.metric for rule in gate.all_rules]
+    names += [stopping.metric] if stopping else []
     if triggers.quality:
         if not evaluation.has_judges:
             raise InvalidInput("triggers: quality needs held-out examples; evaluation: holdout_fraction is 0")
         if heads[0].task in LOSSES[triggers.quality.metric]:
-            asked.append(stored_name(tasks, heads[0].name, MEASURED_AS[triggers.quality.metric]))
-    metrics = measured_too(evaluation, asked, measurable)
+            names.append(stored_name(tasks, heads[0].name, MEASURED_AS[triggers.quality.metric]))
+    metrics = measured_too(evaluation, names, measurable)
     for head in heads:
         check_head_metrics(head.name, metrics[head.name], levels=head.levels, class_count=head.classes)
     return replace(evaluation, metrics=metrics), gate, training

@@ -42,7 +42,7 @@ class Optimizer:
 def read_optimizers(section: object) -> dict[str, Optimizer]:
     if not isinstance(section, Mapping) or not all(isinstance(pattern, str) for pattern in section):
         raise InvalidInput(f"training: optimizers must be a mapping of pattern to optimizer, got {section!r}")
-    return {pattern: read_optimizer(said, place=f"optimizers: {pattern}") for pattern, said in section.items()}
+    return {pattern: read_optimizer(options, place=f"optimizers: {pattern}") for pattern, options in section.items()}
 
 
 def read_optimizer(section: object, *, place: str = "optimizer") -> Optimizer:

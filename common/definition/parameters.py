@@ -118,13 +118,15 @@ def read_parameters(estimator: str, section: object, features: Mapping[str, Feat
 
 def _for_each(fields: Fields, key: str, count: int) -> tuple[Named, ...]:
     """The initializer of each of `count` hidden layers; empty where the key is no list."""
-    asked = fields.peek(key)
-    if not isinstance(asked, list):
+    initializers = fields.peek(key)
+    if not isinstance(initializers, list):
         return ()
     fields.take(key)
-    if len(asked) != count:
-        raise InvalidInput(f"parameters: {key} lists {len(asked)}, expected {count}: one for each of hidden_units")
-    each = Fields("parameters", {f"{key} {index}": one for index, one in enumerate(asked)})
+    if len(initializers) != count:
+        raise InvalidInput(
+            f"parameters: {key} lists {len(initializers)}, expected {count}: one for each of hidden_units"
+        )
+    each = Fields("parameters", {f"{key} {index}": initializer for index, initializer in enumerate(initializers)})
     return tuple(read_named(each, f"{key} {index}", INITIALIZERS, GLOROT_UNIFORM) for index in range(count))
 
 

@@ -196,7 +196,7 @@ def _guards(section: object, judge: Judge) -> dict[str, Any]:
 
 def _shares(given: object) -> tuple[float, ...]:
     shares = tuple(given) if isinstance(given, list | tuple) else (given,)
-    are_numbers = bool(shares) and all(is_number(one) for one in shares)
+    are_numbers = bool(shares) and all(is_number(share) for share in shares)
     if not are_numbers or list(shares) != sorted(set(shares)) or not (shares[0] >= 0 and 0 < shares[-1] <= _ALL):
         raise InvalidInput(
             "rollout: canary: share must be per cents of the requests in ascending order, from 0 to 100, the last "

@@ -42,8 +42,8 @@ class ServingSpec:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready, with what was said only; empty when nothing was."""
-        said = {"engine": self.engine, "slo_ms": self.slo_ms, "batching": dict(self.batching) or None}
-        return {key: value for key, value in said.items() if value is not None}
+        mapping = {"engine": self.engine, "slo_ms": self.slo_ms, "batching": dict(self.batching) or None}
+        return {key: value for key, value in mapping.items() if value is not None}
 
 
 def parse_serving(section: object) -> ServingSpec:
@@ -64,26 +64,26 @@ def parse_serving(section: object) -> ServingSpec:
 
 def _batching(section: object) -> dict[str, Any]:
     fields = Fields("serving: batching", section)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: fields.integer(key, minimum=minimum) for key, minimum in _COUNTS.items() if fields.has(key)
     }
-    said |= {key: fields.flag(key) for key in _FLAGS if fields.has(key)}
+    options |= {key: fields.flag(key) for key in _FLAGS if fields.has(key)}
     if fields.has("allowed_batch_sizes"):
-        said["allowed_batch_sizes"] = list(fields.integers("allowed_batch_sizes"))
+        options["allowed_batch_sizes"] = list(fields.integers("allowed_batch_sizes"))
     for key in (*_COUNTS, *_FLAGS, "allowed_batch_sizes"):
         fields.take(key, None)  # null says the same as leaving the key out
     fields.finish()
     for key in ("allowed_batch_sizes", "max_execution_batch_size"):
-        if key in said and "max_batch_size" not in said:
+        if key in options and "max_batch_size" not in options:
             raise InvalidInput(f"serving: batching: {key} needs max_batch_size beside it, the replica's may differ")
     check_batching(
-        max_batch_size=said.get("max_batch_size", 1),
-        max_execution_batch_size=said.get("max_execution_batch_size"),
-        allowed_batch_sizes=said.get("allowed_batch_sizes", ()),
-        enable_large_batch_splitting=said.get("enable_large_batch_splitting", True),
-        num_batch_threads=said.get("num_batch_threads", 1),
+        max_batch_size=options.get("max_batch_size", 1),
+        max_execution_batch_size=options.get("max_execution_batch_size"),
+        allowed_batch_sizes=options.get("allowed_batch_sizes", ()),
+        enable_large_batch_splitting=options.get("enable_large_batch_splitting", True),
+        num_batch_threads=options.get("num_batch_threads", 1),
     )
-    return said
+    return options
 
 
 def check_batching(

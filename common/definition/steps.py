@@ -54,12 +54,12 @@ class Step:
 
 _SAME = StepKind()
 _NUMBER = StepKind("number")
-_ONE = StepKind(width=lambda width, given: 1)
+_REDUCED = StepKind(width=lambda width, given: 1)
 STEPS: Mapping[str, StepKind] = {
     **dict.fromkeys(("abs", "sign", "negative", "square", "exp", "reciprocal", "floor", "ceil", "round"), _SAME),
     **dict.fromkeys(("cast_int", "sin", "cos", "tanh", "sigmoid", "relu"), _SAME),
     **dict.fromkeys(("add", "multiply", "power", "minimum", "maximum", "modulo", "greater", "equal"), _NUMBER),
-    **dict.fromkeys(("sum", "mean", "max", "min", "prod", "variance", "norm", "argmax", "count_nonzero"), _ONE),
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod", "variance", "norm", "argmax", "count_nonzero"), _REDUCED),
     **dict.fromkeys(("l1_normalize", "l2_normalize", "softmax", "cumsum", "reverse", "sort"), _SAME),
     "clip": StepKind("bounds"),
     "take": StepKind("columns", lambda width, given: len(given)),
@@ -200,10 +200,10 @@ def _fits(takes: str, numbers: tuple[float, ...]) -> bool:
         case "matrix":
             return bool(numbers)
         case "shape":
-            return 1 <= len(numbers) <= 3 and all(one >= 1 and one == int(one) for one in numbers)
+            return 1 <= len(numbers) <= 3 and all(number >= 1 and number == int(number) for number in numbers)
         case "branches":
             return False
         case "columns":
-            return bool(numbers) and all(one >= 0 and one == int(one) for one in numbers)
+            return bool(numbers) and all(number >= 0 and number == int(number) for number in numbers)
         case _:
-            return bool(numbers) and all(one in (0.0, 1.0) for one in numbers)
+            return bool(numbers) and all(number in (0.0, 1.0) for number in numbers)

@@ -125,8 +125,8 @@ def _temperature(fields: Fields) -> float:
 
 def _candidates(item: tuple[str, ...], features: Mapping[str, FeatureSpec]) -> str:
     ids = {spec.of for spec in (features[name] for name in item) if isinstance(spec, Embedding | Indicator)}
-    found = [one for one in (features[name] for name in sorted(ids)) if isinstance(one, Vocabulary | Text)]
-    known = [one for one in found if isinstance(one, Vocabulary) and one.words is None]
+    found = [column for column in (features[name] for name in sorted(ids)) if isinstance(column, Vocabulary | Text)]
+    known = [column for column in found if isinstance(column, Vocabulary) and column.words is None]
     if len(known) != 1:
         raise InvalidInput(
             "parameters: item needs an embedding or indicator of exactly one vocabulary of learned words (max_words): "

@@ -212,12 +212,12 @@ def _devices(section: object) -> dict[str, str]:
 
 def _check_several(training: Training) -> None:
     """Of `optimizers`."""
-    everyone = [training.optimizer, *training.optimizers.values()]
+    optimizers = [training.optimizer, *training.optimizers.values()]
     if training.optimizers and training.mixed_precision == "float16":
         raise InvalidInput("training: mixed_precision float16 scales the loss for one optimizer; leave optimizers out")
-    if training.optimizers and any(one.options.get("gradient_accumulation_steps") for one in everyone):
+    if training.optimizers and any(optimizer.options.get("gradient_accumulation_steps") for optimizer in optimizers):
         raise InvalidInput("training: gradient_accumulation_steps is of one optimizer; leave optimizers out")
-    if training.prune and any(one.options.get("use_ema") for one in everyone):
+    if training.prune and any(optimizer.options.get("use_ema") for optimizer in optimizers):
         raise InvalidInput(
             "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"
         )
@@ -225,7 +225,7 @@ def _check_several(training: Training) -> None:
 
 def _check_batches(training: Training) -> None:
     """Of `bucket_by_sequence_length` and `augment`."""
-    asked = {
+    given = {
         "bucket_by_sequence_length": training.bucket_by_sequence_length is not None,
         "augment": bool(training.augment),
     }
@@ -239,7 +239,7 @@ def _check_batches(training: Training) -> None:
         "jit_compile": training.jit_compile,
         "shards": training.shards > 1,
     }
-    for key in (key for key, is_given in asked.items() if is_given):
+    for key in (key for key, is_given in given.items() if is_given):
         others = beside | (cut if key == "bucket_by_sequence_length" else {})
         if other := next((name for name, is_given in others.items() if is_given), ""):
             raise InvalidInput(f"training: {key} does not go with {other}; keep one of them")
@@ -277,19 +277,19 @@ def _check_together(training: Training) -> None:
 
 def _beside_8_bits(training: Training) -> str:
     """What does not go with quantize_aware; empty where nothing is asked for."""
-    asked = {
+    given = {
         "mixed_precision": training.mixed_precision != "float32",
         "bottleneck": bool(training.bottleneck),
         "shards": training.shards > 1,
         "asynchronous": training.asynchronous is not None,
     }
-    return next((name for name, is_asked in asked.items() if is_asked), "")
+    return next((name for name, is_given in given.items() if is_given), "")
 
 
 def _check_ways(training: Training) -> None:
     """Of `execution`, `input`, `jit_compile` and `balance`."""
     ends = {"max_steps": training.max_steps, "early_stopping": training.early_stopping}
-    if training.balance and (end := next((key for key, asked in ends.items() if asked), "")):
+    if training.balance and (end := next((key for key, is_given in ends.items() if is_given), "")):
         raise InvalidInput(f"training: balance takes rows of a block again, and {end} ends within it; keep one of them")
     if training.summaries.compiled and not training.jit_compile:
         raise InvalidInput("training: summaries: compiled is of what XLA compiles; say jit_compile: true")
@@ -348,17 +348,17 @@ def _check_asynchronous(training: Training) -> None:
         )
 
 
-def _early_stopping(asked: Fields) -> EarlyStopping:
-    metric = asked.text("metric")
+def _early_stopping(fields: Fields) -> EarlyStopping:
+    metric = fields.text("metric")
     default = direction_of(metric)
-    if not asked.has("direction") and default is None:
+    if not fields.has("direction") and default is None:
         raise InvalidInput(f"early_stopping: direction must say whether a higher or a lower {metric} is better")
     return EarlyStopping(
         metric=metric,
-        direction=asked.choice("direction", ("higher", "lower"), default or "higher"),
-        patience=asked.integer("patience", EarlyStopping.patience, maximum=100_000),
-        min_delta=asked.number("min_delta", EarlyStopping.min_delta, minimum=0.0),
-        restore_best=asked.flag("restore_best", EarlyStopping.restore_best),
+        direction=fields.choice("direction", ("higher", "lower"), default or "higher"),
+        patience=fields.integer("patience", EarlyStopping.patience, maximum=100_000),
+        min_delta=fields.number("min_delta", EarlyStopping.min_delta, minimum=0.0),
+        restore_best=fields.flag("restore_best", EarlyStopping.restore_best),
     )
 
 

@@ -131,11 +131,11 @@ def parse_triggers(section: object, *, model: str = "") -> Triggers:
     fields.finish()
     if triggers.upstream and triggers.upstream == model:
         raise InvalidInput(f"triggers: upstream {model} is the model itself")
-    is_set = (
+    given = (
         triggers.min_examples, triggers.max_interval_seconds, triggers.schedule, triggers.upstream or None,
         triggers.quality, triggers.drift,
     )  # fmt: skip
-    if triggers.needs_all and all(one is None for one in is_set):
+    if triggers.needs_all and all(trigger is None for trigger in given):
         raise InvalidInput("triggers: combine: all needs at least one trigger that is not null")
     if triggers.drift_psi and triggers.on_drift == "ignore":
         raise InvalidInput("triggers: drift_psi is given, and on_drift is ignore: nothing is compared")

@@ -55,7 +55,7 @@ def parse_warm_start(section: object, files: Mapping[str, bytes]) -> WarmStart |
     source = fields.text("from")
     model, version, file = _source(source, files)
     rename = fields.take("rename", {})
-    if not isinstance(rename, Mapping) or not all(isinstance(one, str) for pair in rename.items() for one in pair):
+    if not isinstance(rename, Mapping) or not all(isinstance(name, str) for pair in rename.items() for name in pair):
         raise InvalidInput(f"warm_start: rename must be a mapping of path there to path here, got {rename!r}")
     warm_start = WarmStart(
         model=model,

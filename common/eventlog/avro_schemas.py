@@ -44,16 +44,16 @@ def _holds_itself(schema: Any, above: frozenset[str] = frozenset()) -> bool:
     if isinstance(schema, str):
         return schema in above
     if isinstance(schema, list):
-        return any(_holds_itself(one, above) for one in schema)
+        return any(_holds_itself(branch, above) for branch in schema)
     if "fields" in schema:
-        return any(_holds_itself(one["type"], above | {schema["name"]}) for one in schema["fields"])
+        return any(_holds_itself(field["type"], above | {schema["name"]}) for field in schema["fields"])
     return _holds_itself(schema.get("items") or schema.get("values") or schema["type"], above)
 
 
 def _repeats_nothing(schema: Any, named: dict[str, Any]) -> bool:
     """Whether a parsed Avro schema has an array of items that take no bytes. named: gets the types that were seen."""
     if isinstance(schema, list):
-        found = [_repeats_nothing(one, named) for one in schema]  # all of them: each may name types
+        found = [_repeats_nothing(part, named) for part in schema]  # all of them: each may name types
         return any(found)
     if isinstance(schema, str):
         return False
@@ -63,7 +63,7 @@ def _repeats_nothing(schema: Any, named: dict[str, Any]) -> bool:
     below += [schema[key] for key in ("items", "values") if key in schema]
     if isinstance(schema["type"], dict | list):
         below.append(schema["type"])
-    found = [_repeats_nothing(one, named) for one in below]
+    found = [_repeats_nothing(part, named) for part in below]
     return any(found) or ("items" in schema and _takes_nothing(schema["items"], named))
 
 

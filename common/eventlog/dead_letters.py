@@ -83,7 +83,7 @@ def append_letters(log: EventLog, stream: str, letters: Iterable[DeadLetter], *,
             log.create_topic(topic, partition_count=1)
         chunk_id = hashlib.blake2b(f"{written_by}/{number}".encode(), digest_size=16).digest()
         headers = RecordHeaders(part[0].schema_version, len(part), round(time.time(), 6), chunk_id)
-        log.append(topic, 0, [NewRecord(tfrecord.frame([one.SerializeToString() for one in part]), headers)])
+        log.append(topic, 0, [NewRecord(tfrecord.frame([letter.SerializeToString() for letter in part]), headers)])
         count += len(part)
     return count
 

@@ -76,9 +76,9 @@ def from_pairs(pairs: Iterable[tuple[str, bytes | None]], *, place: str) -> Reco
     Raises:
         DataLoss: they are not an event record's: anybody may write into a topic of Kafka.
     """
-    told = [(name, value) for name, value in pairs if value is not None]
-    found = dict(told)
-    traces = [link_of(value.decode("latin-1")) for name, value in told if name == TRACEPARENT]
+    given = [(name, value) for name, value in pairs if value is not None]
+    found = dict(given)
+    traces = [link_of(value.decode("latin-1")) for name, value in given if name == TRACEPARENT]
     try:
         headers = RecordHeaders(
             schema_version=int(found["schema_version"]),

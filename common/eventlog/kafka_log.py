@@ -39,7 +39,7 @@ _READERS_LIMIT, _TURNS_LIMIT = 16, 4
 """Iterations that keep a consumer, and consumers that all others take turns with."""
 _IDLE_CONSUMERS_LIMIT = 4
 _REFUSE_AFTER_FAILURE_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 10.0
+_ADMIN_RETRY_SECONDS = 10.0
 
 _Client = TypeVar("_Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 KafkaMessage = Any  # kafka-python has no types
@@ -97,7 +97,7 @@ class KafkaLog:
         options = {"num_partitions": partition_count, "configs": {"max.message.bytes": str(_LARGEST_RECORD_BYTES)}}
         exists = suppress(kafka_errors.TopicAlreadyExistsError)  # the count below decides
         with _kafka_errors(f"topic {topic!r}"), exists:
-            self._ask(
+            self._administered(
                 lambda admin: admin.create_topics(
                     {topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True
                 )
@@ -109,7 +109,7 @@ class KafkaLog:
     def brokers(self) -> list[str]:
         """host:port of each, as Kafka names them to clients."""
         with _kafka_errors("the cluster's brokers"):
-            found = self._ask(lambda admin: admin.describe_cluster())
+            found = self._administered(lambda admin: admin.describe_cluster())
         return [f"{broker['host']}:{broker['port']}" for broker in found["brokers"]]
 
     def partition_count(self, topic: str) -> int:
@@ -117,7 +117,7 @@ class KafkaLog:
         if known is not None:
             return known
         with _kafka_errors(f"topic {topic!r}"):
-            description = self._ask(lambda admin: admin.describe_topics([topic]))[0]
+            description = self._administered(lambda admin: admin.describe_topics([topic]))[0]
             if description["error_code"]:
                 raise kafka_errors.for_code(description["error_code"])
         self._partition_counts[topic] = len(description["partitions"])
@@ -216,20 +216,20 @@ class KafkaLog:
         self, consumer: KafkaConsumer, source: TopicPartition, position: int, end: int
     ) -> Iterator[tuple[list[KafkaMessage], int]]:
         """Messages before `end`, and the position behind them."""
-        what = f"topic {source.topic!r}, partition {source.partition}"
-        with _kafka_errors(what):
+        subject = f"topic {source.topic!r}, partition {source.partition}"
+        with _kafka_errors(subject):
             consumer.assign([source])
             consumer.seek(source, position)
         deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
         while position < end:
-            with _kafka_errors(what):
+            with _kafka_errors(subject):
                 messages = consumer.poll(timeout_ms=500).get(source, [])
                 position = consumer.position(source, timeout_ms=_REQUEST_TIMEOUT_MS)
             if messages:
                 deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
                 yield [message for message in messages if message.offset < end], position
             elif time.monotonic() > deadline:
-                raise Unavailable(f"{what}: no record came for {_READ_TIMEOUT_SECONDS:.0f} s at offset {position}")
+                raise Unavailable(f"{subject}: no record came for {_READ_TIMEOUT_SECONDS:.0f} s at offset {position}")
 
     @contextmanager
     def _borrowed_consumer(self) -> Iterator[tuple[KafkaConsumer, bool]]:
@@ -264,7 +264,7 @@ class KafkaLog:
     def _offsets(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         with _kafka_errors(f"topic {topic!r}"):
-            found = self._ask(
+            found = self._administered(
                 lambda admin: admin.list_partition_offsets(
                     wanted, isolation_level=self._isolation, timeout_ms=_REQUEST_TIMEOUT_MS
                 )
@@ -289,14 +289,14 @@ class KafkaLog:
                 f"topic {topic!r}, partition {partition}: offset {start} is no longer kept; the oldest is {oldest}"
             )
 
-    def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Asks again for up to 10 s where Kafka says that this may help: for a moment after a broker's restart the
-        admin client knows no node. Only for questions that may be asked twice; one that timed out has waited enough."""
-        deadline = time.monotonic() + _ASK_AGAIN_SECONDS
+    def _administered(self, call: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Repeats the call for up to 10 s after a retriable error: for a moment after a broker's restart the admin
+        client knows no node. Only for calls that may be repeated; a call that timed out has waited enough."""
+        deadline = time.monotonic() + _ADMIN_RETRY_SECONDS
         pauses = Pauses(Backoff())
         while True:
             try:
-                return question(self._administer())
+                return call(self._administer())
             except kafka_errors.KafkaTimeoutError:
                 raise
             except kafka_errors.UnknownTopicOrPartitionError:
@@ -443,18 +443,18 @@ def _place(message: KafkaMessage) -> str:
 
 
 @contextmanager
-def _kafka_errors(what: str) -> Iterator[None]:
+def _kafka_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except (kafka_errors.UnknownTopicOrPartitionError, kafka_errors.UnknownTopicIdError) as error:
-        raise NotFound(f"there is no {what} in Kafka") from error
+        raise NotFound(f"there is no {subject} in Kafka") from error
     except kafka_errors.OffsetOutOfRangeError as error:
-        raise DataLoss(f"{what}: records that were to be read are no longer kept") from error
+        raise DataLoss(f"{subject}: records that were to be read are no longer kept") from error
     except kafka_errors.CorruptRecordError as error:
-        raise DataLoss(f"{what}: a record does not match its checksum") from error
+        raise DataLoss(f"{subject}: a record does not match its checksum") from error
     except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
-        raise InvalidInput(f"{what}: a record is larger than Kafka takes ({_LARGEST_RECORD_BYTES} bytes)") from error
+        raise InvalidInput(f"{subject}: a record is larger than Kafka takes ({_LARGEST_RECORD_BYTES} bytes)") from error
     except (kafka_errors.InvalidTopicError, kafka_errors.InvalidPartitionsError) as error:
-        raise InvalidInput(f"{what} is refused by Kafka: {error}") from error
+        raise InvalidInput(f"{subject} is refused by Kafka: {error}") from error
     except kafka_errors.KafkaError as error:
-        raise Unavailable(f"{what}: Kafka does not answer as it should: {error}") from error
+        raise Unavailable(f"{subject}: Kafka does not answer as it should: {error}") from error

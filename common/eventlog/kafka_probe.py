@@ -40,7 +40,7 @@ class KafkaProbe:
         reasons = []
         for server in self._servers:
             try:
-                _ask(server, timeout_seconds / len(self._servers), self._security.context())
+                _request_versions(server, timeout_seconds / len(self._servers), self._security.context())
             except OSError as error:
                 reasons.append(f"{server}: {error}" if len(self._servers) > 1 else str(error))
                 continue
@@ -59,8 +59,8 @@ class KafkaProbe:
             logger.info("%s answers again", self._shown)
 
 
-def _ask(server: str, timeout_seconds: float, context: ssl.SSLContext | None) -> None:
-    """Before who asks is known, which Kafka allows for this request. Raises OSError."""
+def _request_versions(server: str, timeout_seconds: float, context: ssl.SSLContext | None) -> None:
+    """Without a login, as Kafka allows for this request. Raises OSError."""
     host, _, port = server.rpartition(":")
     deadline = time.monotonic() + timeout_seconds
     with _connected(host.strip("[]"), int(port), timeout_seconds, context) as connection:

@@ -212,11 +212,11 @@ class _Partition:
 
 
 @contextmanager
-def _file_errors(what: str) -> Iterator[None]:
+def _file_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{what}: {error}") from error
+        raise Unavailable(f"{subject}: {error}") from error
 
 
 def _translated(items: Iterator[_Item], topic: str, partition: int) -> Iterator[_Item]:

@@ -64,10 +64,10 @@ class SourcedLog:
         return log.partition_count(name)
 
     def start_position(self, topic: str) -> dict[int, int]:
-        return self._asked(topic, lambda log, name: log.start_position(name))
+        return self._positions(topic, lambda log, name: log.start_position(name))
 
     def end_position(self, topic: str) -> dict[int, int]:
-        return self._asked(topic, lambda log, name: log.end_position(name))
+        return self._positions(topic, lambda log, name: log.end_position(name))
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
         log, name = self._place(topic)
@@ -87,10 +87,10 @@ class SourcedLog:
         for log in (*logs, self._own):
             log.close()
 
-    def _asked(self, topic: str, ask: Callable[[EventLog, str], dict[int, int]]) -> dict[int, int]:
+    def _positions(self, topic: str, look_up: Callable[[EventLog, str], dict[int, int]]) -> dict[int, int]:
         log, name = self._place(topic)
         try:
-            return ask(log, name)
+            return look_up(log, name)
         except NotFound as error:
             if log is self._own:
                 raise

@@ -147,11 +147,11 @@ def _avro(source: TopicSource) -> Decode:
 
 
 def _registered(url: str, parsed: Callable[[Any], tuple[Any, Any]]) -> Callable[[int], tuple[Any, Any]]:
-    """Schemas of a registry by number, `parsed`; one that could not be had is not asked for with every record."""
+    """Schemas of a registry by number, `parsed`; a failed request is not repeated with every record."""
     failed: dict[int, tuple[float, HeadraceError]] = {}
 
     @functools.lru_cache(maxsize=1000)
-    def asked(number: int) -> tuple[Any, Any]:
+    def fetched(number: int) -> tuple[Any, Any]:
         return parsed(_registered_schema(url, number))
 
     def registered(number: int) -> tuple[Any, Any]:
@@ -159,7 +159,7 @@ def _registered(url: str, parsed: Callable[[Any], tuple[Any, Any]]) -> Callable[
         if before is not None and time.monotonic() < until:
             raise type(before)(before.message)
         try:
-            return asked(number)
+            return fetched(number)
         except HeadraceError as error:
             if len(failed) >= _MOST_FAILED:
                 failed.clear()
@@ -215,14 +215,14 @@ def _protobuf(source: TopicSource) -> Decode:
 def _plain(message: Message) -> dict[str, Any]:
     """Fields by name: enums by theirs, messages as mappings; one that is not set only where it has a presence."""
     found: dict[str, Any] = {}
-    for one in message.DESCRIPTOR.fields:
-        if one.has_presence and not message.HasField(one.name):
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
             continue
-        value = getattr(message, one.name)
-        if one.message_type and one.message_type.GetOptions().map_entry:
-            found[one.name] = {str(key): _value(one, value[key]) for key in value}
+        value = getattr(message, field.name)
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            found[field.name] = {str(key): _value(field, value[key]) for key in value}
         else:
-            found[one.name] = [_value(one, item) for item in value] if one.is_repeated else _value(one, value)
+            found[field.name] = [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
     return found
 
 

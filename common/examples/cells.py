@@ -206,20 +206,20 @@ def with_point(cell: str) -> str:
     return f"{whole.replace('.', '').translate(_NO_DIGITS)}.{fraction}"
 
 
-def flattened(event: Mapping[str, Any], known: Container[str] = (), *, what: str = "the event") -> dict[str, Any]:
+def flattened(event: Mapping[str, Any], known: Container[str] = (), *, place: str = "the event") -> dict[str, Any]:
     """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole.
 
     Raises:
-        InvalidInput: `what` holds two values under one name, or is nested too deeply.
+        InvalidInput: `place` holds two values under one name, or is nested too deeply.
     """
     try:
         pairs = list(_leaves(event, "", known))
     except RecursionError as error:
-        raise InvalidInput(f"{what} is nested too deeply to be read") from error
+        raise InvalidInput(f"{place} is nested too deeply to be read") from error
     flat = dict(pairs)
     if len(flat) < len(pairs):
         [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise InvalidInput(f"{what} has {name!r} twice, once within an object; rename one of them")
+        raise InvalidInput(f"{place} has {name!r} twice, once within an object; rename one of them")
     return flat
 
 

@@ -34,7 +34,7 @@ def under_names(values: Mapping[str, Any], name_of: NameOf) -> Mapping[str, Any]
     for key in values:
         name = name_of.get(key, key)
         if name in given:
-            both = " and ".join(repr(one) for one in (given[name], key))
+            both = " and ".join(repr(original) for original in (given[name], key))
             raise ValueError(f"{name} is there twice, as {both}; send one of them")
         given[name] = key
     return {name: values[key] for name, key in given.items()}

@@ -20,17 +20,17 @@ def may_repeat_a_key(text: bytes, value: object) -> bool:
         return True
 
 
-def refuse_repeated_keys(text: bytes, value: object, what: str) -> None:
+def refuse_repeated_keys(text: bytes, value: object, place: str) -> None:
     """Raises InvalidInput: an object of the JSON text, read as `value`, names a key twice."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(dict(pairs)) < len(pairs):
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-            raise InvalidInput(f"{what} has the key {name[:100]!r} twice; leave one of them out")
+            raise InvalidInput(f"{place} has the key {name[:100]!r} twice; leave one of them out")
 
     if not may_repeat_a_key(text, value):
         return
     try:
         json.loads(text, object_pairs_hook=check)
     except RecursionError as error:
-        raise InvalidInput(f"{what} is nested too deeply to be read") from error
+        raise InvalidInput(f"{place} is nested too deeply to be read") from error

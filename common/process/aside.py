@@ -95,7 +95,7 @@ class Aside:
         try:
             peer = self._socket or self._start()
             _send(peer, pickle.dumps(call), message, deadline)
-            told, answer = _receive(peer, deadline)
+            outcome_bytes, answer = _receive(peer, deadline)
         except TimeoutError as error:
             self._end()
             raise Unavailable("the message was not read in time; try again, or send less at once") from error
@@ -103,7 +103,7 @@ class Aside:
             self._end()
             logger.warning("a process that reads large messages ended", extra={"lane": self._name})
             raise InvalidInput(_TOO_MUCH.format(self._memory_bytes >> 20)) from error  # Parsers die of it.
-        outcome = pickle.loads(told)  # noqa: S301  # from our own child
+        outcome = pickle.loads(outcome_bytes)  # noqa: S301  # from our own child
         try:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -159,9 +159,9 @@ def _left(deadline: float) -> float | None:
     return left
 
 
-def _answered(told: bytearray, message: bytearray, memory_bytes: int) -> tuple[bytes, bytes]:
+def _answered(call: bytearray, message: bytearray, memory_bytes: int) -> tuple[bytes, bytes]:
     try:
-        outcome, answer = pickle.loads(told)(message)  # noqa: S301  # from our own parent
+        outcome, answer = pickle.loads(call)(message)  # noqa: S301  # from our own parent
         return pickle.dumps(outcome), answer
     except MemoryError:
         return pickle.dumps(InvalidInput(_TOO_MUCH.format(memory_bytes >> 20))), b""
@@ -179,12 +179,12 @@ def main(descriptor: int, parent_pid: int, memory_bytes: int, niceness: int) -> 
     forever = float("inf")
     while True:
         try:
-            told, message = _receive(peer, forever)
+            call, message = _receive(peer, forever)
         except EOFError:
             return
         most = own_bytes + 2 * len(message) + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-        outcome, answer = _answered(told, message, memory_bytes)
+        outcome, answer = _answered(call, message, memory_bytes)
         del message
         _send(peer, outcome, answer, forever)
         del outcome, answer

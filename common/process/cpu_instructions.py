@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-_LIBRARY, _SAYS = "libtensorflow_framework.so*", "_ZN10tensorflow4port26InfoAboutUnusedCPUFeaturesEv"
+_LIBRARY, _REPORT_FUNCTION = "libtensorflow_framework.so*", "_ZN10tensorflow4port26InfoAboutUnusedCPUFeaturesEv"
 _UNUSED = re.compile(r"enable the following instructions: ([A-Z0-9_ ]+),")
 _TIMEOUT_SECONDS = 30.0
 
@@ -22,7 +22,7 @@ class UnusedInstructions:
         found = importlib.util.find_spec("tensorflow")
         folders = [*(found.submodule_search_locations or [])] if found else []
         libraries = [str(path) for folder in folders for path in Path(folder).glob(_LIBRARY)]
-        script = f"import ctypes, sys; ctypes.CDLL(sys.argv[1]).{_SAYS}()"
+        script = f"import ctypes, sys; ctypes.CDLL(sys.argv[1]).{_REPORT_FUNCTION}()"
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
         self._process = (
             subprocess.Popen(
@@ -43,9 +43,9 @@ class UnusedInstructions:
         if self._process is None:
             return ""
         try:
-            _, said = self._process.communicate(timeout=_TIMEOUT_SECONDS)
+            _, log = self._process.communicate(timeout=_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            _, said = self._process.communicate()
-        found = _UNUSED.search(said)
+            _, log = self._process.communicate()
+        found = _UNUSED.search(log)
         return found.group(1) if found else ""

@@ -49,14 +49,14 @@ class GuardedRoutes:
 
     def _let_in(self, scope: Scope, shown: Credentials) -> None:
         """Raises Unauthenticated, PermissionDenied, Overloaded."""
-        asked = scope["method"], scope["path"], shown
-        passed = self._passed.get(asked) if self._identify is None else None
+        request = scope["method"], scope["path"], shown
+        passed = self._passed.get(request) if self._identify is None else None
         if passed is None or self._guard.access.has_changed(*passed):
             passed = self._checked(scope, shown)
-            if self._identify is None and len(asked[1]) <= _LONGEST_PASSED:
+            if self._identify is None and len(request[1]) <= _LONGEST_PASSED:
                 if len(self._passed) >= _MOST_PASSED:
                     self._passed.clear()
-                self._passed[asked] = passed
+                self._passed[request] = passed
             return
         act_as(passed[1])
         _own(scope, passed[1])

@@ -67,7 +67,7 @@ class Handshake(asyncio.Protocol):
 
     # What the door asks of a connection.
 
-    def give_way(self) -> None:
+    def drop(self) -> None:
         self._door.leave(self)
         self._transport.abort()
 
@@ -81,7 +81,7 @@ class Handshake(asyncio.Protocol):
         """The handshake has a timeout."""
 
     def refuse(self, status: int, message: str) -> None:
-        self.give_way()
+        self.drop()
 
     def begin_next(self) -> None:
         """It has no requests."""

@@ -26,7 +26,7 @@ class Health:
         self._reasons: dict[str, str] = dict.fromkeys(conditions, "starting")
         self._oks: dict[str, str] = {}
         self._buts: dict[str, str] = {}
-        self._asks: dict[str, Callable[[], str]] = {}
+        self._remarks: dict[str, Callable[[], str]] = {}
         self._stopping = False
         self._listeners: list[Callable[[bool], None]] = []
 
@@ -46,10 +46,10 @@ class Health:
         """Marks a condition as not holding; `reason` is shown by /readyz."""
         self._set(condition, reason)
 
-    def ask(self, condition: str, but: Callable[[], str]) -> None:
+    def remark_with(self, condition: str, but: Callable[[], str]) -> None:
         """Each look at a condition that holds adds the remark that `but` returns."""
         with self._lock:
-            self._asks[condition] = but
+            self._remarks[condition] = but
 
     def stop(self) -> None:
         """From now on not ready: no new work, what runs is finished."""
@@ -71,7 +71,7 @@ class Health:
     def conditions(self) -> Mapping[str, str]:
         """{condition: "ok", "ok, but ..." or the reason why it does not hold}."""
         with self._lock:
-            found = self._buts | {name: ask() for name, ask in self._asks.items()}
+            found = self._buts | {name: remark() for name, remark in self._remarks.items()}
             buts = {name: f", but {but}" for name, but in found.items() if but}
             shown = {
                 name: reason or self._oks.get(name, "ok") + buts.get(name, "") for name, reason in self._reasons.items()

@@ -58,7 +58,7 @@ class HttpTimes:
         silence: the longest pause within a body.
         body: for a body as a whole, and more by its length: a second for every 16 KiB.
         unread: how long an answer may be left unread.
-        gives_way: whoever was heard within it is not silent, and keeps its room when others want it.
+        dropped_after: the silence after which a connection is dropped when another needs its room.
         linger: after a refusal what still comes is thrown away for so long; closed at once, the client might not read
             the answer.
         look: how often the door looks at the time.
@@ -68,7 +68,7 @@ class HttpTimes:
     silence: float = 15.0
     body: float = 30.0
     unread: float = 60.0
-    gives_way: float = 1.0
+    dropped_after: float = 1.0
     linger: float = 1.0
     look: float = 1.0
 
@@ -138,7 +138,7 @@ class Connection(Protocol):
     """Of bodies; kept by the door."""
     heard_at: float
 
-    def give_way(self) -> None: ...
+    def drop(self) -> None: ...
     def waits_since(self) -> tuple[int | None, float]: ...
     def is_silent_in_body(self) -> bool: ...
     def look_at_time(self) -> None: ...
@@ -304,7 +304,7 @@ class Door:
         ]
         if not waiting:
             return False
-        min(waiting)[-1].give_way()
+        min(waiting)[-1].drop()
         return True
 
     def _drop_silent_body(self, of_address: str, *, but: "Connection") -> bool:

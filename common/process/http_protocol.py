@@ -123,7 +123,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if principal != self.owner:
             self.door.own(self, principal)
 
-    def give_way(self) -> None:
+    def drop(self) -> None:
         """Another connection needs the room."""
         self.door.leave(self)
         self.transport.abort()
@@ -137,7 +137,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return (1, self.heard_at) if self._answered_any else (0, self._open_since)
 
     def is_silent_in_body(self) -> bool:
-        return self.stage == BODY and self.loop.time() - self.heard_at >= self.door.bounds.times.gives_way
+        return self.stage == BODY and self.loop.time() - self.heard_at >= self.door.bounds.times.dropped_after
 
     def look_at_time(self) -> None:
         """Called every so often: ends what takes too long."""

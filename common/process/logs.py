@@ -47,12 +47,12 @@ class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}"
         fields = "".join(f" {key}={value}" for key, value in _extra_fields(record).items())
-        said = f"{record.getMessage()}{fields}".translate(_CONTROLS)
-        line = f"{clock} {_service_here.get(self._service)} {record.levelname.lower()}: {said}"
+        message = f"{record.getMessage()}{fields}".translate(_CONTROLS)
+        line = f"{clock} {_service_here.get(self._service)} {record.levelname.lower()}: {message}"
         if not record.exc_info:
             return line
         trace = self.formatException(record.exc_info).splitlines()
-        return "\n  ".join([line, *(one.translate(_CONTROLS) for one in trace)])
+        return "\n  ".join([line, *(entry.translate(_CONTROLS) for entry in trace)])
 
 
 def log_here_as(service: str) -> None:

@@ -71,11 +71,11 @@ class _MallocInfo(ctypes.Structure):
 def _unused_bytes() -> int:
     """Resident memory that malloc has not given out: code, other allocators' memory, and what was freed. 0 where the C
     library cannot tell."""
-    tell = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if tell is None:
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
         return 0
-    tell.restype = _MallocInfo
-    found = tell()
+    mallinfo.restype = _MallocInfo
+    found = mallinfo()
     return _resident_bytes() - int(found.uordblks) - int(found.hblkhd)
 
 

@@ -89,8 +89,8 @@ def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoRe
     if isinstance(error, HeadraceError):
         context.abort(status_of(error), details_of(error.message))
     logger.error("unexpected error", exc_info=error, extra={"method": method})
-    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
-    context.abort(grpc.StatusCode.INTERNAL, details_of(what))
+    sentence = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    context.abort(grpc.StatusCode.INTERNAL, details_of(sentence))
     raise AssertionError("abort returned")
 
 
@@ -195,8 +195,8 @@ class Visit:
             self.checked(self._newest)
 
     def is_left_to_the_door(self) -> bool:
-        """Whether the door reads the messages, and asks the guard itself."""
-        return self._guard.rules[self._action].is_asked_by_door
+        """Whether the door reads the messages and calls the guard itself."""
+        return self._guard.rules[self._action].is_checked_by_door
 
 
 def parser_of(handler: Any, method: str, visit: Visit | None) -> Callable[[bytes], Any]:
@@ -234,7 +234,7 @@ def _on_parsed(handler: Any, method: str, waits: Waits, visit: Visit | None) -> 
             visit.begin()
         return behaviour(map(parse, _messages(waits, requests, context)), context)
 
-    def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+    def on_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         if visit:
             visit.look(context)
             visit.prepare()
@@ -245,7 +245,7 @@ def _on_parsed(handler: Any, method: str, waits: Waits, visit: Visit | None) -> 
         with waits.held(len(serialized)):
             return behaviour(parse(serialized), context)
 
-    return on_stream if handler.request_streaming else on_one
+    return on_stream if handler.request_streaming else on_message
 
 
 def behaviour_of(handler: Any) -> Callable[..., Any]:
@@ -290,12 +290,12 @@ def _traced(call: Callable[..., Any], method: str, tracing: Tracing) -> Callable
 
 def begin_traced(tracing: Tracing, method: str, metadata: Any) -> Span | None:
     """A server's span for a call with this metadata, where it is traced."""
-    told = {key: value for key, value in metadata or () if key in (TRACEPARENT, "x-request-id")}
+    given = {key: value for key, value in metadata or () if key in (TRACEPARENT, "x-request-id")}
     span = tracing.start(
-        method, str(told.get(TRACEPARENT, "")), kind="server", attributes={"rpc.system": "grpc", "rpc.method": method}
+        method, str(given.get(TRACEPARENT, "")), kind="server", attributes={"rpc.system": "grpc", "rpc.method": method}
     )
     if span is not None:
-        span.set({REQUEST_ID: str(told.get("x-request-id") or span.trace_id)})
+        span.set({REQUEST_ID: str(given.get("x-request-id") or span.trace_id)})
     return span
 
 

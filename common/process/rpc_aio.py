@@ -52,12 +52,12 @@ def bounds_of(max_calls: int, max_bytes: int, options: Mapping[str, str | int]) 
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HeadraceError):
-        status, what = status_of(error), error.message
+        status, sentence = status_of(error), error.message
     else:
         logger.error("unexpected error", exc_info=error, extra={"method": method})
-        status, what = grpc.StatusCode.INTERNAL, f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+        status, sentence = grpc.StatusCode.INTERNAL, f"{method} failed unexpectedly: {type(error).__name__}: {error}"
     try:
-        await context.abort(status, details_of(what))
+        await context.abort(status, details_of(sentence))
     except grpc.aio.AbortError:
         raise
     except grpc.aio.BaseError:
@@ -116,11 +116,11 @@ def _on_parsed(
                 return await behaviour(arriving, context)
         serialized = await only(context)
         with waits.held(len(serialized)):
-            asked = behaviour(parse(serialized), context)
+            answered = behaviour(parse(serialized), context)
             if method != HEALTH_WATCH:
-                return await asked
+                return await answered
             async with _Waiting(waits, context, is_read=False, lasts=True):
-                return await asked
+                return await answered
 
     async def answers(context: Any) -> AsyncIterator[Any]:
         await _begin(visit, context)

@@ -39,23 +39,23 @@ so long to notice Ctrl-C."""
 
 
 @contextmanager
-def errors_from_status(what: str) -> Iterator[None]:
-    """Turns a failed call into one of the six; `what` begins the sentence when the server was not reached."""
+def errors_from_status(action: str) -> Iterator[None]:
+    """Turns a failed call into one of the six; `action` begins the sentence when the server was not reached."""
     try:
         yield
     except grpc.RpcError as error:
-        raise error_from_status(error, what) from error
+        raise error_from_status(error, action) from error
 
 
-def error_from_status(error: grpc.RpcError, what: str) -> HeadraceError:
+def error_from_status(error: grpc.RpcError, action: str) -> HeadraceError:
     """The error that the server raised, or Unavailable when there was no answer."""
     code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     details = (error.details() if isinstance(error, grpc.Call) else str(error)) or code.name
     known = _ERROR_OF.get(code)
     if known is None:
-        return Unavailable(f"{what} failed with {code.name}: {details}")
+        return Unavailable(f"{action} failed with {code.name}: {details}")
     if known is Unavailable:
-        return Unavailable(f"{what}: {details}")
+        return Unavailable(f"{action}: {details}")
     return known(details)
 
 

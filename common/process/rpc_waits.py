@@ -36,7 +36,7 @@ class WaitBounds:
         max_waits: calls that may wait at once; past it the oldest give way.
         max_bytes: of messages that arrive or are being answered.
         max_message_bytes: of one.
-        gives_way_seconds: who waits for less does not give way.
+        dropped_after_seconds: a wait shorter than this is not dropped for another.
         look_seconds: how often is looked at what arrives.
     """
 
@@ -45,7 +45,7 @@ class WaitBounds:
     max_bytes: int
     max_message_bytes: int
     send_seconds: float = 60.0
-    gives_way_seconds: float = 0.1
+    dropped_after_seconds: float = 0.1
     look_seconds: float = 0.1
 
 
@@ -142,7 +142,7 @@ class Waits:
         pause = min(bounds.look_seconds, bounds.seconds / 4)
         while True:
             if self._crowded.wait(pause):
-                time.sleep(bounds.gives_way_seconds / 2)
+                time.sleep(bounds.dropped_after_seconds / 2)
             self._crowded.clear()
             began = time.monotonic()
             with self._lock:
@@ -171,7 +171,9 @@ class Waits:
         if count <= 0:
             return {}
         error = Overloaded(f"the call was ended: more than {self.bounds.max_waits} wait for their clients; try again")
-        return {wait: error for wait in islice(self._waits, count) if now - wait.since > self.bounds.gives_way_seconds}
+        return {
+            wait: error for wait in islice(self._waits, count) if now - wait.since > self.bounds.dropped_after_seconds
+        }
 
     def _too_large(self) -> dict[Wait, HeadraceError]:
         """The waits of the connections that send most, as long as all together send too much."""

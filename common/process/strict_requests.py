@@ -1,4 +1,4 @@
-"""What a route would ignore is refused: unknown query parameters, a body where none is read, one that is not JSON, and
+"""Refuses the parts of a request that a route would ignore: unknown query parameters, a body where none is read, one that is not JSON, and
 all but the last of a key's values. So is text that nothing could store.
 
 FastAPI and Starlette ignore these silently, so that a misspelt parameter looks as if it had worked.
@@ -19,7 +19,7 @@ from common.half_pairs import half_pair_in
 from common.suggestions import did_you_mean
 
 
-async def refuse_what_is_ignored(request: Request) -> None:
+async def refuse_ignored_parts(request: Request) -> None:
     """A dependency of a whole app. A route that takes the request as it is reads, and checks, for itself.
 
     Raises:

@@ -167,7 +167,7 @@ class Tls:
 
     def show_in(self, health: Health) -> None:
         health.satisfy(CONDITION)
-        health.ask(CONDITION, self.remark)
+        health.remark_with(CONDITION, self.remark)
 
     def remark(self) -> str:
         """What /readyz says of the certificate."""

@@ -55,7 +55,7 @@ class _Converting(SpanExporter):
         self._inner = inner
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._inner.export([self._converted(one.span) for one in spans if isinstance(one, _Ended)])
+        return self._inner.export([self._converted(span.span) for span in spans if isinstance(span, _Ended)])
 
     def shutdown(self) -> None:
         self._inner.shutdown()

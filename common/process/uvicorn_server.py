@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, tls: Tls | None = None) -> None:
         super().__init__(config)
-        self._asked = asyncio.Event()
+        self._woken = asyncio.Event()
         self.server_state.connections = _Connections(self._begin)
         if tls is not None:
             config.load()
@@ -51,18 +51,18 @@ class Server(uvicorn.Server):
         self._exit = value
         if value and self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._asked.set)
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def _begin(self) -> None:
         """The first connection after a while: the date that uvicorn puts on every answer is an old one."""
         dated = (b"date", formatdate(time.time(), usegmt=True).encode())
         self.server_state.default_headers = [dated, *self.config.encoded_headers]
-        self._asked.set()
+        self._woken.set()
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
-            self._asked.clear()
+            self._woken.clear()
             with suppress(TimeoutError):
                 seconds = _LOOK_SECONDS if self.server_state.connections else _IDLE_SECONDS
-                await asyncio.wait_for(self._asked.wait(), seconds)
+                await asyncio.wait_for(self._woken.wait(), seconds)

@@ -35,7 +35,7 @@ from common.process.health import Health
 from common.process.http_door import HttpBounds, host_names, is_loopback
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
-from common.process.strict_requests import refuse_what_is_ignored
+from common.process.strict_requests import refuse_ignored_parts
 from common.process.tls import Tls
 from common.process.traced_http import TracedRequests, add_traces_door
 from common.process.tracing import OFF, Tracing
@@ -80,8 +80,8 @@ def error_response(request: Request, error: Exception) -> Response:
 def _validation_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
-    said = "; ".join(map(_fault, faults))
-    return error_response(request, InvalidInput(f"invalid request: {said}{near_keys(request, faults)}"))
+    listed = "; ".join(map(_fault, faults))
+    return error_response(request, InvalidInput(f"invalid request: {listed}{near_keys(request, faults)}"))
 
 
 def _fault(fault: dict[str, Any]) -> str:
@@ -141,7 +141,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
-        dependencies=[Depends(refuse_what_is_ignored)],
+        dependencies=[Depends(refuse_ignored_parts)],
     )
     for kind in KINDS:
         app.add_exception_handler(kind, error_response)

@@ -361,8 +361,8 @@ class Version:
     def newest_event_time(self) -> float | None:
         """Of the round's events, epoch seconds; None where the stream has no event time, or the release knew of none.
         `last_event_at` is when ingest took the newest one."""
-        told = self.environment.get(NEWEST_EVENT_TIME)
-        return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
+        newest = self.environment.get(NEWEST_EVENT_TIME)
+        return float(newest) if isinstance(newest, int | float) and math.isfinite(newest) else None
 
 
 @dataclass(frozen=True)

@@ -207,10 +207,10 @@ class RegistryClient:
 
     # jobs
 
-    def ask_job(
+    def request_job(
         self, kind: JobKind, model: str, *, version: int = 0, options: JsonMap | None = None, by: str, reason: str = ""
     ) -> Job:
-        """Has whichever trainer is free do it. Raises NotFound, Conflict, Overloaded, InvalidInput."""
+        """A free trainer does it. Raises NotFound, Conflict, Overloaded, InvalidInput."""
         request = pb.AskJobRequest(
             kind=str(kind), model=model, version=version, options_json=wire.json_text(options or {}), by=by,
             reason=reason,
@@ -228,11 +228,11 @@ class RegistryClient:
         answer = self._call(self._stub.TakeJob, request)
         return wire.read_from(answer.job, Job) if answer.HasField("job") else None
 
-    def tell_job(self, job: Job, *, state: JobState, told: JsonMap, ttl_seconds: float) -> Job:
-        """Keeps it, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
+    def report_job(self, job: Job, *, state: JobState, progress: JsonMap, ttl_seconds: float) -> Job:
+        """Renews, ends or gives back a job. Raises Conflict when it is no longer the caller's."""
         request = pb.TellJobRequest(
             job_id=job.job_id, holder=job.holder, attempts=job.attempts, state=str(state),
-            told_json=wire.json_text(told), ttl_seconds=ttl_seconds,
+            told_json=wire.json_text(progress), ttl_seconds=ttl_seconds,
         )  # fmt: skip
         return wire.read_from(self._call(self._stub.TellJob, request), Job)
 
@@ -313,11 +313,11 @@ class RegistryClient:
         request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
         return wire.read_from(self._once(self._stub.Rollback, request), Model)
 
-    def forget(self, model: str, asked: JsonMap, *, by: str, reason: str, dry_run: bool = False) -> JsonMap:
+    def forget(self, model: str, selection: JsonMap, *, by: str, reason: str, dry_run: bool = False) -> JsonMap:
         """Has the model never learn from these events again: {"pieces": places, "examples": how many they are}; gives
         what has learned them and where the next round starts. Raises NotFound, Conflict, InvalidInput."""
         request = pb.ForgetRequest(
-            model=model, forgotten_json=wire.json_text(asked), by=by, reason=reason, dry_run=dry_run
+            model=model, forgotten_json=wire.json_text(selection), by=by, reason=reason, dry_run=dry_run
         )
         return wire.json_map("forgotten_json", self._once(self._stub.Forget, request).forgotten_json)
 
@@ -382,10 +382,10 @@ class RegistryClient:
             return method(request, timeout=self._timeout_seconds if timeout_seconds is None else timeout_seconds)
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, action: str) -> Iterator[None]:
         """The six errors, also for calls on a connection that another thread has closed (grpc raises ValueError)."""
         try:
-            with errors_from_status(f"{what} at {self._address}"):
+            with errors_from_status(f"{action} at {self._address}"):
                 yield
         except ValueError as error:
             if not self._closed:

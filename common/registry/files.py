@@ -111,12 +111,12 @@ class FileTransfer:
         farthest = 0
         known: int | None = None
         from_start = restarted = False
-        asks = file.size_bytes > _CHUNK_BYTES  # what goes in one message begins at its start
+        looks_up = file.size_bytes > _CHUNK_BYTES  # what goes in one message begins at its start
         while True:
             offset = 0
             try:
-                received, complete = self._received_bytes(file) if asks else (0, False)
-                asks = True
+                received, complete = self._received_bytes(file) if looks_up else (0, False)
+                looks_up = True
                 known = received if known is None else known
                 if complete:
                     return file.size_bytes - known

@@ -58,7 +58,7 @@ class Forgotten:
             return record
         sound, damaged = cut_sound(record.value)
         framed = {number: frame([example]) for number, example in sound.items()}
-        framed |= {one.number: one.content for one in damaged}
+        framed |= {damage.number: damage.content for damage in damaged}
         left = [framed[number] for number in sorted(framed) if number not in gone]
         headers = replace(record.headers, example_count=len(left))
         return replace(record, value=b"".join(left), headers=headers) if left else None
@@ -66,9 +66,9 @@ class Forgotten:
     def within(self, ranges: Iterable[OffsetRange]) -> "Forgotten":
         """What of it lies in the ranges."""
         found = []
-        for one in ranges:
-            for piece in self._of_partition.get(one.partition, ()):
-                begin, end = max(piece.from_offset, one.from_offset), min(piece.to_offset, one.to_offset)
+        for part in ranges:
+            for piece in self._of_partition.get(part.partition, ()):
+                begin, end = max(piece.from_offset, part.from_offset), min(piece.to_offset, part.to_offset)
                 found += [replace(piece, from_offset=begin, to_offset=end)] if begin < end else []
         return Forgotten(found)
 
@@ -86,17 +86,17 @@ class Forgotten:
     def kept_of(self, ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         """The parts of the ranges whose records have no forgotten row."""
         kept: list[OffsetRange] = []
-        for one in ranges:
-            begin = one.from_offset
-            for piece in self.within([one]).pieces:
-                kept.append(OffsetRange(one.partition, begin, piece.from_offset))
+        for part in ranges:
+            begin = part.from_offset
+            for piece in self.within([part]).pieces:
+                kept.append(OffsetRange(part.partition, begin, piece.from_offset))
                 begin = piece.to_offset
-            kept.append(OffsetRange(one.partition, begin, one.to_offset))
+            kept.append(OffsetRange(part.partition, begin, part.to_offset))
         return tuple(piece for piece in kept if piece.from_offset < piece.to_offset)
 
     def as_json(self) -> list[list[Any]]:
         """[[partition, from_offset, to_offset, [rows]], ...] in order."""
-        return [[one.partition, one.from_offset, one.to_offset, list(one.rows)] for one in self.pieces]
+        return [[piece.partition, piece.from_offset, piece.to_offset, list(piece.rows)] for piece in self.pieces]
 
 
 def forgotten_from_json(value: object) -> Forgotten:
@@ -104,16 +104,16 @@ def forgotten_from_json(value: object) -> Forgotten:
     if not isinstance(value, list | tuple) or len(value) > MOST_PIECES:
         raise InvalidInput(f"forgotten places must be a list of at most {MOST_PIECES:,}")
     pieces = []
-    for one in value:
+    for entry in value:
         try:
-            partition, begin, end, rows = one
+            partition, begin, end, rows = entry
             numbers = [partition, begin, end, *rows]
         except (TypeError, ValueError) as error:
-            raise InvalidInput(f"a forgotten place is [partition, from, to, rows], got {str(one)[:100]}") from error
+            raise InvalidInput(f"a forgotten place is [partition, from, to, rows], got {str(entry)[:100]}") from error
         if any(type(number) is not int or number < 0 for number in numbers) or begin >= end:
-            raise InvalidInput(f"a forgotten place holds whole numbers from 0 and is not empty, got {str(one)[:100]}")
+            raise InvalidInput(f"a forgotten place holds whole numbers from 0 and is not empty, got {str(entry)[:100]}")
         if rows and end != begin + 1:
-            raise InvalidInput(f"rows are of a single record, got {str(one)[:100]}")
+            raise InvalidInput(f"rows are of a single record, got {str(entry)[:100]}")
         pieces.append(Piece(partition, begin, end, tuple(sorted(set(rows)))))
     return Forgotten(pieces)
 
@@ -125,7 +125,7 @@ def forgotten_of(plan: RoundPlan) -> Forgotten:
 def read_ranges(plan: RoundPlan) -> tuple[OffsetRange, ...]:
     """What the round reads: its ranges, with the events before them that windows of events have."""
     begins = plan.configuration.get(EVENTS_FROM, {})
-    return tuple(replace(one, from_offset=begins.get(str(one.partition), one.from_offset)) for one in plan.ranges)
+    return tuple(replace(part, from_offset=begins.get(str(part.partition), part.from_offset)) for part in plan.ranges)
 
 
 def _joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:

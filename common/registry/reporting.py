@@ -127,7 +127,7 @@ def report_of(*, instance_id: str, service: str, address: str, started_at: float
             numbers=_numbers(body.get("numbers", {}), MAX_NUMBERS),
             parts=tuple(_part(item) for item in list(body.get("parts", []))[:MAX_PARTS]),
             models={
-                str(name)[:256]: _counted(told) for name, told in list(dict(body.get("models", {})).items())[:1000]
+                str(name)[:256]: _counted(counts) for name, counts in list(dict(body.get("models", {})).items())[:1000]
             },
         )
     except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
@@ -161,17 +161,17 @@ def _numbers(value: Mapping[str, Any], most: int) -> dict[str, float]:
     return {str(name)[:_MAX_NAME]: float(number) for name, number in list(dict(value).items())[:most]}
 
 
-def _counted(told: Mapping[str, Any]) -> JsonMap:
+def _counted(counts: Mapping[str, Any]) -> JsonMap:
     """What a planner says of one model, with what is missing filled in."""
     return {
-        "head_version": int(told.get("head_version", 0)),
-        "waiting": int(told.get("waiting", 0)),
-        "judged_before": int(told.get("judged_before", 0)),
-        "judged": {str(reason)[:_MAX_NAME]: int(n) for reason, n in list(told.get("judged", {}).items())[:16]},
-        "left_out": [_piece(entry) for entry in list(told.get("left_out", []))[:1000]],
-        "log_start": _offsets(told.get("log_start", {})),
-        "log_end": _offsets(told.get("log_end", {})),
-        "waiting_for": str(told.get("waiting_for", ""))[:_MAX_TEXT],
+        "head_version": int(counts.get("head_version", 0)),
+        "waiting": int(counts.get("waiting", 0)),
+        "judged_before": int(counts.get("judged_before", 0)),
+        "judged": {str(reason)[:_MAX_NAME]: int(n) for reason, n in list(counts.get("judged", {}).items())[:16]},
+        "left_out": [_piece(entry) for entry in list(counts.get("left_out", []))[:1000]],
+        "log_start": _offsets(counts.get("log_start", {})),
+        "log_end": _offsets(counts.get("log_end", {})),
+        "waiting_for": str(counts.get("waiting_for", ""))[:_MAX_TEXT],
     }
 
 
@@ -213,9 +213,9 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._stop.is_requested():
-            self._stop.wait(until_next(self.tell()))
+            self._stop.wait(until_next(self.report()))
 
-    def tell(self) -> float:
+    def report(self) -> float:
         """Sends one report, if there is news; how long to wait before the next.
 
         A registry that is away or refuses changes nothing.

@@ -67,18 +67,18 @@ def waiting_words(judged: Mapping[str, int]) -> list[str]:
     Args:
         judged: {a reason to leave out (common/registry/catalog.py): examples}.
     """
-    told = []
+    sentences = []
     for reason, examples in sorted(judged.items()):
         if not examples:
             continue
         if reason == "rollback":
-            told.append(rolled_back_words(LEARN, examples))
+            sentences.append(rolled_back_words(LEARN, examples))
             continue
         wait = f"{counted(examples, 'event')} {'waits' if examples == 1 else 'wait'}"
         kind = {"canary": "a canary that was taken away", "held": "a version that was held back"}.get(reason, "")
         of = kind or "a round that was rejected"
-        told.append(f"{wait}, of {of}: the next round judges {_them(examples)} again, with what follows")
-    return told
+        sentences.append(f"{wait}, of {of}: the next round judges {_them(examples)} again, with what follows")
+    return sentences
 
 
 def _them(examples: int) -> str:

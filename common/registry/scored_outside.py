@@ -29,12 +29,12 @@ def is_required(environment: Mapping[str, Any]) -> bool:
 
 
 def in_words(environment: Mapping[str, Any], gate: Gate) -> Iterator[str]:
-    """Sentences for people; none of a version that says nothing of it."""
-    told: Mapping[str, Any] = environment.get(SCORED_OUTSIDE, {})
-    if reason := told.get("reason"):
+    """Sentences for people; none of a version that was not scored outside."""
+    scored: Mapping[str, Any] = environment.get(SCORED_OUTSIDE, {})
+    if reason := scored.get("reason"):
         yield f"by the round's process alone: {reason}"
-    judging = {rule.metric for rule in gate.asked}
-    measured: Mapping[str, float] = told.get("metrics", {}).get("candidate", {})
+    judging = {rule.metric for rule in gate.all_rules}
+    measured: Mapping[str, float] = scored.get("metrics", {}).get("candidate", {})
     if measured:
         values = (f"{name} {value:.6g}{' (the gate)' * (name in judging)}" for name, value in measured.items())
         yield f"outside of its code, too: {', '.join(values)}"

@@ -84,7 +84,7 @@ class Envelope:
             document = json.loads(self.payload)
             predicate = dict(document["predicate"])
             model, version = predicate.pop("model"), predicate.pop("version")
-            listed = [(str(one["name"]), str(one["digest"]["sha256"])) for one in document["subject"]]
+            listed = [(str(subject["name"]), str(subject["digest"]["sha256"])) for subject in document["subject"]]
             types = document["_type"], document["predicateType"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInput(f"the signature's payload is no statement about a version: {error!r}") from error
@@ -102,7 +102,10 @@ def read_envelope(text: str) -> Envelope:
     try:
         document = json.loads(text)
         payload, payload_type = b64decode(document["payload"], validate=True), document["payloadType"]
-        listed = [(str(one["keyid"]), b64decode(one["sig"], validate=True)) for one in document["signatures"]]
+        listed = [
+            (str(signature["keyid"]), b64decode(signature["sig"], validate=True))
+            for signature in document["signatures"]
+        ]
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise InvalidInput(f"the signature is no DSSE envelope: {error!r}") from error
     if payload_type != PAYLOAD_TYPE:

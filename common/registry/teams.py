@@ -13,8 +13,8 @@ OFFER_SECONDS = 6.0
 """A trainer that has not been heard of for so long is lost to its team."""
 AGAIN_SECONDS, ALONE_SECONDS = OFFER_SECONDS / 3, 10.0
 """How often a free trainer says that it is there; where no other has been heard of, which a round makes it say too."""
-ASK_SECONDS = 0.5
-"""How often chiefs and members say that they are there."""
+PRESENCE_SECONDS = 0.5
+"""How often chiefs and members report that they are alive."""
 
 
 @dataclass(frozen=True)

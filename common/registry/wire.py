@@ -92,7 +92,7 @@ def sent_as(sent: type[Sent], value: Any, **others: Any) -> Sent:
 
 def _sent(field: Any, value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_sent(field, one) for one in value]
+        return [_sent(field, item) for item in value]
     return sent_as(field.message_type._concrete_class, value) if is_dataclass(value) else value
 
 
@@ -116,7 +116,7 @@ _hints = cache(get_type_hints)
 def _read(message: Message, name: str, hint: Any) -> Any:
     value, form, parts = getattr(message, name), get_origin(hint), get_args(hint)
     if form is tuple:
-        return tuple(_value(one, parts[0]) for one in value)
+        return tuple(_value(item, parts[0]) for item in value)
     if form is UnionType:  # with None
         return _value(value, parts[0]) if message.HasField(name) else None
     return dict(value) if form is not None else _value(value, hint)

@@ -58,7 +58,7 @@ class Calls:
         self._saver_file = {_node_name(self._saver.filename_tensor_name)} - {""}
         self._users: dict[str, list[Node]] = defaultdict(list)
         for node in graph.graph_def.node:
-            for name in {_node_name(one) for one in node.input}:
+            for name in {_node_name(input_name) for input_name in node.input}:
                 self._users[name].append(node)
         self._surely: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
         self._callers: dict[str, list[tuple[str, Node]]] = defaultdict(list)
@@ -174,7 +174,7 @@ class Calls:
                 continue
             if scope == GRAPH:
                 nodes.add(name)
-                waiting += [(GRAPH, _node_name(one)) for one in node.input]
+                waiting += [(GRAPH, _node_name(input_name)) for input_name in node.input]
             for called in _functions_of(node):
                 if called in self._scopes and called not in functions and called != GRAPH:
                     functions.add(called)
@@ -192,8 +192,8 @@ def _functions_of(node: Node) -> Iterator[str]:
     for value in node.attr.values():
         if value.HasField("func"):
             yield value.func.name
-        for one in value.list.func:
-            yield one.name
+        for function in value.list.func:
+            yield function.name
 
 
 def _runs(graph: GraphProto) -> tuple[list[str], list[str]]:

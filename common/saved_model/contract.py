@@ -15,16 +15,16 @@ Signatures = Mapping[str, Signature]
 def to_mapping(signatures: Signatures) -> dict[str, Any]:
     """As JSON carries it."""
     return {
-        name: {"method": one.method, "inputs": _listed(one.inputs), "outputs": _listed(one.outputs)}
-        for name, one in signatures.items()
+        name: {"method": signature.method, "inputs": _listed(signature.inputs), "outputs": _listed(signature.outputs)}
+        for name, signature in signatures.items()
     }
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> dict[str, Signature]:
     """The inverse of to_mapping."""
     return {
-        name: Signature(one["method"], _tensors(one["inputs"]), _tensors(one["outputs"]))
-        for name, one in mapping.items()
+        name: Signature(signature["method"], _tensors(signature["inputs"]), _tensors(signature["outputs"]))
+        for name, signature in mapping.items()
     }
 
 
@@ -48,8 +48,8 @@ def changes(before: Signatures, after: Signatures, *, may_be_left_out: Mapping[s
         left_out = may_be_left_out.get(name, ())
         if old.method != new.method:
             found.append(f"signature {name} is for {new.method}, it was for {old.method}")
-        found += [f"signature {name}: {said}" for said in _inputs_changed(old.inputs, new.inputs, left_out)]
-        found += [f"signature {name}: {said}" for said in _changed("output", old.outputs, new.outputs)]
+        found += [f"signature {name}: {change}" for change in _inputs_changed(old.inputs, new.inputs, left_out)]
+        found += [f"signature {name}: {change}" for change in _changed("output", old.outputs, new.outputs)]
     return found
 
 
@@ -81,13 +81,13 @@ def _takes(old: Tensor, new: Tensor, *, is_input: bool) -> bool:
 
 def _listed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {
-        name: {"dtype": one.dtype, "shape": None if one.shape is None else list(one.shape)}
-        for name, one in tensors.items()
+        name: {"dtype": tensor.dtype, "shape": None if tensor.shape is None else list(tensor.shape)}
+        for name, tensor in tensors.items()
     }
 
 
 def _tensors(mapping: Mapping[str, Any]) -> dict[str, Tensor]:
     return {
-        name: Tensor(one["dtype"], None if one["shape"] is None else tuple(one["shape"]))
-        for name, one in mapping.items()
+        name: Tensor(tensor["dtype"], None if tensor["shape"] is None else tuple(tensor["shape"]))
+        for name, tensor in mapping.items()
     }

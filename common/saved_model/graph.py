@@ -133,8 +133,10 @@ def tagged(saved_model: Proto, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
 def signatures_of(graph: GraphProto) -> dict[str, Signature]:
     """Those that can be called, in order of name: not the loader's own."""
     return {
-        name: Signature(one.method_name.rpartition("/")[2], _tensors(one.inputs), _tensors(one.outputs))
-        for name, one in sorted(graph.signature_def.items())
+        name: Signature(
+            signature.method_name.rpartition("/")[2], _tensors(signature.inputs), _tensors(signature.outputs)
+        )
+        for name, signature in sorted(graph.signature_def.items())
         if not name.startswith(_LOADERS_OWN)
     }
 
@@ -177,4 +179,4 @@ def graph_of(graph: GraphProto) -> Graph:
 
 
 def _tensors(infos: Mapping[str, tfserving_pb2.TensorInfo]) -> dict[str, Tensor]:
-    return {name: Tensor(dtype_name(one.dtype), shape_of(one.tensor_shape)) for name, one in sorted(infos.items())}
+    return {name: Tensor(dtype_name(info.dtype), shape_of(info.tensor_shape)) for name, info in sorted(infos.items())}

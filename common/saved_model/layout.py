@@ -119,7 +119,7 @@ def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,), look: Loo
 
 def _check_node_count(graph: GraphProto) -> None:
     """Raises InvalidInput: to look at all of them would take all memory."""
-    count = len(graph.graph_def.node) + sum(len(one.node_def) for one in graph.graph_def.library.function)
+    count = len(graph.graph_def.node) + sum(len(function.node_def) for function in graph.graph_def.library.function)
     if count > _MOST_NODES:
         raise InvalidInput(f"{MODEL_FILE} has a graph of {count} nodes, at most {_MOST_NODES} are looked at")
 

@@ -64,9 +64,9 @@ def faults_of(graph: GraphProto, *, has_own_operations: bool) -> Iterator[str]:
     for name in sorted(functions & classes().keys()):
         yield f"function {name} has the name of an operation of TensorFlow"
     files = _Files(calls)
-    told: set[str] = set()
+    refused: set[str] = set()
     for scope, node in calls.nodes():
-        if node.op in told or node.op in functions:
+        if node.op in refused or node.op in functions:
             continue
         known = classes().get(node.op, "")
         if known in _REFUSED:
@@ -83,7 +83,7 @@ def faults_of(graph: GraphProto, *, has_own_operations: bool) -> Iterator[str]:
         else:
             fault = ""
         if fault:
-            told.add(node.op)
+            refused.add(node.op)
             yield f"operation {node.name} ({node.op}) {fault}"
 
 

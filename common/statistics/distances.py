@@ -24,12 +24,12 @@ _TENTHS, _MISSING = 10, 0.1
 _DRIFTS = ("none", "some", "large")
 _LEAST = 1e-4
 """A share that stands for none, so that a logarithm is finite."""
-Told = Mapping[str, Any]
+Document = Mapping[str, Any]
 Bounds = Mapping[str, float | None]
 _NO_BOUNDS: Bounds = {}
 
 
-def compare(reference: Told, other: Told, *, large: Bounds = _NO_BOUNDS) -> dict[str, dict[str, Any]]:
+def compare(reference: Document, other: Document, *, large: Bounds = _NO_BOUNDS) -> dict[str, dict[str, Any]]:
     """By field of either document (sketches.to_document): distances, and what is in one of them alone.
 
     Args:
@@ -40,47 +40,49 @@ def compare(reference: Told, other: Told, *, large: Bounds = _NO_BOUNDS) -> dict
     return {name: _field(ours.get(name), theirs.get(name), large.get(name) or _LARGE) for name in names}
 
 
-def sentences(distances: Mapping[str, Told], *, most: int = 8) -> list[str]:
+def sentences(distances: Mapping[str, Document], *, most: int = 8) -> list[str]:
     """What a person should know of `compare`, the furthest first: a sentence for each field that has drifted, or is
     missing in a tenth of the examples more or less; one sentence where there is none."""
-    told = [(name, one) for name, one in distances.items() if _is_told(one)]
-    told.sort(key=lambda item: (-_DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
-    if told:
-        more = [f"and {counted(len(told) - most, 'field')} more"] if len(told) > most else []
-        return [_sentence(name, one) for name, one in told[:most]] + more
-    known = [(one["psi"], name) for name, one in distances.items() if "psi" in one]
+    news = [(name, distance) for name, distance in distances.items() if _has_news(distance)]
+    news.sort(key=lambda item: (-_DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
+    if news:
+        more = [f"and {counted(len(news) - most, 'field')} more"] if len(news) > most else []
+        return [_sentence(name, distance) for name, distance in news[:most]] + more
+    known = [(distance["psi"], name) for name, distance in distances.items() if "psi" in distance]
     if not known:
         return ["no field has values on both sides, so nothing can be compared"]
     psi, name = max(known)
     return [f"no field has drifted: of {len(known)} the furthest is {name}, with a PSI of {psi:.2g}"]
 
 
-def _is_told(one: Told) -> bool:
-    before, after = one.get("missing", (0.0, 0.0))
-    return one.get("drift", "none") != "none" or "kinds" in one or abs(after - before) > _MISSING
+def _has_news(distance: Document) -> bool:
+    before, after = distance.get("missing", (0.0, 0.0))
+    return distance.get("drift", "none") != "none" or "kinds" in distance or abs(after - before) > _MISSING
 
 
-def _sentence(name: str, one: Told) -> str:
-    if "kinds" in one:
-        return f"{name} has changed its kind from {one['kinds'][0]} to {one['kinds'][1]}"
-    said = []
-    if one.get("drift", "none") != "none":
-        much = "largely" if one["drift"] == "large" else "somewhat"
-        above = _LARGE if one["drift"] == "large" else _SOME
-        apart = f", values lie {one['wasserstein']:.2g} standard deviations apart" if "wasserstein" in one else ""
-        said.append(f"has drifted {much}: PSI {one['psi']:.2g}, above {above:g}{apart}")
-    before, after = one["missing"]
+def _sentence(name: str, distance: Document) -> str:
+    if "kinds" in distance:
+        return f"{name} has changed its kind from {distance['kinds'][0]} to {distance['kinds'][1]}"
+    parts = []
+    if distance.get("drift", "none") != "none":
+        much = "largely" if distance["drift"] == "large" else "somewhat"
+        above = _LARGE if distance["drift"] == "large" else _SOME
+        apart = (
+            f", values lie {distance['wasserstein']:.2g} standard deviations apart" if "wasserstein" in distance else ""
+        )
+        parts.append(f"has drifted {much}: PSI {distance['psi']:.2g}, above {above:g}{apart}")
+    before, after = distance["missing"]
     if abs(after - before) > _MISSING:
-        said.append(f"is missing in {after:.0%} of the examples, before in {before:.0%}")
-    return f"{name} {', and '.join(said)}"
+        parts.append(f"is missing in {after:.0%} of the examples, before in {before:.0%}")
+    return f"{name} {', and '.join(parts)}"
 
 
-def _field(reference: Told | None, other: Told | None, large: float) -> dict[str, Any]:
+def _field(reference: Document | None, other: Document | None, large: float) -> dict[str, Any]:
     if reference is None or other is None:
         return {"only_in": "other" if reference is None else "reference"}
     if reference["kind"] != other["kind"]:
         return {"kinds": [reference["kind"], other["kind"]]}
-    missing = {"missing": [_share(one["missing"], one["examples"]) for one in (reference, other)]}
+    missing = {"missing": [_share(document["missing"], document["examples"]) for document in (reference, other)]}
     if not reference["values"] or not other["values"]:
         return missing
     before, after = (_words if reference["kind"] == "text" else _tenths)(reference, other)
@@ -93,14 +95,14 @@ def _field(reference: Told | None, other: Told | None, large: float) -> dict[str
     return found
 
 
-def _tenths(reference: Told, other: Told) -> tuple[list[float], list[float]]:
+def _tenths(reference: Document, other: Document) -> tuple[list[float], list[float]]:
     """Shares of both in the bins between the reference's tenths."""
     grid: Sequence[float] = reference["quantiles"]
     step = (len(grid) - 1) // _TENTHS
     edges = sorted(set(grid[step:-1:step]))
     found = []
-    for one in (reference, other):
-        below = [share_below(one["quantiles"], edge) for edge in edges]
+    for document in (reference, other):
+        below = [share_below(document["quantiles"], edge) for edge in edges]
         found.append([after - before for before, after in zip([0.0, *below], [*below, 1.0], strict=True)])
     return found[0], found[1]
 
@@ -114,12 +116,12 @@ def share_below(grid: Sequence[float], value: float) -> float:
     return (place - 1 + (value - low) / (high - low)) / (len(grid) - 1)
 
 
-def _words(reference: Told, other: Told) -> tuple[list[float], list[float]]:
-    counts = [dict(one["top"]) for one in (reference, other)]
+def _words(reference: Document, other: Document) -> tuple[list[float], list[float]]:
+    counts = [dict(document["top"]) for document in (reference, other)]
     named = list(dict.fromkeys((*counts[0], *counts[1])))
     shares = []
-    for one, known in zip((reference, other), counts, strict=True):
-        listed = [_share(known.get(word, 0), one["values"]) for word in named]
+    for document, known in zip((reference, other), counts, strict=True):
+        listed = [_share(known.get(word, 0), document["values"]) for word in named]
         shares.append([*listed, max(0.0, 1.0 - sum(listed))])
     return shares[0], shares[1]
 
@@ -128,15 +130,15 @@ def _positive(shares: Sequence[float]) -> list[float]:
     return [max(share, _LEAST) for share in shares]
 
 
-def _jensen_shannon(one: Sequence[float], other: Sequence[float]) -> float:
+def _jensen_shannon(reference: Sequence[float], other: Sequence[float]) -> float:
     def to_middle(shares: Sequence[float]) -> float:
-        pairs = zip(shares, one, other, strict=True)
+        pairs = zip(shares, reference, other, strict=True)
         return sum(share * math.log2(2 * share / (p + q)) for share, p, q in pairs if share > 0)
 
-    return max(0.0, (to_middle(one) + to_middle(other)) / 2)
+    return max(0.0, (to_middle(reference) + to_middle(other)) / 2)
 
 
-def _wasserstein(reference: Told, other: Told) -> float:
+def _wasserstein(reference: Document, other: Document) -> float:
     pairs = list(zip(reference["quantiles"], other["quantiles"], strict=True))
     distance = sum(abs(p - q) for p, q in pairs) / len(pairs)
     return float(distance / (reference["deviation"] or 1.0))

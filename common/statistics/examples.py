@@ -22,15 +22,15 @@ def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldSta
     features = [feature for feature in (*schema.features, *schema.labels) if feature.dtype != "bytes"]
     fields = {feature.name: FieldStatistics(feature.dtype == "string") for feature in features}
     rest = iter(examples)
-    while batch := [Example.FromString(one).features.feature for one in islice(rest, _AT_ONCE)]:
-        for name, one in fields.items():
+    while batch := [Example.FromString(content).features.feature for content in islice(rest, _AT_ONCE)]:
+        for name, statistics in fields.items():
             kept = [values for row in batch if (values := _values(row.get(name)))]
-            one.add_examples(len(batch), missing=len(batch) - len(kept))
+            statistics.add_examples(len(batch), missing=len(batch) - len(kept))
             flat = [value for values in kept if len(values) <= _MOST_VALUES for value in values]
-            if one.is_text:
-                one.add_words(flat)
+            if statistics.is_text:
+                statistics.add_words(flat)
             else:
-                one.add_numbers(np.array(flat, np.int64 if flat and isinstance(flat[0], int) else np.float64))
+                statistics.add_numbers(np.array(flat, np.int64 if flat and isinstance(flat[0], int) else np.float64))
     return fields
 
 

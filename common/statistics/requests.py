@@ -40,21 +40,23 @@ def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldS
     found = {name: _of_column(arrays) for name, arrays in columns.items()}
     features = {feature.name for feature in schema.features} - found.keys()
     of_events = of_examples(examples, schema)
-    return found | {name: one for name, one in of_events.items() if one.values and name in features}
+    return found | {
+        name: statistics for name, statistics in of_events.items() if statistics.values and name in features
+    }
 
 
 def _of_column(arrays: Sequence[Array]) -> FieldStatistics:
     """Together; those of another kind than the first are left out."""
     kind = arrays[0].dtype.kind
     alike = [array for array in arrays if array.dtype.kind == kind]
-    one = FieldStatistics(is_text=kind == "O")
-    one.add_examples(sum(map(len, alike)), missing=0)
+    statistics = FieldStatistics(is_text=kind == "O")
+    statistics.add_examples(sum(map(len, alike)), missing=0)
     flat = np.concatenate([array.ravel() for array in alike])
-    if one.is_text:
-        one.add_words(flat.tolist())
+    if statistics.is_text:
+        statistics.add_words(flat.tolist())
     else:
-        one.add_numbers(flat)
-    return one
+        statistics.add_numbers(flat)
+    return statistics
 
 
 def array_of(proto: TensorProto) -> Array | None:

@@ -46,21 +46,21 @@ class Finding:
     distance: float
 
     def to_mapping(self) -> dict[str, Any]:
-        return {**asdict(self), "shifted": [asdict(one) for one in self.shifted]}
+        return {**asdict(self), "shifted": [asdict(field) for field in self.shifted]}
 
 
 def values_of(examples: Sequence[bytes], schema: Schema, names: Sequence[str]) -> dict[str, Values]:
     """By feature a value of each example: of a list of numbers the mean, of texts a drawn one. Missing: NaN, None."""
     rng = np.random.default_rng(len(examples))
-    rows = [Example.FromString(one).features.feature for one in examples]
+    rows = [Example.FromString(content).features.feature for content in examples]
     found: dict[str, Values] = {}
     for name in names:
         if schema.feature(name).dtype == "string":
             words = [row[name].bytes_list.value if name in row else () for row in rows]
-            found[name] = [one[int(rng.integers(len(one)))] if one else None for one in words]
+            found[name] = [values[int(rng.integers(len(values)))] if values else None for values in words]
         else:
             lists = [_numbers(row[name]) if name in row else () for row in rows]
-            found[name] = np.array([np.mean(one) if one else np.nan for one in lists], np.float64)
+            found[name] = np.array([np.mean(values) if values else np.nan for values in lists], np.float64)
     return found
 
 
@@ -74,24 +74,24 @@ def find_shift_of_counts(
     name: str, reference: Sequence[int], window: Sequence[int], *, alpha: float, seed: int
 ) -> Finding:
     """Of a number whose values were counted by the same rising parts on both sides, one at least on each."""
-    counts = (np.asarray(one, np.int64) for one in (reference, window))
+    counts = (np.asarray(sample, np.int64) for sample in (reference, window))
     return _found([_Feature(name, *counts, is_ordered=True)], alpha=alpha, seed=seed)
 
 
 def _found(features: "Sequence[_Feature]", *, alpha: float, seed: int) -> Finding:
     rng = np.random.default_rng(seed)
     draws = int(np.ceil(_EXTREME * len(features) / alpha))
-    for one in features:
-        one.draw(rng, min(draws, _FIRST_DRAWS))
+    for feature in features:
+        feature.draw(rng, min(draws, _FIRST_DRAWS))
     shifted: list[Shifted] = []
-    for one in sorted(features, key=lambda one: -one.ratio):
-        while one.reached < _EXTREME and one.draws < draws:
-            one.draw(rng, min(draws - one.draws, _DRAWS_AT_ONCE))
-        if one.reached < _EXTREME:
-            shifted.append(Shifted(one.name, one.distance, one.threshold))
+    for feature in sorted(features, key=lambda feature: -feature.ratio):
+        while feature.reached < _EXTREME and feature.draws < draws:
+            feature.draw(rng, min(draws - feature.draws, _DRAWS_AT_ONCE))
+        if feature.reached < _EXTREME:
+            shifted.append(Shifted(feature.name, feature.distance, feature.threshold))
         if len(shifted) == _NAMED:
             break
-    furthest = max(features, key=lambda one: one.ratio)
+    furthest = max(features, key=lambda feature: feature.ratio)
     return Finding(len(features), tuple(shifted), furthest.name, furthest.distance)
 
 

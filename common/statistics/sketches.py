@@ -104,7 +104,7 @@ class FieldStatistics:
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready: what people read, and under `sketches` what merges."""
         distinct = round(self.distinct.get_estimate())
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "kind": "text" if self.is_text else "number",
             "examples": self.examples,
             "missing": self.missing,
@@ -113,40 +113,42 @@ class FieldStatistics:
         }
         if self.is_text:
             found = self.words.get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
-            told |= {"distinct": distinct, "top": [[word, count] for word, count, *_ in found[:TOP_WORDS]]}
-            told["sketches"]["words"] = _text_of(self.words.serialize())
-            return told
-        told |= {"not_finite": self.not_finite} | ({"distinct": distinct} if distinct else {})
+            document |= {"distinct": distinct, "top": [[word, count] for word, count, *_ in found[:TOP_WORDS]]}
+            document["sketches"]["words"] = _text_of(self.words.serialize())
+            return document
+        document |= {"not_finite": self.not_finite} | ({"distinct": distinct} if distinct else {})
         if self.values:
             shares = [place / GRID for place in range(GRID + 1)]
-            told |= {
+            document |= {
                 "min": self.minimum,
                 "max": self.maximum,
                 "mean": self.mean,
                 "deviation": math.sqrt(self.squares / self.values),
                 "quantiles": [float(value) for value in self.quantiles.get_quantiles(shares)],
             }
-        told["sketches"] |= {"quantiles": _text_of(self.quantiles.serialize()), "squares": self.squares}
-        return told
+        document["sketches"] |= {"quantiles": _text_of(self.quantiles.serialize()), "squares": self.squares}
+        return document
 
     @classmethod
-    def from_mapping(cls, told: Mapping[str, Any]) -> "FieldStatistics":
+    def from_mapping(cls, document: Mapping[str, Any]) -> "FieldStatistics":
         """The inverse of to_mapping."""
-        sketches, is_text = told["sketches"], told["kind"] == "text"
-        found = cls(is_text, told["examples"], told["missing"], told["values"], told.get("not_finite", 0))
+        sketches, is_text = document["sketches"], document["kind"] == "text"
+        found = cls(
+            is_text, document["examples"], document["missing"], document["values"], document.get("not_finite", 0)
+        )
         found.distinct = datasketches.hll_sketch.deserialize(base64.b64decode(sketches["distinct"]))
         if is_text:
             found.words = datasketches.frequent_strings_sketch.deserialize(base64.b64decode(sketches["words"]))
             return found
         found.quantiles = datasketches.kll_doubles_sketch.deserialize(base64.b64decode(sketches["quantiles"]))
-        found.minimum, found.maximum = told.get("min", math.inf), told.get("max", -math.inf)
-        found.mean, found.squares = told.get("mean", 0.0), sketches["squares"]
+        found.minimum, found.maximum = document.get("min", math.inf), document.get("max", -math.inf)
+        found.mean, found.squares = document.get("mean", 0.0), sketches["squares"]
         return found
 
 
 def to_document(fields: Mapping[str, FieldStatistics]) -> dict[str, Any]:
     """{"fields": {name: as to_mapping says}}."""
-    return {"fields": {name: one.to_mapping() for name, one in fields.items()}}
+    return {"fields": {name: statistics.to_mapping() for name, statistics in fields.items()}}
 
 
 def of_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, FieldStatistics]:
@@ -154,12 +156,14 @@ def of_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, FieldStatistics]:
     fields = dict[str, FieldStatistics]()
     for name, array in arrays.items():
         is_text = array.dtype.kind in "OSU"
-        one = fields[name] = FieldStatistics(is_text)
-        one.add_examples(len(array), missing=0)
+        statistics = fields[name] = FieldStatistics(is_text)
+        statistics.add_examples(len(array), missing=0)
         if is_text:
-            one.add_words([word if isinstance(word, bytes) else str(word).encode() for word in array.ravel().tolist()])
+            statistics.add_words(
+                [word if isinstance(word, bytes) else str(word).encode() for word in array.ravel().tolist()]
+            )
         else:
-            one.add_numbers(array)
+            statistics.add_numbers(array)
     return fields
 
 

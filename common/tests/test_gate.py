@@ -69,7 +69,7 @@ def test_rules_and_outcomes_travel_too() -> None:
         "on_not_enough_evidence": "canary",
     }
     gate = read_gate(section)
-    assert [rule.slice for rule in gate.asked] == [{"carrier": "AA"}, {"carrier": None, "month": None}]
+    assert [rule.slice for rule in gate.all_rules] == [{"carrier": "AA"}, {"carrier": None, "month": None}]
     assert [rule.min_examples for rule in gate.rules] == [5, 0], "a rule without a number judges from the first example"
     assert gate.shown_metric == "late/auc"
     details: dict[str, Any] = {"slices": [{"by": ["carrier"], "where": None, "count": 1, "metrics": {}}]}

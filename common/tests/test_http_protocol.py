@@ -30,7 +30,7 @@ from common.process.lifecycle import raise_open_files_limit
 from common.process.web import WebServer, bind, bounds_of
 from testing.rows import each_row
 
-_QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, gives_way=0.05, linger=0.1, look=0.05)
+_QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, dropped_after=0.05, linger=0.1, look=0.05)
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -254,7 +254,7 @@ def test_whoever_does_not_read_its_answer_is_let_go(port: int) -> None:
 
 
 def test_announcing_a_body_holds_no_memory_and_a_silent_one_gives_way_to_one_that_comes() -> None:
-    bounds = HttpBounds(max_bodies_bytes=1_000_000, is_loopback=True, times=HttpTimes(gives_way=0.0))
+    bounds = HttpBounds(max_bodies_bytes=1_000_000, is_loopback=True, times=HttpTimes(dropped_after=0.0))
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with door(bounds) as port, ExitStack() as stack:
         silent = [stack.enter_context(opened(port)) for _ in range(20)]

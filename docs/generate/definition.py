@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from common.definition.fields import Asked, recording
+from common.definition.fields import KeyRead, recording
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
 from common.definition.losses import DEFAULT_LOSSES, LOSSES, keras_class_of, options_of
 from common.definition.metrics import DEFAULTS, KINDS
@@ -36,9 +36,9 @@ FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def bu
 
 
 def document() -> str:
-    asked = _asked()
-    _check_words(asked)
-    return page("model.yaml", __name__, _INTRODUCTION, *(_section(section, asked[section]) for section in _WORDS))
+    keys = _keys_read()
+    _check_words(keys)
+    return page("model.yaml", __name__, _INTRODUCTION, *(_section(section, keys[section]) for section in _WORDS))
 
 
 _INTRODUCTION = """\
@@ -62,26 +62,26 @@ def samples() -> list[str]:
     return [_SAMPLES["module"], *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 
-def _asked() -> Mapping[str, Mapping[str, Asked]]:
+def _keys_read() -> Mapping[str, Mapping[str, KeyRead]]:
     """{section: {key: what its reader asked}}; the first asking counts, and the first that says what it expects."""
     kinds = yaml.safe_load(_FEATURES)["features"]
-    found: dict[str, dict[str, Asked]] = {}
+    found: dict[str, dict[str, KeyRead]] = {}
     for sample in samples():
-        with recording() as asked:
+        with recording() as reads:
             files = {"model.yaml": sample.encode()} | {n: c for n, c in FILES.items() if n in sample}
             parse_definition(files)
-        for one in asked:
-            if one.where in _OF_KERAS:
+        for key in reads:
+            if key.where in _OF_KERAS:
                 continue
-            name = one.where.removeprefix("feature ")
-            where = _section_of(re.sub(r" part \d+$", "", one.where))
-            section = f"feature: {kinds[name]['type']}" if name != one.where else where
+            name = key.where.removeprefix("feature ")
+            where = _section_of(re.sub(r" part \d+$", "", key.where))
+            section = f"feature: {kinds[name]['type']}" if name != key.where else where
             keys = found.setdefault(section, {})
-            before = keys.get(one.key)
+            before = keys.get(key.key)
             if before is None:
-                keys[one.key] = one
+                keys[key.key] = key
             elif not before.expected:
-                keys[one.key] = replace(before, expected=one.expected)
+                keys[key.key] = replace(before, expected=key.expected)
     return found
 
 
@@ -90,8 +90,8 @@ def _section_of(where: str) -> str:
     return "loss" if where.endswith(": loss") else "heads" if where.startswith("head ") else where
 
 
-def _check_words(asked: Mapping[str, Mapping[str, Asked]]) -> None:
-    read = {(section, key) for section, keys in asked.items() for key in keys if not _is_option(section, key)}
+def _check_words(known: Mapping[str, Mapping[str, KeyRead]]) -> None:
+    read = {(section, key) for section, keys in known.items() for key in keys if not _is_option(section, key)}
     said = {
         (section, key)
         for section, words in _WORDS.items()
@@ -107,7 +107,7 @@ def _check_words(asked: Mapping[str, Mapping[str, Asked]]) -> None:
         )
 
 
-def _section(section: str, keys: Mapping[str, Asked]) -> str:
+def _section(section: str, keys: Mapping[str, KeyRead]) -> str:
     lines = [_key(section, one) for one in keys.values() if not _is_option(section, one.key)]
     lines += [bullet(f"and {_OPTIONS[section]}: [Keras's names](keras-names.md).")] if section in _OPTIONS else []
     example = _example(section)
@@ -173,13 +173,13 @@ _OPTIONS: Mapping[str, str] = {
 }
 
 
-def _key(section: str, one: Asked) -> str:
-    expected = one.expected
-    default = "required" if one.is_required else f"default `{_shown(one.default)}`"
+def _key(section: str, key: KeyRead) -> str:
+    expected = key.expected
+    default = "required" if key.is_required else f"default `{_shown(key.default)}`"
     words = _WORDS[section]
-    default = words.get("defaults", {}).get(one.key, default)
+    default = words.get("defaults", {}).get(key.key, default)
     facts = "; ".join(fact for fact in (expected, default) if fact)
-    return bullet(f"`{one.key}` ({facts}): {words['keys'][one.key]}")
+    return bullet(f"`{key.key}` ({facts}): {words['keys'][key.key]}")
 
 
 def _shown(value: object) -> str:

@@ -84,7 +84,7 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
             rows.append(row)
             continue
         place = f"{path}, {where}"
-        named = _named(flattened(row, wanted.types, what=place), wanted, place)
+        named = _named(flattened(row, wanted.types, place=place), wanted, place)
         rows.append({name: _input(name, named, wanted, place) for name in wanted.types})
         labels.append(_label(named, wanted))
     return Rows(rows, labels if any(label is not None for label in labels) else [])

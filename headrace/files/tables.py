@@ -361,10 +361,10 @@ def _ndjson_rows(path: Path) -> Iterator[Row]:
                 ) from error
             if not isinstance(values, dict):
                 raise InvalidInput(f"{path}, line {number} is no JSON object: {line[:60]!r}")
-            yield Row(flattened(values, what=f"{path}, line {number}"), number)
+            yield Row(flattened(values, place=f"{path}, line {number}"), number)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     for rows, first, _ in parquet_batches(path):
         for index, values in enumerate(rows, first + 1):
-            yield Row(flattened(values, what=f"{path}, row {index}"), index)
+            yield Row(flattened(values, place=f"{path}, row {index}"), index)

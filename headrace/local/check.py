@@ -217,7 +217,7 @@ def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
             f"rejected (evaluation.max_unusable in model.yaml)"
         )
     yield from done["warnings"]
-    for metric in dict.fromkeys(rule.metric for rule in definition.gate.asked if not rule.slice):
+    for metric in dict.fromkeys(rule.metric for rule in definition.gate.all_rules if not rule.slice):
         if done["held_out"] and done["metrics"].get(metric) is None:
             why = done["undefined"].get(metric)
             yield (

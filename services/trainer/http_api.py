@@ -185,7 +185,7 @@ def _add_jobs(app: FastAPI, registry: RegistryClient) -> None:
         """
         asking = request or Asking.model_validate({})
         return rebuild_as_json(
-            registry.ask_job(JobKind.REBUILD, model, version=version, by=asking.by, reason=asking.reason)
+            registry.request_job(JobKind.REBUILD, model, version=version, by=asking.by, reason=asking.reason)
         )
 
     @app.get("/v1/rebuilds/{rebuild_id}", tags=["rebuilds"])
@@ -205,7 +205,7 @@ def _add_jobs(app: FastAPI, registry: RegistryClient) -> None:
         """
         options = request.model_dump(exclude=_ASKING)
         return measurement_as_json(
-            registry.ask_job(JobKind.MEASURE, model, options=options, by=request.by, reason=request.reason)
+            registry.request_job(JobKind.MEASURE, model, options=options, by=request.by, reason=request.reason)
         )
 
     @app.get("/v1/measurements/{measurement_id}", tags=["rebuilds"])
@@ -219,7 +219,7 @@ def _add_jobs(app: FastAPI, registry: RegistryClient) -> None:
         """Has some steps of the model's next round traced by TensorFlow's profiler, on any trainer; its
         version then has the files profile/*. No weight depends on it. 409 while one is asked for already."""
         options = request.model_dump(exclude=_ASKING)
-        registry.ask_job(JobKind.PROFILE, model, options=options, by=request.by, reason=request.reason)
+        registry.request_job(JobKind.PROFILE, model, options=options, by=request.by, reason=request.reason)
         return {"model": model, **options}
 
 

@@ -118,7 +118,7 @@ def test_what_a_stranger_tells_of_a_job_is_refused_or_forgotten(catalog: Catalog
 def test_jobs_outlive_the_registry(registry: RegistryServer, connect: Callable[[], RegistryClient]) -> None:
     client = connect()
     over_the_wire.register_all(client)
-    job = client.ask_job(JobKind.PROFILE, "m", options=PROFILE, by="ada", reason="slow")
+    job = client.request_job(JobKind.PROFILE, "m", options=PROFILE, by="ada", reason="slow")
     registry.kill()
     registry.start()
     client = connect()
@@ -126,5 +126,5 @@ def test_jobs_outlive_the_registry(registry: RegistryServer, connect: Callable[[
     assert client.take_job("a", JobKind.REBUILD, ttl_seconds=5.0) is None
     held = client.take_job("a", JobKind.PROFILE, model="m", ttl_seconds=5.0)
     assert held is not None
-    ended = client.tell_job(held, state=JobState.DONE, told={"version": 3}, ttl_seconds=5.0)
+    ended = client.report_job(held, state=JobState.DONE, progress={"version": 3}, ttl_seconds=5.0)
     assert (ended.state, ended.told, ended.is_open) == (JobState.DONE, {"version": 3}, False)

@@ -165,7 +165,7 @@ def test_a_reporter_adds_rates_and_outlives_a_registry_that_is_away() -> None:
 
     counts = iter([10.0, 20.0, 50.0])
     reporter = Reporter(send, lambda: replace(replica("a"), numbers={"events_total": next(counts)}), Stop())
-    pauses = [reporter.tell() for _ in range(3)]
+    pauses = [reporter.report() for _ in range(3)]
     assert (pauses[0], pauses[2]) == (2.0, 2.0)
     assert pauses[1] > 2.0
     assert "events_per_second" not in sent[0].numbers
@@ -186,6 +186,6 @@ def test_a_reporter_repeats_itself_seldom_but_at_once_to_a_registry_that_was_awa
     for look in range(10):
         if look == 3:
             serves.append(available(1))
-        assert reporter.tell() in (2.5, 5.0)
+        assert reporter.report() in (2.5, 5.0)
         clock.pass_seconds(2.5)
     assert [at - began for at in sent] == [0, 5, 7.5, 12.5, 15, 20]

@@ -91,7 +91,7 @@ def judge(
         few.append(f"{held_out_count} held-out examples are too few to judge by, the gate needs {rule.min_examples}")
     said: list[_Said] = []
     outcomes: list[dict[str, Any]] = []
-    for one in rule.asked:
+    for one in rule.all_rules:
         for figures in _figures(one, metrics, evaluation, held_out_count):
             told = _judge_one(one, figures, has_parent=has_parent, is_by_interval=rule.confidence is not None)
             said.append(told)
@@ -197,7 +197,7 @@ def _size(rule: Gate, evaluation: JsonMap) -> str:
     if rule.confidence is not None:
         return size
     found: JsonMap = evaluation.get("intervals", {})
-    changes = {one.metric: found.get(one.metric, {}).get("difference") for one in rule.asked if not one.slice}
+    changes = {one.metric: found.get(one.metric, {}).get("difference") for one in rule.all_rules if not one.slice}
     sure = [f"{name} changed by {_range(*bounds)}" for name, bounds in changes.items() if bounds]
     return f"{size}, with {SHOWN_CONFIDENCE:.0%} confidence {' and '.join(sure)}" if sure else size
 

@@ -17,7 +17,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput
 from common.process.lifecycle import Stop
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
-from common.registry.teams import ASK_SECONDS, Offer, TeamState
+from common.registry.teams import PRESENCE_SECONDS, Offer, TeamState
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Progress
 from services.trainer.settings import TrainerSettings
@@ -168,7 +168,7 @@ class Cluster:
                 ttl = self._settings.lease_ttl_seconds
                 self._registry.renew_lease(lease, ttl_seconds=ttl, progress=lease.round.progress)
                 renew_at = now + ttl / 3
-            stop.wait(ASK_SECONDS / 2)
+            stop.wait(PRESENCE_SECONDS / 2)
 
     def _found_addresses(self) -> tuple[str, ...]:
         if self._place.spec:
@@ -204,7 +204,7 @@ class TeamWatch:
         """Why the team cannot go on, and why it should be another one; "" where neither is so. Often asked."""
         if time.monotonic() < self._look_at:
             return "", ""
-        self._look_at = time.monotonic() + ASK_SECONDS
+        self._look_at = time.monotonic() + PRESENCE_SECONDS
         try:
             found = self._cluster.look_at(assignment, self._team)
         except HeadraceError as error:  # a lease that has ended is seen at its renewal

@@ -11,7 +11,7 @@ from typing import Any
 from common.errors import HeadraceError
 from common.process.lifecycle import Stop
 from common.registry.client import RegistryClient
-from common.registry.teams import AGAIN_SECONDS, ASK_SECONDS, Membership
+from common.registry.teams import AGAIN_SECONDS, PRESENCE_SECONDS, Membership
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS
 from services.trainer.control.cluster import Cluster
@@ -76,7 +76,7 @@ class Helping:
                     break
                 if now < ask_at:
                     continue
-                ask_at = now + ASK_SECONDS
+                ask_at = now + PRESENCE_SECONDS
                 try:
                     orders = registry.offer_help(cluster.offer(team_id=team_id, is_leaving=leave_by is not None))
                     heard_at = now

@@ -34,19 +34,19 @@ class ProfileRequest:
         """To be called more often than the time to live."""
         if time.monotonic() >= self._kept_at + self._ttl_seconds / 4:
             self._kept_at = time.monotonic()
-            self._tell(JobState.RUNNING, {})
+            self._report(JobState.RUNNING, {})
 
     def settle(self, ending: Ending) -> None:
         """Done with the version that has the trace; else it waits for the next attempt, whose ever."""
         if ending.outcome is not Outcome.DONE:
-            self._tell(JobState.WAITING, {})
+            self._report(JobState.WAITING, {})
             return
         last = self.first_step + self.steps - 1
         sentence = f"steps {self.first_step} to {last} of version {ending.version}'s round were traced"
-        self._tell(JobState.DONE, {"version": ending.version, "sentence": sentence})
+        self._report(JobState.DONE, {"version": ending.version, "sentence": sentence})
 
-    def _tell(self, state: JobState, told: dict[str, Any]) -> None:
+    def _report(self, state: JobState, progress: dict[str, Any]) -> None:
         try:
-            self._registry.tell_job(self._job, state=state, told=told, ttl_seconds=self._ttl_seconds)
+            self._registry.report_job(self._job, state=state, progress=progress, ttl_seconds=self._ttl_seconds)
         except HeadraceError as error:
             logger.warning("a profile cannot be told of", extra={"state": str(state), "error": error.message})

@@ -81,8 +81,8 @@ class Rebuilds:
         """Whether the job is this trainer's yet, as far as the registry can be asked."""
         assert self.job is not None, "only what runs here is told of"
         try:
-            self.job = self._registry.tell_job(
-                self.job, state=state, told=told, ttl_seconds=self._settings.lease_ttl_seconds
+            self.job = self._registry.report_job(
+                self.job, state=state, progress=told, ttl_seconds=self._settings.lease_ttl_seconds
             )
         except Conflict as error:
             logger.warning("a job is no longer this trainer's", extra={"error": error.message})

@@ -35,7 +35,7 @@ def unscored(definition: Definition, plan: RoundPlan, found: Figures | None, *, 
         found: what was measured outside; None: nothing, for this `reason`.
     """
     gate, ours, why = definition.gate, _measured_by_us(definition), dict[str, str]()
-    for rule in gate.asked:
+    for rule in gate.all_rules:
         if found is None:
             why[rule.metric] = reason
         elif rule.metric not in ours:

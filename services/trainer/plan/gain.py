@@ -27,7 +27,7 @@ class Gain:
 
 def gain_of(gate: Gate, versions: Sequence[Version]) -> Gain:
     """Of the gate's first rule; without versions where none was measured against a parent."""
-    rule = next((rule for rule in gate.asked if not rule.slice), None)
+    rule = next((rule for rule in gate.all_rules if not rule.slice), None)
     if rule is None:
         return Gain()
     pairs = [

@@ -110,7 +110,7 @@ def compare(
         )
     asked = asked_of(assignment)
     if asked:
-        judged = [rule.metric for rule in version.verdict.rule.asked]
+        judged = [rule.metric for rule in version.verdict.rule.all_rules]
         found += metric_differences(metrics, judged, tolerance=asked.tolerance)
     elif digest != version.weights_digest:
         found += variable_differences(stored.arrays, rebuilt.arrays) if stored else []

@@ -167,7 +167,7 @@ class Comparison:
         """A figure that a rule asks for, its name, and where its interval is written."""
         size = self._end["held_out"]
         asked = set[tuple[str, int]]()
-        for rule in self._gate.asked:
+        for rule in self._gate.all_rules:
             metric = next((one for one in metrics if rule.metric in (one.name, f"{head}/{one.name}")), None)
             if metric is None or not self._is_of(rule, head):
                 continue
@@ -201,5 +201,5 @@ class Comparison:
 
 def _wanted(by: SliceBy, gate: Gate) -> list[tuple[str, ...]]:
     """Values that a rule names."""
-    named = [rule.slice for rule in gate.asked if set(rule.slice) == set(by.by)]
+    named = [rule.slice for rule in gate.all_rules if set(rule.slice) == set(by.by)]
     return [tuple(str(one[name]) for name in by.by) for one in named if None not in one.values()]

@@ -244,14 +244,14 @@ def test_a_rebuild_that_ends_before_the_first_look_has_said_how(assignment: Roun
     version: Any = SimpleNamespace(model="late", version=1, round_id="r", weights_digest="0" * 64)
     said: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(job: Job, *, state: JobState, told: dict[str, Any], ttl_seconds: float) -> Job:
-        said.append((state, told))
+    def report(job: Job, *, state: JobState, progress: dict[str, Any], ttl_seconds: float) -> Job:
+        said.append((state, progress))
         return job
 
     registry: Any = SimpleNamespace(
         get_version=lambda model, number: version,
         get_round=lambda model, round_id: replace(assignment.round, plan=plan),
-        tell_job=tell,
+        report_job=report,
     )
     job = Job("quick", JobKind.REBUILD, "late", 1, "ada", "", 0.0, JobState.RUNNING)
     rebuilds = Rebuilds(settings, registry, holder="t")

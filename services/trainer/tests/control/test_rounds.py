@@ -344,7 +344,7 @@ def test_a_profile_is_kept_while_its_round_runs_and_given_back_where_that_ends_w
     job = Job("j", JobKind.PROFILE, "m", 0, "ada", "", 0.0, JobState.RUNNING, {"first_step": 2, "steps": 3}, "t", 1)
     registry: Any = SimpleNamespace(
         take_job=lambda holder, kind, *, model, ttl_seconds: job,
-        tell_job=lambda job, *, state, told, ttl_seconds: record(state),
+        report_job=lambda job, *, state, progress, ttl_seconds: record(state),
     )
 
     def record(state: JobState) -> Job:

@@ -173,8 +173,8 @@ def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no
 
     # What a trainer leaves behind is taken by the next, and others wait their turn.
     trainer.behave("hang")
-    first = registry.ask_job(JobKind.REBUILD, MODEL, version=1, by="ada", reason="audit")
-    second = registry.ask_job(JobKind.REBUILD, MODEL, version=2, by="ada")
+    first = registry.request_job(JobKind.REBUILD, MODEL, version=1, by="ada", reason="audit")
+    second = registry.request_job(JobKind.REBUILD, MODEL, version=2, by="ada")
     wait_until(lambda: (trainer.status()["rebuild"] or {}).get("state") == "running", "the first runs")
     assert registry.jobs(job_id=second.job_id)[0].state is JobState.WAITING
     assert trainer.stop() == 0

@@ -126,8 +126,8 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         say(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from importlib.metadata import version
 
         say(f"headrace {version('headrace')}")

@@ -90,7 +90,7 @@ class StreamView:
         """A row per field, without the sketches and the grid of quantiles."""
         fields = self.client.stream_statistics(self.name, last)["fields"]
         left_out = ("sketches", "quantiles", "top")
-        rows = {name: {k: v for k, v in one.items() if k not in left_out} for name, one in fields.items()}
+        rows = {name: {k: v for k, v in facts.items() if k not in left_out} for name, facts in fields.items()}
         return _pandas().DataFrame.from_dict(rows, orient="index")
 
 

@@ -1,5 +1,5 @@
-"""Refuses the parts of a request that a route would ignore: unknown query parameters, a body where none is read, one that is not JSON, and
-all but the last of a key's values. So is text that nothing could store.
+"""Refuses the parts of a request that a route would ignore: unknown query parameters, a body that no parameter reads
+or that is not JSON, repeated keys; and text that nothing could store.
 
 FastAPI and Starlette ignore these silently, so that a misspelt parameter looks as if it had worked.
 """

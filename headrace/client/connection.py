@@ -123,13 +123,13 @@ class Door:
                 )
             except Unavailable as lost:
                 error = lost
-            asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
+            wanted_seconds = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
             pause_seconds = pauses.next_seconds()
             may_repeat &= isinstance(error, Overloaded | Unavailable)
-            # The next exchange has at least as long as the pause: without time it would hide what this one was told.
-            if not may_repeat or time.monotonic() + asked + 2 * pause_seconds >= deadline:
+            # The next exchange has at least as long as the pause: without time it would hide this answer.
+            if not may_repeat or time.monotonic() + wanted_seconds + 2 * pause_seconds >= deadline:
                 raise error
-            time.sleep(asked + pause_seconds)
+            time.sleep(wanted_seconds + pause_seconds)
 
     def get(self, path: str, *, repeatable: bool = True) -> dict[str, Any]:
         """The JSON object that the service answers."""
@@ -139,15 +139,15 @@ class Door:
     def post(
         self, path: str, body: Mapping[str, Any], *, repeatable: bool = False, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
-        """The same of a JSON document that is sent."""
+        """Sends a JSON document; the JSON object that the service answers."""
         answer = self.call(
             "POST", path, encode(body), headers=JSON, repeatable=repeatable, timeout_seconds=timeout_seconds
         )
         document: dict[str, Any] = answer.json()
         return document
 
-    def ask(self, path: str) -> Answer:
-        """GET, once, whatever the status. Raises Unavailable when there is no answer."""
+    def get_once(self, path: str) -> Answer:
+        """GET without a repetition, whatever the status. Raises Unavailable when there is no answer."""
         return self._exchange("GET", path, None, {}, time.monotonic() + self._timeout_seconds)
 
     def close(self) -> None:
@@ -216,11 +216,13 @@ def error_of(name: str, status: int, headers: Mapping[str, str], content: bytes)
         document = orjson.loads(content)
     except orjson.JSONDecodeError:
         document = None
-    told = document.get("error") if isinstance(document, dict) else None
-    if isinstance(told, dict):
-        kind = _ERROR_OF_KIND.get(str(told.get("kind")), _ERROR_OF_STATUS.get(status, Unavailable))
-        return _raised(kind, str(told.get("message", "")), headers, told.get("refused") or ())
-    message = told if isinstance(told, str) else f"{name} answered {status}: {content[:200].decode(errors='replace')!r}"
+    fault = document.get("error") if isinstance(document, dict) else None
+    if isinstance(fault, dict):
+        kind = _ERROR_OF_KIND.get(str(fault.get("kind")), _ERROR_OF_STATUS.get(status, Unavailable))
+        return _raised(kind, str(fault.get("message", "")), headers, fault.get("refused") or ())
+    message = (
+        fault if isinstance(fault, str) else f"{name} answered {status}: {content[:200].decode(errors='replace')!r}"
+    )
     return _raised(_ERROR_OF_STATUS.get(status, Unavailable), message, headers, ())
 
 

@@ -46,8 +46,8 @@ class Doors:
         self._ingest = self.door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
         self._registry = self.door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
         self._trainer = self.door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
-        asked = self.addresses.predictions or self.addresses.serving[0]
-        self._serving = self.door("serving", asked, timeout_seconds=timeout_seconds)
+        serving = self.addresses.predictions or self.addresses.serving[0]
+        self._serving = self.door("serving", serving, timeout_seconds=timeout_seconds)
 
     def door(self, name: str, url: str, *, timeout_seconds: float) -> Door:
         """One of the platform's doors, which is shown the client's token."""

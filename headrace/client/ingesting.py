@@ -81,7 +81,7 @@ class Ingesting(Doors):
         for answer in answers:
             position.update(answer.position)
         accepted = sum(answer.accepted for answer in answers)
-        return Appended(accepted, tuple(refused), position, bool(answers) and all(one.duplicate for one in answers))
+        return Appended(accepted, tuple(refused), position, bool(answers) and all(taken.duplicate for taken in answers))
 
     def append(
         self,

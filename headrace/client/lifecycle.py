@@ -163,9 +163,9 @@ class Lifecycle(Doors):
             "by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]
         }  # fmt: skip
         if judge:
-            asking = {"by": self._by, "reason": reason, "files": body["files"]}
-            asked = self._trainer.post(f"/v1/models/{segment(model)}:measure", asking, repeatable=True)
-            body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
+            request = {"by": self._by, "reason": reason, "files": body["files"]}
+            job = self._trainer.post(f"/v1/models/{segment(model)}:measure", request, repeatable=True)
+            body["measured"] = measured(self._trainer, str(job["measurement_id"]), wait_seconds=wait_seconds)
         if signing_key is not None:
             body["signature"] = self._signed(model, files, signing_key)
         return build(Version, self._registry.post(f"/v1/models/{segment(model)}:push", body))
@@ -243,7 +243,7 @@ class Lifecycle(Doors):
         Raises:
             Conflict: a round is open, or all of it is forgotten already.
         """
-        chosen = {"ranges": [asdict(one) for one in ranges]} if ranges else {"feature": feature, "value": value}
+        chosen = {"ranges": [asdict(part) for part in ranges]} if ranges else {"feature": feature, "value": value}
         body = {"by": self._by, "reason": reason, "dry_run": dry_run, **chosen}
         path = f"/v1/models/{segment(model)}:forget"
         return self._trainer.post(path, body, timeout_seconds=wait_seconds)
@@ -354,7 +354,7 @@ class Lifecycle(Doors):
         return Listing(
             Versions(build(Version, item) for item in items),
             {version: reasons for version, reasons in found.items() if reasons},
-            [build(ThinnedVersions, one) for one in answer.get("thinned", ())],
+            [build(ThinnedVersions, entry) for entry in answer.get("thinned", ())],
             has_older=bool(before),
         )
 

@@ -86,7 +86,7 @@ class LoadedVersion:
             raise InvalidInput(f"version {version} is a Keras file, which has no signatures to ask")
         declared = _declared(directory / "saved_model" / INPUTS_PATH)
         features = declared.features if declared else ()
-        self._names = (name_of_alias(features), frozenset(one.name for one in features if one.yes_no))
+        self._names = (name_of_alias(features), frozenset(feature.name for feature in features if feature.yes_no))
 
     def signature(self, model: str, name: str = "", *, version: int | None = None, label: str | None = None) -> Any:
         """SignatureTypes. Raises NotFound: there is none of the name."""
@@ -139,7 +139,7 @@ class _Called:
         self._loaded, self._function = loaded, loaded.signatures[signature]
         arguments = self._function.structured_input_signature[1]
         graph = tagged(read((directory / "saved_model" / MODEL_FILE).read_bytes()))
-        tensors = {name: one.name.partition(":")[0] for name, one in graph.signature_def[signature].inputs.items()}
+        tensors = {name: info.name.partition(":")[0] for name, info in graph.signature_def[signature].inputs.items()}
         self._argument_of = {
             name: name if name in arguments else tensor.removeprefix(f"{signature}_")
             for name, tensor in tensors.items()

@@ -193,12 +193,12 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         """
         request_id = secrets.token_hex(8)
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
-        asked: dict[str, Any] = {"by": self._by, "reason": reason, "request_id": request_id}
-        asked |= {} if start == "head" else {"from": chosen}
-        asked |= {"allow_signature_change": True} if allow_signature_change else {}
+        request: dict[str, Any] = {"by": self._by, "reason": reason, "request_id": request_id}
+        request |= {} if start == "head" else {"from": chosen}
+        request |= {"allow_signature_change": True} if allow_signature_change else {}
         path = f"/v1/models/{segment(model)}:train"
         try:
-            document = self._trainer.post(path, asked, timeout_seconds=wait_seconds)
+            document = self._trainer.post(path, request, timeout_seconds=wait_seconds)
         except NoAnswer as error:
             planned = self._planned_by(model, request_id)
             if planned is None:
@@ -210,13 +210,13 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return build(Round, {"plan": document, **document})
 
     def _planned_by(self, model: str, request_id: str) -> Round | None:
-        """The round that the request has led to; None where there is none so far, or the registry is away."""
+        """The round that the request planned; None where there is none yet, or the registry is away."""
         try:
             newest = self.rounds(model, limit=_LOOKED_AT)
         except HeadraceError:
             return None
-        asked = ((found, found.plan.configuration.get("requested") or {}) for found in newest)
-        return next((found for found, by in asked if by.get("request_id") == request_id), None)
+        requests = ((found, found.plan.configuration.get("requested") or {}) for found in newest)
+        return next((found for found, request in requests if request.get("request_id") == request_id), None)
 
     def rebuild(
         self, model: str, version: int, *, wait_seconds: float = 3600.0, on_wait: OnWait | None = None
@@ -231,8 +231,8 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
         path = f"/v1/models/{segment(model)}/versions/{version:d}:rebuild"
-        asked = self._trainer.post(path, {"by": self._by}, repeatable=True)
-        return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds, on_wait=on_wait)
+        job = self._trainer.post(path, {"by": self._by}, repeatable=True)
+        return wait_for(self._trainer, str(job["rebuild_id"]), wait_seconds=wait_seconds, on_wait=on_wait)
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
@@ -294,7 +294,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
 def _status_of(door: Door) -> ServiceStatus:
     try:
-        answer = door.ask("/readyz")
+        answer = door.get_once("/readyz")
         return ServiceStatus(door.name, door.url, answer.status == 200, answer.json().get("conditions", {}))
     except HeadraceError as error:
         return ServiceStatus(door.name, door.url, False, {"answers": error.message})

@@ -83,10 +83,10 @@ def _read(record: bytes) -> LoggedPrediction:
     except DecodeError as error:
         raise DataLoss(f"a record of the request log cannot be read: {error}") from error
     spec = log.log_metadata.model_spec
-    asked, answered = log.predict_log.request, log.predict_log.response
+    request, response = log.predict_log.request, log.predict_log.response
     return LoggedPrediction(
         log.request_id, log.answered_at, spec.name, spec.version.value, spec.signature_name, log.latency_seconds,
-        {name: read_tensor(name, proto) for name, proto in asked.inputs.items()},
-        {name: read_tensor(name, proto) for name, proto in answered.outputs.items()},
+        {name: read_tensor(name, proto) for name, proto in request.inputs.items()},
+        {name: read_tensor(name, proto) for name, proto in response.outputs.items()},
         log.error_code, log.error_message,
     )  # fmt: skip

@@ -55,18 +55,18 @@ def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict
     return figures
 
 
-def _done(trainer: Door, path: str, what: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> dict[str, Any]:
+def _done(trainer: Door, path: str, job: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> dict[str, Any]:
     deadline = time.monotonic() + wait_seconds
     while True:
         answer: dict[str, Any] = trainer.get(path)
         if answer["state"] == "done":
             return answer
-        if answer["state"] == "failed" and what == "measurement":
+        if answer["state"] == "failed" and job == "measurement":
             raise Unavailable(f"it could not be judged beside {_name(answer)}: {answer['reason']}")
         if answer["state"] == "failed":
             raise Unavailable(f"{_name(answer)} could not be rebuilt: {answer['reason']}")
         if time.monotonic() > deadline:
-            raise Unavailable(f"the {what} is not done within {wait_seconds:g} s; it is {answer['state']}")
+            raise Unavailable(f"the {job} is not done within {wait_seconds:g} s; it is {answer['state']}")
         if on_wait is not None:
             on_wait(answer)
         time.sleep(_POLL_SECONDS)

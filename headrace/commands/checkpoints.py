@@ -40,29 +40,36 @@ def show(context: typer.Context, name: Name) -> None:
     stored = _read(session, name, beside=_STATE)
     title, arrays, shards = stored.title, stored.arrays, stored.shards
     found = {path: _facts(array) for path, array in arrays.items()}
-    for path, one in found.items() if len(set(shards.values())) > 1 else ():
-        one["shard"] = shards[path]
-    for path, one in found.items() if "frozen" in stored.beside else ():
+    for path, facts in found.items() if len(set(shards.values())) > 1 else ():
+        facts["shard"] = shards[path]
+    for path, facts in found.items() if "frozen" in stored.beside else ():
         if path.startswith("model/"):
-            one["trainable"] = path not in stored.beside["frozen"]
+            facts["trainable"] = path not in stored.beside["frozen"]
     vocabularies = _vocabularies(arrays)
 
-    def told() -> None:
+    def print_text() -> None:
         rows = [
-            [path, one["dtype"], one["shape"], _shown(one["norm"]), one.get("trainable", "-"), one.get("shard", "-")]
-            for path, one in found.items()
+            [
+                path,
+                facts["dtype"],
+                facts["shape"],
+                _shown(facts["norm"]),
+                facts.get("trainable", "-"),
+                facts.get("shard", "-"),
+            ]
+            for path, facts in found.items()
         ]
         columns = ("tensor", "dtype", "shape", ">norm", "trainable", "shard")
         print_table(title, columns, rows)
         for feature, counts in vocabularies.items():
-            say(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+            say(f"{feature}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         slots = sum(path.startswith("optimizer/") for path in found)
         say(
             f"{counted(len(found), 'tensor')}, {slots} of them the optimizer's, "
             f"{sum(a.nbytes for a in arrays.values()):,} bytes"
         )
 
-    session.show({"version": title, "tensors": found, "vocabularies": vocabularies}, told)
+    session.show({"version": title, "tensors": found, "vocabularies": vocabularies}, print_text)
 
 
 @app.command()
@@ -135,8 +142,8 @@ def _table_path(arrays: "Arrays", table: str, title: str) -> str:
     if len(found) == 1:
         return found[0]
     known = ", ".join(path.removeprefix("model/") for path in tables) or "none"
-    said = f"{len(found)} tables are called {table}" if found else f"{title} has no table {table}"
-    raise NotFound(f"{said}; those with rows and columns are: {known}")
+    finding = f"{len(found)} tables are called {table}" if found else f"{title} has no table {table}"
+    raise NotFound(f"{finding}; those with rows and columns are: {known}")
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ def _chosen(stored: _Stored, patterns: list[str]) -> "Arrays":
             raise NotFound(f"{stored.title} has no tensor {pattern}{known}; see checkpoint show")
     if not patterns:
         return arrays
-    return {path: one for path, one in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
+    return {path: array for path, array in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
 
 
 def _read(session: Session, name: str, *, beside: str = "") -> _Stored:
@@ -185,8 +192,8 @@ def _read(session: Session, name: str, *, beside: str = "") -> _Stored:
                     shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
             except (ValueError, OSError, zipfile.BadZipFile) as error:
                 raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
-        asked = next((file for file in version.files if file.path == beside), None)
-        found = json.loads(client.file(asked)) if asked else {}
+        stored = next((file for file in version.files if file.path == beside), None)
+        found = json.loads(client.file(stored)) if stored else {}
     return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, found)
 
 

@@ -28,7 +28,7 @@ def show(state: PlatformState, name: str | None, *, lines: int, follow: bool) ->
     width = max(len(each) for each in names) if name is None else 0
     readers = {each: read_logs(state.ids[each], lines=lines, follow=follow) for each in names}
     try:
-        for each, line in _together(readers) if follow else _one_after_the_other(readers):
+        for each, line in _together(readers) if follow else _in_turn(readers):
             say((f"{each:<{width}} | " if width else "") + line)
     finally:
         for reader in readers.values():
@@ -42,7 +42,7 @@ def _lines(reader: "subprocess.Popen[str]") -> Iterator[str]:
         yield line.rstrip("\n")
 
 
-def _one_after_the_other(readers: dict[str, "subprocess.Popen[str]"]) -> Iterator[tuple[str, str]]:
+def _in_turn(readers: dict[str, "subprocess.Popen[str]"]) -> Iterator[tuple[str, str]]:
     for name, reader in readers.items():
         for line in _lines(reader):
             yield name, line

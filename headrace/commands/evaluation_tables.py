@@ -59,26 +59,26 @@ def print_losses(training: Mapping[str, float]) -> None:
 def print_slices(version: Version) -> None:
     """A table for each way of cutting: a line per value and metric."""
     slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
-    for by in dict.fromkeys(tuple(one["by"]) for one in slices):
-        rows = [row for one in slices if tuple(one["by"]) == by for row in _slice_rows(one)]
+    for by in dict.fromkeys(tuple(part["by"]) for part in slices):
+        rows = [row for part in slices if tuple(part["by"]) == by for row in _slice_rows(part)]
         print_table("", (" and ".join(by), ">held out", "metric", ">candidate", ">parent"), rows)
 
 
-def _slice_rows(one: Mapping[str, Any]) -> list[list[object]]:
-    value = " and ".join(one["where"].values()) if one["where"] else f"{one['value_count']} others"
-    sides = (one["metrics"].get("candidate", {}), one["metrics"].get("parent", {}))
+def _slice_rows(part: Mapping[str, Any]) -> list[list[object]]:
+    value = " and ".join(part["where"].values()) if part["where"] else f"{part['value_count']} others"
+    sides = (part["metrics"].get("candidate", {}), part["metrics"].get("parent", {}))
     names = list(dict.fromkeys(name for side in sides for name in side)) or ["-"]
     shown = [[name, *(number_of(side.get(name)) for side in sides)] for name in names]
-    return [[value if not place else "", f"{one['count']:,}" if not place else "", *row]
+    return [[value if not place else "", f"{part['count']:,}" if not place else "", *row]
             for place, row in enumerate(shown)]  # fmt: skip
 
 
 def print_rules(version: Version) -> None:
-    """What became of each rule, where there are several or one was judged by its interval."""
-    told = version.verdict.outcomes
-    if len(told) < 2 and version.verdict.rule.confidence is None:
+    """The outcome of each rule, where there are several or a rule was judged by its interval."""
+    outcomes = version.verdict.outcomes
+    if len(outcomes) < 2 and version.verdict.rule.confidence is None:
         return
-    rows = [[one["outcome"].replace("_", " "), one["sentence"]] for one in told]
+    rows = [[outcome["outcome"].replace("_", " "), outcome["sentence"]] for outcome in outcomes]
     print_table("", ("rule", "why"), rows)
 
 

@@ -120,7 +120,7 @@ def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
         schema = _schema_of(client, stream)
         schema = schema.of_late_labels(stream) if are_labels else schema
         found = batches_of_all(files, schema, readers=upload.readers, lenient=upload.policy == "deadletter")
-        size = sum(one.place.size() for one in files if one.place.is_file())
+        size = sum(source.place.size() for source in files if source.place.is_file())
         quiet = session.as_json or not sys.stderr.isatty()
         with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
             totals = _append(client, stream, found, reached, upload, progress)

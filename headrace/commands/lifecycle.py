@@ -79,10 +79,10 @@ def delete(
     session.show({"deleted": name}, lambda: say(f"{name} is deleted"))
 
 
-def _confirm(what: str) -> None:
+def _confirm(subject: str) -> None:
     """Raises InvalidInput: the answer is no, or there is no terminal to ask at."""
     try:
-        is_sure = typer.confirm(f"Delete {what}? This cannot be undone.", err=True)
+        is_sure = typer.confirm(f"Delete {subject}? This cannot be undone.", err=True)
     except typer.Abort as error:
         raise InvalidInput("nothing is deleted: there was no answer; --yes does not ask") from error
     if not is_sure:

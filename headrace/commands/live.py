@@ -46,8 +46,8 @@ def _print(found: Mapping[str, Any]) -> None:
 def _parts(track: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What is measured of a version under an alias: all of it, then its slices by name."""
     yield "", track
-    for one in track.get("slices", ()):
-        yield ", " + ", ".join(f"{feature}={value}" for feature, value in one["where"].items()), one
+    for part in track.get("slices", ()):
+        yield ", " + ", ".join(f"{feature}={value}" for feature, value in part["where"].items()), part
 
 
 def judged(version: Mapping[str, Any]) -> Iterator[str]:

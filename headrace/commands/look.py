@@ -36,18 +36,18 @@ def show(
             found = client.version(name, version)
             words = {} if session.as_json else evaluation_tables.class_words(client, found)
             versions = client.live(name).get("versions", ())
-            live: Mapping[str, Any] = next((one for one in versions if one["version"] == version), {})
+            live: Mapping[str, Any] = next((entry for entry in versions if entry["version"] == version), {})
             session.show(asdict(found) | {"live": live}, lambda: _print_version(found, model, words, live))
             return
         definition = client.definition(model.definition_digest)
     text = definition["model.yaml"].decode(errors="replace")
 
-    def told() -> None:
+    def print_text() -> None:
         print_facts(f"model {name}", _model_facts(model))
         say()
         say(text.rstrip())
 
-    session.show(asdict(model) | {"definition": sorted(definition), "model_yaml": text}, told)
+    session.show(asdict(model) | {"definition": sorted(definition), "model_yaml": text}, print_text)
 
 
 def diff(
@@ -57,14 +57,14 @@ def diff(
 ) -> None:
     """Compare two versions: definition, configuration, metrics, events, environment."""
     session: Session = context.obj
-    model, one = reference(first)
-    other_model, other = reference(second if second.rpartition("@")[0] else f"{model}@{second.removeprefix('@')}")
-    if not one or not other:
+    model, before = reference(first)
+    other_model, after = reference(second if second.rpartition("@")[0] else f"{model}@{second.removeprefix('@')}")
+    if not before or not after:
         raise InvalidInput("diff takes two versions, as in: headrace diff flights-late@3 flights-late@4")
     if other_model != model:
         raise InvalidInput(f"diff compares versions of one model, not of {model} and {other_model}")
     with session.client() as client:
-        found = client.diff(model, one, other)
+        found = client.diff(model, before, after)
     session.show(found, lambda: _print_diff(found))
 
 
@@ -76,11 +76,11 @@ def why(context: typer.Context, model: ModelName) -> None:
         newest = client.versions(model, limit=1)
     refused = [version for version in newest if version.verdict.decision in (Decision.REJECT, Decision.HOLD)]
 
-    def told() -> None:
+    def print_text() -> None:
         for sentence in _reasons(found, refused[0] if refused else None):
             say(sentence)
 
-    session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, told)
+    session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, print_text)
 
 
 def account(context: typer.Context, model: ModelName) -> None:
@@ -167,7 +167,7 @@ def dead_letters(
             return
         letters = client.dead_letters(stream, limit=limit)
 
-    def told() -> None:
+    def print_text() -> None:
         if not letters:
             say(f"stream {stream} has no dead letters")
         for letter in letters:
@@ -175,7 +175,7 @@ def dead_letters(
             say(str(letter.get("reason", "")), bold=True)
             say(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
 
-    session.show(letters, told)
+    session.show(letters, print_text)
 
 
 def reference(text: str) -> tuple[str, int]:
@@ -243,11 +243,11 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
     for sentence in version.environment.get("warm_start", {}).get("rows", ()):
         say(f"carried   {sentence}")
     metrics: Mapping[str, Any] = asdict(version)["metrics"]
-    whose = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
-    names = dict.fromkeys(name for part in whose for name in metrics[part])
-    if whose:
-        rows = [[name, *(number_of(metrics[part].get(name)) for part in whose)] for name in names]
-        print_table("", ("metric", *(f">{part}" for part in whose)), rows)
+    sides = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
+    names = dict.fromkeys(name for part in sides for name in metrics[part])
+    if sides:
+        rows = [[name, *(number_of(metrics[part].get(name)) for part in sides)] for name in names]
+        print_table("", ("metric", *(f">{part}" for part in sides)), rows)
     evaluation_tables.print_losses(metrics.get("training", {}))
     training_facts.print_evaluations(version)
     evaluation_tables.print_classes(version, words)
@@ -277,43 +277,43 @@ def _format_facts(found: Mapping[str, Any]) -> str:
         facts.append(f"{found['differing_share']:.1%} of other values differ")
     if "metric" in found:
         measured, whole = found["metric"], found["saved_model_metric"]
-        value, its_own = (f"{one['value']:.4f}" for one in (measured, whole))
+        value, its_own = (f"{metric['value']:.4f}" for metric in (measured, whole))
         facts.append(f"{measured['name']} {value} on held-out events, the SavedModel's {its_own}")
     return ", ".join(facts)
 
 
 def _tensors(signature: Mapping[str, Any], side: str) -> str:
     """As common/saved_model says them; that needs protobuf, which this command does not."""
-    said = []
+    listed = []
     for name, tensor in signature[side].items():
         shape = tensor["shape"]
         sizes = "?" if shape is None else ", ".join("n" if size < 0 else str(size) for size in shape)
-        said.append(f"{name} {tensor['dtype']} [{sizes}]")
-    return ", ".join(said)
+        listed.append(f"{name} {tensor['dtype']} [{sizes}]")
+    return ", ".join(listed)
 
 
 def _print_diff(found: Mapping[str, Any]) -> None:
-    model, one, other = found["model"], f"@{found['from']}", f"@{found['to']}"
-    say(f"{model}: {one} and {other}; {found['relation']}", bold=True)
+    model, first, second = found["model"], f"@{found['from']}", f"@{found['to']}"
+    say(f"{model}: {first} and {second}; {found['relation']}", bold=True)
     metrics = [
         [name, number_of(values["from"]), number_of(values["to"]), number_of(values["change"])]
         for name, values in found["metrics"].items()
     ]
     if metrics:
-        print_table("", ("metric", f">{one}", f">{other}", ">change"), metrics)
+        print_table("", ("metric", f">{first}", f">{second}", ">change"), metrics)
     changed = [
         [f"{part}.{key}", _short(before), _short(after)]
         for part in ("events", "configuration", "environment")
         for key, (before, after) in found[part].items()
     ]
     if changed:
-        print_table("", ("what", one, other), changed)
+        print_table("", ("what", first, second), changed)
     for path, lines in found["definition"].items():
         say(path, bold=True)
         for line in lines:
             colour = "green" if line.startswith("+") else "red" if line.startswith("-") else None
             say(line, fg=colour)
-    same = [what for what in ("code", "weights") if found[what]["same"]]
+    same = [kind for kind in ("code", "weights") if found[kind]["same"]]
     say(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
 
 
@@ -347,24 +347,24 @@ def _count(value: object) -> str:
 
 
 def _reasons(found: Mapping[str, Any], refused: Version | None) -> list[str]:
-    told = [str(sentence) for sentence in found["sentences"]]
+    lines = [str(sentence) for sentence in found["sentences"]]
     failure = found.get("failure")
     if failure:
         when = f", {age(time.time() - failure['at'])} ago" if failure.get("at") else ""
         over = "; rounds have succeeded since" if found.get("resolved") else ""
-        told.append(f"the last failed round{when}{over}: {failure.get('message', '')}")
+        lines.append(f"the last failed round{when}{over}: {failure.get('message', '')}")
         place = ", ".join(str(failure[key]) for key in ("stage", "place") if failure.get(key))
-        told += [f"  where: {place}"] if place else []
-        told += [f"  events: {_short(failure['events'])}"] if failure.get("events") else []
-        told += training_facts.not_finite(failure.get("not_finite", {}))
-        told += [f"  log: {line}" for line in failure.get("log", ())]
-        told += [f"  what to do: {failure['advice']}"] if failure.get("advice") else []
+        lines += [f"  where: {place}"] if place else []
+        lines += [f"  events: {_short(failure['events'])}"] if failure.get("events") else []
+        lines += training_facts.not_finite(failure.get("not_finite", {}))
+        lines += [f"  log: {line}" for line in failure.get("log", ())]
+        lines += [f"  what to do: {failure['advice']}"] if failure.get("advice") else []
     if refused is not None:
         reasons = "; ".join(refused.verdict.reasons)
-        told.append(f"the verdict on version {refused.version} is {refused.verdict.decision}: {reasons}")
-    told += [f"waiting for: {found['waiting_for']}"] if found.get("waiting_for") else []
-    told += [f"what to do: {found['advice']}"] if found.get("advice") and not failure else []
-    return told or [f"nothing is wrong with {found['model']}"]
+        lines.append(f"the verdict on version {refused.version} is {refused.verdict.decision}: {reasons}")
+    lines += [f"waiting for: {found['waiting_for']}"] if found.get("waiting_for") else []
+    lines += [f"what to do: {found['advice']}"] if found.get("advice") and not failure else []
+    return lines or [f"nothing is wrong with {found['model']}"]
 
 
 def _print_replay(report: Mapping[str, Any]) -> None:

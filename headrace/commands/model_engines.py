@@ -91,7 +91,11 @@ def recommend(measured: Sequence[Measured]) -> tuple[str, str]:
     count.
     """
     reference = measured[0]
-    speeds = {one.variant.name: _speed(one, reference) for one in measured if not (one.failed or one.problem)}
+    speeds = {
+        variant.variant.name: _speed(variant, reference)
+        for variant in measured
+        if not (variant.failed or variant.problem)
+    }
     fastest = max(speeds.values())
     if fastest < _WORTH_IT:
         name = reference.variant.name
@@ -99,7 +103,7 @@ def recommend(measured: Sequence[Measured]) -> tuple[str, str]:
             f"Leave it as it is: over these batch sizes nothing is more than a tenth faster than {name}, which a "
             f"replica uses by itself."
         )
-    chosen = next(one for one in measured if speeds.get(one.variant.name, 0.0) >= fastest * _AS_FAST)
+    chosen = next(variant for variant in measured if speeds.get(variant.variant.name, 0.0) >= fastest * _AS_FAST)
     slower = [rows for rows, value in chosen.milliseconds.items() if value > reference.milliseconds[rows]]
     at = f" (slower at {', '.join(map(str, slower))} row{'s' if slower != [1] else ''})" if slower else ""
     price = f"; {chosen.variant.price}" if chosen.variant.price else ""
@@ -109,8 +113,8 @@ def recommend(measured: Sequence[Measured]) -> tuple[str, str]:
     )
 
 
-def _speed(one: Measured, reference: Measured) -> float:
-    logs = [math.log(reference.milliseconds[rows] / value) for rows, value in one.milliseconds.items()]
+def _speed(variant: Measured, reference: Measured) -> float:
+    logs = [math.log(reference.milliseconds[rows] / value) for rows, value in variant.milliseconds.items()]
     return math.exp(statistics.fmean(logs))
 
 
@@ -138,8 +142,8 @@ def engines(
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         files = fetched(session, name, Path(folder))
         answers = Path(folder) / "answers"
-        asked = question(files.directory, sizes, answers, signature=signature, is_reference=True)
-        reference = processes.enter_context(VariantProcess(asked))
+        request = question(files.directory, sizes, answers, signature=signature, is_reference=True)
+        reference = processes.enter_context(VariantProcess(request))
         for size, refused in reference.ready["refused"].items():
             raise InvalidInput(f"{files.title} does not answer {counted(size, 'row')}: {refused}")
         signature = str(reference.ready["signature"])
@@ -150,11 +154,11 @@ def engines(
         running: dict[str, VariantProcess] = {listed[0].name: reference}
         failed: dict[str, str] = {}
         for variant in listed[1:]:
-            asked = question(
+            request = question(
                 files.directory, sizes, answers, signature=signature, engine=variant.engine, onednn=variant.onednn
             )
             try:
-                running[variant.name] = processes.enter_context(VariantProcess(asked))
+                running[variant.name] = processes.enter_context(VariantProcess(request))
             except InvalidInput as error:
                 failed[variant.name] = error.message
         times = _in_turns(running, failed, sizes, seconds)
@@ -165,12 +169,14 @@ def engines(
 def _chosen(listed: Sequence[Variant], patterns: Sequence[str]) -> list[Variant]:
     """The first always: it is what the others are compared with."""
     for pattern in patterns:
-        if not any(fnmatch(one.name, pattern) for one in listed):
-            raise InvalidInput(f"no variant is named {pattern}; there are {'; '.join(one.name for one in listed)}")
+        if not any(fnmatch(variant.name, pattern) for variant in listed):
+            raise InvalidInput(
+                f"no variant is named {pattern}; there are {'; '.join(variant.name for variant in listed)}"
+            )
     return [
-        one
-        for number, one in enumerate(listed)
-        if not number or not patterns or any(fnmatch(one.name, pattern) for pattern in patterns)
+        variant
+        for number, variant in enumerate(listed)
+        if not number or not patterns or any(fnmatch(variant.name, pattern) for pattern in patterns)
     ]
 
 
@@ -188,7 +194,7 @@ def _in_turns(
                 try:
                     if refused:
                         raise InvalidInput(
-                            "; ".join(f"at {counted(rows, 'row')}: {said}" for rows, said in refused.items())
+                            "; ".join(f"at {counted(rows, 'row')}: {reason}" for rows, reason in refused.items())
                         )
                     times[name][size].append(process.milliseconds(size, seconds / _TURNS))
                 except InvalidInput as error:
@@ -222,33 +228,33 @@ def _show(
         "reference": measured[0].variant.name,
         "variants": [
             {
-                "name": one.variant.name, "settings": one.variant.settings,
-                "milliseconds": {str(size): value for size, value in one.milliseconds.items()},
-                "rows_per_second": round(largest / one.milliseconds[largest] * 1e3, 1) if not one.failed else None,
-                "largest_difference": one.difference if not one.failed else None,
-                "problem": one.problem, "failed": one.failed,
+                "name": row.variant.name, "settings": row.variant.settings,
+                "milliseconds": {str(size): value for size, value in row.milliseconds.items()},
+                "rows_per_second": round(largest / row.milliseconds[largest] * 1e3, 1) if not row.failed else None,
+                "largest_difference": row.difference if not row.failed else None,
+                "problem": row.problem, "failed": row.failed,
             }
-            for one in measured
+            for row in measured
         ],
         "recommendation": {"variant": chosen, "sentence": sentence},
     }  # fmt: skip
 
-    def told() -> None:
+    def print_text() -> None:
         columns = ("variant", *(f">{counted(size, 'row')}" for size in sizes), ">rows/s", ">difference")
         heading = f"{title}, {ready['signature']}: ms per call, rows/s at {largest}"
-        print_table(heading, columns, [_row(one, sizes) for one in measured if not one.failed])
-        for one in measured:
-            if one.failed:
-                say(f"{one.variant.name}: cannot run: {one.failed}")
-            if one.problem:
-                say(f"{one.variant.name}: does not answer as TensorFlow does: {one.problem}")
+        print_table(heading, columns, [_row(row, sizes) for row in measured if not row.failed])
+        for row in measured:
+            if row.failed:
+                say(f"{row.variant.name}: cannot run: {row.failed}")
+            if row.problem:
+                say(f"{row.variant.name}: does not answer as TensorFlow does: {row.problem}")
         say(f"measured on this machine: {machine(ready)}; {source(ready)}")
         say(sentence)
 
-    session.show(document, told)
+    session.show(document, print_text)
 
 
-def _row(one: Measured, sizes: Sequence[int]) -> list[str]:
-    times = [f"{one.milliseconds[size]:.3g}" for size in sizes]
-    rate = sizes[-1] / one.milliseconds[sizes[-1]] * 1e3
-    return [one.variant.name, *times, f"{rate:,.0f}", f"{one.difference:.1e}"]
+def _row(row: Measured, sizes: Sequence[int]) -> list[str]:
+    times = [f"{row.milliseconds[size]:.3g}" for size in sizes]
+    rate = sizes[-1] / row.milliseconds[sizes[-1]] * 1e3
+    return [row.variant.name, *times, f"{rate:,.0f}", f"{row.difference:.1e}"]

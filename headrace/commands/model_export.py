@@ -44,5 +44,5 @@ def export(
             (aside / SIGNATURE_FILE).write_text(version.signature)
         aside.rename(target)
     document = {"model": version.model, "version": version.version, "to": str(target), "files": len(entries)}
-    told = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"
-    session.show(document, lambda: say(told))
+    sentence = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"
+    session.show(document, lambda: say(sentence))

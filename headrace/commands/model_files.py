@@ -56,7 +56,7 @@ class _Files:
             return {}
         found = read_index((self.directory / INDEX_FILE).read_bytes()).variables
         suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
-        return {name.removesuffix(suffix): one for name, one in found.items() if name != OBJECT_GRAPH}
+        return {name.removesuffix(suffix): variable for name, variable in found.items() if name != OBJECT_GRAPH}
 
 
 @app.command()
@@ -82,7 +82,7 @@ def show(
     signatures = signatures_of(graph)
     document: dict[str, Any] = {
         "model": files.title,
-        "tags": [list(one.tags) for one in graphs_of(whole)],
+        "tags": [list(meta_graph.tags) for meta_graph in graphs_of(whole)],
         "producer": graph.meta_info_def.tensorflow_version,
         "graph_version": {
             "producer": graph.graph_def.versions.producer, "min_consumer": graph.graph_def.versions.min_consumer
@@ -90,17 +90,17 @@ def show(
         "stripped_default_attributes": graph.meta_info_def.stripped_default_attrs,
         "signatures": to_mapping(signatures),
         "operations": len(operations_of(graph)),
-        "parameters": sum(one.value_count for one in variables.values() if one.dtype.startswith(("float", "bfloat"))),
+        "parameters": sum(v.value_count for v in variables.values() if v.dtype.startswith(("float", "bfloat"))),
         "variables": {
-            variable: {"dtype": one.dtype, "shape": list(one.shape), "bytes": one.size_bytes}
-            for variable, one in variables.items()
+            name: {"dtype": variable.dtype, "shape": list(variable.shape), "bytes": variable.size_bytes}
+            for name, variable in variables.items()
         },
         "assets": [asset.filename for asset in graph.asset_file_def],
         "files": dict(files.sizes),
     }  # fmt: skip
 
-    def told() -> None:
-        tagged = "; ".join(",".join(one) or "none" for one in document["tags"])
+    def print_text() -> None:
+        tagged = "; ".join(",".join(tags) or "none" for tags in document["tags"])
         print_facts(
             files.title,
             {
@@ -111,11 +111,14 @@ def show(
             },
         )  # fmt: skip
         _print_signatures(document["signatures"])
-        rows = [[key, one.dtype, list(one.shape), f"{one.size_bytes:,}"] for key, one in variables.items()]
+        rows = [
+            [key, variable.dtype, list(variable.shape), f"{variable.size_bytes:,}"]
+            for key, variable in variables.items()
+        ]
         if rows:
             print_table("", ("variable", "dtype", "shape", ">bytes"), rows)
 
-    session.show(document, told)
+    session.show(document, print_text)
 
 
 @app.command()
@@ -146,7 +149,7 @@ def graph(
         return
     with tempfile.TemporaryDirectory() as folder:
         found = fetched(session, name, Path(folder), "saved_model.pb").graph().graph_def
-    parts = [("", found.node), *((one.signature.name, one.node_def) for one in found.library.function)]
+    parts = [("", found.node), *((inner.signature.name, inner.node_def) for inner in found.library.function)]
     nodes = [
         {"function": function, "name": node.name, "op": node.op, "inputs": list(node.input)}
         for function, members in parts
@@ -154,14 +157,14 @@ def graph(
         if op in ("", node.op)
     ]
 
-    def told() -> None:
+    def print_text() -> None:
         rows = [[node["function"], node["name"], node["op"], ", ".join(node["inputs"])] for node in nodes]
         columns = ("function", "node", "op", "inputs")
         print_table(f"{counted(len(nodes), 'node')}", columns, rows[:_SHOWN_NODES])
         if len(rows) > _SHOWN_NODES:
             say(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
 
-    session.show(nodes, told)
+    session.show(nodes, print_text)
 
 
 def _write_graph(session: Session, name: str, events: Path) -> None:
@@ -191,12 +194,12 @@ def ops(context: typer.Context, name: Name) -> None:
     counted = dict(sorted(operations_of(found).items()))
     faults = list(faults_of(found, has_own_operations=OWN_OPERATIONS_FILE in files.sizes))
 
-    def told() -> None:
+    def print_text() -> None:
         print_table("", ("operation", ">times"), [[key, count] for key, count in counted.items()])
         for fault in faults:
             say(f"cannot be served: {fault}")
 
-    session.show({"operations": counted, "cannot_be_served": faults}, told)
+    session.show({"operations": counted, "cannot_be_served": faults}, print_text)
 
 
 @app.command()
@@ -220,7 +223,7 @@ def cost(context: typer.Context, name: Name) -> None:
         "model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted, "latency": measured
     }  # fmt: skip
 
-    def told() -> None:
+    def print_text() -> None:
         rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
         rows.append(["all", f"{sum(layers.values()):,}"])
         print_table(files.title, ("layer", ">parameters"), rows)
@@ -234,7 +237,7 @@ def cost(context: typer.Context, name: Name) -> None:
         for line in _latency_in_words(measured):
             say(line)
 
-    session.show(document, told)
+    session.show(document, print_text)
 
 
 def _latency_in_words(found: Mapping[str, Any]) -> list[str]:
@@ -245,7 +248,7 @@ def _latency_in_words(found: Mapping[str, Any]) -> list[str]:
         f"{value:.3g} ms for {rows} row{'s' if rows != '1' else ''}" for rows, value in found["milliseconds"].items()
     )
     where = f"measured on this machine ({machine(found)}) with one thread and {source(found)}"
-    refused = [f"latency of {rows} rows: not measured, {said}" for rows, said in found["refused"].items()]
+    refused = [f"latency of {rows} rows: not measured, {reason}" for rows, reason in found["refused"].items()]
     return [f"latency of {found['signature']}: {times or 'none'}; {where}", *refused]
 
 
@@ -289,8 +292,8 @@ def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) 
             for path in file.files:
                 if path.startswith("model/"):
                     counted[path.split("/")[1]] += int(file[path].size)
-    for name, one in variables.items() if not counted else ():
-        counted[name.split("/")[0]] += one.value_count
+    for name, variable in variables.items() if not counted else ():
+        counted[name.split("/")[0]] += variable.value_count
     return dict(sorted(counted.items()))
 
 
@@ -300,5 +303,5 @@ def _print_signatures(found: Mapping[str, Any]) -> None:
     for name, signature in found.items():
         say(f"{name} ({signature['method'] or 'no method'})", bold=True)
         for side in ("inputs", "outputs"):
-            for tensor, said in tensors(signature, side).items():
-                print_line(f"  {side[:-1]:<6}  {tensor}  {said}", hanging=" " * 10)
+            for tensor, described in tensors(signature, side).items():
+                print_line(f"  {side[:-1]:<6}  {tensor}  {described}", hanging=" " * 10)

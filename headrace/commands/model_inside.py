@@ -36,17 +36,17 @@ def tap(
     session: Session = context.obj
     question = {"signature": signature, "tensor": tensor, "feeds": _feeds(feed or []), "inputs": _inputs(inputs)}
     with tempfile.TemporaryDirectory() as folder:
-        found = asked("tap", question | {"model": str(_model(session, name, litert, Path(folder)))}, Path(folder))
+        found = inspected("tap", question | {"model": str(_model(session, name, litert, Path(folder)))}, Path(folder))
 
-    def told() -> None:
+    def print_text() -> None:
         if tensor:
             say(f"{found['tensors'][0]}  {found['dtype']} {found['shape']}")
             say(json.dumps(found["value"]))
             return
-        for one in found["tensors"]:
-            say(one)
+        for name in found["tensors"]:
+            say(name)
 
-    session.show(found, told)
+    session.show(found, print_text)
 
 
 def optimize(
@@ -77,18 +77,18 @@ def freeze(
     _written(context.obj, name, to, "freeze", {"outputs": output or []})
 
 
-def _written(session: Session, name: str, to: Path, what: str, question: Mapping[str, Any]) -> None:
+def _written(session: Session, name: str, to: Path, action: str, question: Mapping[str, Any]) -> None:
     if to.exists():
         raise InvalidInput(f"{to} is there; --to names a folder that is not")
     with tempfile.TemporaryDirectory() as folder:
         model = fetched(session, name, Path(folder)).directory
         target = Path(folder) / "written"
-        found = asked(what, {"model": str(model), "target": str(target), **question}, Path(folder))
+        found = inspected(action, {"model": str(model), "target": str(target), **question}, Path(folder))
         to.mkdir(parents=True)
         for path in target.iterdir():
             (to / path.name).write_bytes(path.read_bytes())
 
-    def told() -> None:
+    def print_text() -> None:
         print_facts(
             str(to),
             {
@@ -98,7 +98,7 @@ def _written(session: Session, name: str, to: Path, what: str, question: Mapping
             },
         )
 
-    session.show(found, told)
+    session.show(found, print_text)
 
 
 def tflite(
@@ -116,12 +116,12 @@ def tflite(
     with tempfile.TemporaryDirectory() as folder:
         model = _model(session, name, litert, Path(folder))
         question = {"model": str(model), "target": target, "strip": str(strip.absolute()) if strip else ""}
-        found = asked("tflite", question, Path(folder))
+        found = inspected("tflite", question, Path(folder))
 
-    def told() -> None:
+    def print_text() -> None:
         rows = [[key, count] for key, count in found["operations"].items()]
         print_table(f"{found['bytes']:,} bytes", ("operation", ">times"), rows)
-        listed = [[one["name"], one["dtype"], one["shape"]] for one in found["tensors"][:_SHOWN_TENSORS]]
+        listed = [[tensor["name"], tensor["dtype"], tensor["shape"]] for tensor in found["tensors"][:_SHOWN_TENSORS]]
         print_table("", ("tensor", "dtype", "shape"), listed)
         if strip:
             say(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
@@ -130,13 +130,13 @@ def tflite(
             say(f"missing: {', '.join(found['missing']) or 'none'}")
             say(f"by the table of {found['as_of']}; nothing was run on a device")
 
-    session.show(found, told)
+    session.show(found, print_text)
 
 
-def asked(what: str, question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def inspected(action: str, question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     source, target = folder / "question.json", folder / "answer.json"
     source.write_text(json.dumps(question))
-    run(what, source, target)
+    run(action, source, target)
     answer: dict[str, Any] = json.loads(target.read_text())
     if "failed" in answer:
         raise InvalidInput(str(answer["failed"]))
@@ -165,10 +165,10 @@ def _model(session: Session, name: str, litert: str, folder: Path) -> Path:
 
 def _feeds(given: list[str]) -> dict[str, Any]:
     feeds = {}
-    for one in given:
-        name, is_there, value = one.partition("=")
+    for feed in given:
+        name, is_there, value = feed.partition("=")
         if not is_there:
-            raise InvalidInput(f"--feed {one!r} is not NAME=JSON, such as dense/Relu=[[0, 1]]")
+            raise InvalidInput(f"--feed {feed!r} is not NAME=JSON, such as dense/Relu=[[0, 1]]")
         feeds[name] = _json(value, f"--feed {name}")
     return feeds
 
@@ -184,8 +184,8 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
     return found
 
 
-def _json(text: str, what: str) -> Any:
+def _json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInput(f"{what} is not JSON: {error}") from error
+        raise InvalidInput(f"{place} is not JSON: {error}") from error

@@ -215,14 +215,18 @@ def list_versions(
             say(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
         if listing.has_older:
             say(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
-        for one in listing.thinned:
+        for entry in listing.thinned:
             say(
-                f"thinned: {counted(one.versions, 'version')}, {one.first_version} to {one.last_version}, last "
-                f"{age(time.time() - one.at, units=1)} ago; {THINNED_TO[one.rule]} stays (retention of the definition)"
+                f"thinned: {counted(entry.versions, 'version')}, {entry.first_version} to {entry.last_version}, last "
+                f"{age(time.time() - entry.at, units=1)} ago; {THINNED_TO[entry.rule]} stays (retention of the definition)"
             )
 
     listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
-    document = {"aliases": dict(known.aliases), "versions": listed, "thinned": [asdict(one) for one in listing.thinned]}
+    document = {
+        "aliases": dict(known.aliases),
+        "versions": listed,
+        "thinned": [asdict(entry) for entry in listing.thinned],
+    }
     session.show(document | ({"production_without": clean} if pieces else {}), table)
 
 
@@ -231,15 +235,15 @@ def _tainted(versions: Iterable[Version], pieces: Iterable[OffsetRange]) -> set[
     first. What was pushed was made elsewhere: the version before it is not its origin."""
     found: set[int] = set()
     for version in versions:
-        learned = any(_overlap(own, one) for own in version.ranges for one in pieces)
+        learned = any(_overlap(own, piece) for own in version.ranges for piece in pieces)
         if learned or (version.parent_version in found and PUSHED not in version.environment):
             found.add(version.version)
     return found
 
 
-def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
-    starts, ends = max(one.from_offset, other.from_offset), min(one.to_offset, other.to_offset)
-    return one.partition == other.partition and starts < ends
+def _overlap(first: OffsetRange, second: OffsetRange) -> bool:
+    starts, ends = max(first.from_offset, second.from_offset), min(first.to_offset, second.to_offset)
+    return first.partition == second.partition and starts < ends
 
 
 def _only(listing: Listing, wanted: set[int], limit: int) -> Listing:
@@ -285,18 +289,18 @@ def replicas_of(serving: Mapping[str, Any] | None) -> str:
 
 def remarks(model: Model, serving: Mapping[str, Any] | None) -> list[str]:
     """What a person should know of a model at one glance."""
-    told = [_others(model)] if _others(model) else []
-    told += ["archived"] if model.archived else []
-    told += [f"paused by {model.paused}"] if model.paused else []
-    told += [f"pinned at {model.pinned_version}"] if model.pinned_version else []
+    found = [_others(model)] if _others(model) else []
+    found += ["archived"] if model.archived else []
+    found += [f"paused by {model.paused}"] if model.paused else []
+    found += [f"pinned at {model.pinned_version}"] if model.pinned_version else []
     for instance, reason in ((serving or {}).get("failed") or {}).items():
-        told.append(f"{instance} cannot load it: {reason}")
+        found.append(f"{instance} cannot load it: {reason}")
     if serving and serving.get("version") and not serving.get("converged_at"):
-        told.append("not on every replica yet")
+        found.append("not on every replica yet")
     if model.last_failure:
         ago = f", {age(time.time() - model.failure['at'])} ago" if model.failure.get("at") else ""
-        told.append(f"last failure{ago}: {model.last_failure}")
-    return told
+        found.append(f"last failure{ago}: {model.last_failure}")
+    return found
 
 
 def _others(model: Model) -> str:
@@ -323,9 +327,9 @@ def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[st
 _LARGE = 1000.0
 
 
-def metric_of(metrics: VersionMetrics, whose: str, metric: str) -> str:
+def metric_of(metrics: VersionMetrics, side: str, metric: str) -> str:
     """With four places, a large one with seven digits, or - where there is none (the first version has no parent)."""
-    value = metrics.get(whose, {}).get(metric)
+    value = metrics.get(side, {}).get(metric)
     if not isinstance(value, int | float):
         return "-"
     return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.7g}"

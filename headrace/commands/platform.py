@@ -149,8 +149,8 @@ def logs(
         paths = [path for path in paths if path.stem == name]
     if not paths:
         known = sorted(path.stem for path in (session.data_dir / "logs").glob("*.log"))
-        what = f"log {name} in" if name else "log in"
-        raise InvalidInput(there_is_no(f"{what} {session.data_dir}/logs", name or "", known))
+        subject = f"log {name} in" if name else "log in"
+        raise InvalidInput(there_is_no(f"{subject} {session.data_dir}/logs", name or "", known))
     width = max(len(path.stem) for path in paths)
     ends: dict[Path, int] = {}
     for path in paths:
@@ -281,32 +281,32 @@ def _look(session: Session) -> _Seen:
         session.client(timeout_seconds=_GLANCE_SECONDS) as client,
     ):
         with contextlib.suppress(HeadraceError):
-            told = client.trainer_status()
-            models, faults = list(told["models"]), dict(told.get("faults") or {})
+            status = client.trainer_status()
+            models, faults = list(status["models"]), dict(status.get("faults") or {})
         serving = client.serving()
     return _Seen(models, faults, serving)
 
 
 def _troubles(state: PlatformState, seen: _Seen) -> list[str]:
-    """A sentence for each thing that a person should look at."""
-    told = [
+    """A sentence for each trouble that a person should look at."""
+    sentences = [
         f"{process.name} is {process.phase}{f': {process.note}' if process.note else ''}"
         for process in state.processes
         if process.phase not in ("ready", "stopped")
     ]
-    told += [f"no round can be planned for {model}: {reason}" for model, reason in seen.faults.items()]
-    told += [
+    sentences += [f"no round can be planned for {model}: {reason}" for model, reason in seen.faults.items()]
+    sentences += [
         f"{instance} cannot load {model}@{serving.get('version')}: {reason}"
         for model, serving in seen.serving.items()
         for instance, reason in (serving.get("failed") or {}).items()
     ]
-    told += [
+    sentences += [
         f"the last round of {model['model']} failed: {model['backoff']['last_failure']} "
         f"(`headrace why {model['model']}`)"
         for model in seen.models
         if model["backoff"]["last_failure"] and model["backoff"].get("consecutive_failures")
     ]
-    return told
+    return sentences
 
 
 def _model_row(model: Mapping[str, Any], seen: _Seen) -> list[object]:

@@ -86,7 +86,7 @@ def predict(
     target = Target(model, version, label, signature)
     document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
     with (
-        _told_why(session, target, is_ours=not url),
+        _with_reason(session, target, is_ours=not url),
         nullcontext(_loaded(session, target))
         if here
         else _client(session, url, use_grpc=use_grpc, timeout_seconds=timeout) as client,
@@ -111,8 +111,8 @@ def predict(
             answer = asking.file(local, known)
         _show(answer)
         if "metrics" in answer and not session.as_json:
-            told = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
-            say(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {told}", err=True)
+            listed = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
+            say(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {listed}", err=True)
 
 
 def _loaded(session: Session, target: Any) -> Any:
@@ -124,8 +124,8 @@ def _loaded(session: Session, target: Any) -> Any:
 
 
 @contextmanager
-def _told_why(session: Session, target: Any, *, is_ours: bool) -> Iterator[None]:
-    """Serving says only that it has nothing to answer with; the registry knows whether there is anything yet."""
+def _with_reason(session: Session, target: Any, *, is_ours: bool) -> Iterator[None]:
+    """Serving answers only that it has no version; the registry knows whether there is one yet."""
     try:
         yield
     except NotFound as error:
@@ -199,7 +199,7 @@ class Asking:
     def file(self, path: Path, known: Known | None) -> dict[str, Any]:
         """The predictions of all rows, the versions that answered, and the metrics where the rows have a label."""
         found = self.rows_in(path, known)
-        document = _told(list(self.answers(found.rows)))
+        document = _document_of(list(self.answers(found.rows)))
         predictions = document["predictions"]
         if known is None or not found.labels:
             return document
@@ -249,35 +249,35 @@ class Asking:
         if isinstance(document, dict) and "inputs" in document:
             if "context" in document:
                 raise InvalidInput("a context is what instances share; inputs are columns")
-            answer = self._ask(document["inputs"], None)
+            answer = self._predict(document["inputs"], None)
             return {"outputs": dict(answer.outputs), "version": answer.version}
         rows, shared = document["instances"], document.get("context")
         if shared is not None:  # which only REST's own bodies have
             if not isinstance(shared, dict) or not all(isinstance(row, dict) for row in rows):
                 raise InvalidInput("a context and the instances that share it are objects of named inputs")
             rows = [shared | row for row in rows]
-        return _told(self._answered(rows))
+        return _document_of(self._answered(rows))
 
     def _rows(self, rows: list[Any]) -> "Prediction":
         if all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
-            return self._ask(None, rows)
-        return self._ask(rows, None)
+            return self._predict(None, rows)
+        return self._predict(rows, None)
 
-    def _ask(self, inputs: Any, rows: Any) -> "Prediction":
+    def _predict(self, inputs: Any, rows: Any) -> "Prediction":
         target = self._target
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "rows": rows, "signature_name": target.signature_name, "version": target.version, "label": target.label,
             "output_filter": self._output_filter,
         }  # fmt: skip
         if not self._is_async:
-            return self._client.predict(target.model, inputs, **how)
+            return self._client.predict(target.model, inputs, **options)
         return self._client.wait(
-            self._client.submit(target.model, inputs, **how), timeout_seconds=self._timeout_seconds
+            self._client.submit(target.model, inputs, **options), timeout_seconds=self._timeout_seconds
         )
 
 
-def _told(answers: list[tuple[Any, int]]) -> dict[str, Any]:
-    """The predictions and the version, or the versions where there were several requests that met several."""
+def _document_of(answers: list[tuple[Any, int]]) -> dict[str, Any]:
+    """The predictions and their version; a list of versions where the requests met several."""
     versions = list(dict.fromkeys(version for _, version in answers))
     predictions = [prediction for prediction, _ in answers]
     return {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}

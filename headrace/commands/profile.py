@@ -50,27 +50,29 @@ def profile(
         if steps:
             if number:
                 raise InvalidInput(f"--steps traces the next round of {model}; leave @{number} out")
-            asked = client.profile_next_round(model, first_step=first_step, steps=steps)
+            request = client.profile_next_round(model, first_step=first_step, steps=steps)
             last = first_step + steps - 1
-            said = f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
-            session.show(asked, lambda: say(said))
+            sentence = (
+                f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
+            )
+            session.show(request, lambda: say(sentence))
             return
         version = _traced(client, model, number)
         entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
-        told: dict[str, Any] = json.loads(client.file(entries[_TABLE]))
+        table: dict[str, Any] = json.loads(client.file(entries[_TABLE]))
         if to is not None:
             for path, entry in entries.items():
                 client.fetch_file(entry, to / path.removeprefix(_FOLDER))
-    rows = _rows([one for one in told["nodes"] if op in ("", one["op"])], view)
+    rows = _rows([node for node in table["nodes"] if op in ("", node["op"])], view)
     rows = sorted((row for row in rows if row["micros"] >= min_micros), key=lambda row: _order(row, order_by))
-    document = {**told, "version": version.version, "view": view, "rows": rows}
+    document = {**table, "version": version.version, "view": view, "rows": rows}
     del document["nodes"]
 
     def print_it() -> None:
-        say(told["advice"])
+        say(table["advice"])
         columns = (view, ">times", ">micros", ">mean")
         shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
-        title = f"{model}@{version.version}: {counted(told['steps'], 'step')} from step {told['first_step']}"
+        title = f"{model}@{version.version}: {counted(table['steps'], 'step')} from step {table['first_step']}"
         print_table(title, columns, shown)
         if len(rows) > top:
             say(f"and {len(rows) - top:,} more; --top or --json lists them")

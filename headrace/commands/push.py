@@ -62,7 +62,7 @@ def push(
             origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
             version = client.push(model, directory, origin=origin, reason=reason, judge=judge, signing_key=key)
 
-    def told() -> None:
+    def print_text() -> None:
         say(
             f"{model}@{version.version} is registered: {counted(len(version.files), 'file')}, "
             f"{version.weights_digest[:12]}"
@@ -72,7 +72,7 @@ def push(
         for sentence in (*version.verdict.reasons, *([note] if note else [])):
             say(f"  {sentence}")
 
-    session.show(asdict(version) | {"note": note}, told)
+    session.show(asdict(version) | {"note": note}, print_text)
 
 
 def exported_by(script: Path, directory: Path) -> Path:
@@ -121,15 +121,15 @@ def checked(directory: Path) -> str:
     sizes = {name: path.stat().st_size for name, path in own_files(directory).items()}
     check_layout(sizes, lambda path: (directory / path).read_bytes())
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "said.txt"
+        refusal = Path(folder) / "said.txt"
         try:
-            run("load", directory, said)
+            run("load", directory, refusal)
         except InvalidInput as error:
             if "is not installed" in error.message:
                 return (
                     "it was not loaded here, since TensorFlow is not installed; a replica tries it when it is promoted"
                 )
             raise
-        if said.read_text():
-            raise InvalidInput(said.read_text())
+        if refusal.read_text():
+            raise InvalidInput(refusal.read_text())
     return ""

@@ -54,16 +54,16 @@ def _far(answer: Mapping[str, Any], client: Client) -> str:
 def _trainers(client: Client) -> str:
     """What each trainer does; empty where none reports, or the registry is away."""
     try:
-        found = [one for one in client.instances() if one.get("service") == "trainer"]
+        found = [trainer for trainer in client.instances() if trainer.get("service") == "trainer"]
     except HeadraceError:
         return ""
     if not found:
         return ": none reports to the registry; `headrace status` says why"
     busy = [
-        f"{one['instance_id']} runs {one['does'].get('round_id', 'a round')} ({one['does'].get('stage', 'leased')})"
-        if one["does"]
-        else f"{one['instance_id']} runs no round"
-        for one in found
+        f"{trainer['instance_id']} runs {does.get('round_id', 'a round')} ({does.get('stage', 'leased')})"
+        if (does := trainer["does"])
+        else f"{trainer['instance_id']} runs no round"
+        for trainer in found
     ]
     return f": {'; '.join(busy)}"
 

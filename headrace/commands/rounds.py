@@ -76,8 +76,8 @@ def _open_round(client: Client, model: str) -> str:
 
 def _round_row(found: Round) -> list[object]:
     by = f", by {found.lease_holder}" if found.state is RoundState.RUNNING else ""
-    told = (found.reason, progress_of(found) + by, hindrance_of(found), regrouped_of(found))
-    happened = "; ".join(filter(None, told))
+    facts = (found.reason, progress_of(found) + by, hindrance_of(found), regrouped_of(found))
+    happened = "; ".join(filter(None, facts))
     return [
         found.plan.sequence, "stopped" if found.stopped_by else found.state, found.plan.parent_version or "-",
         f"{found.plan.example_count:,}", found.plan.trigger, age(time.time() - found.planned_at, units=1),

@@ -53,7 +53,7 @@ def search(
         raise InvalidInput(f"search: {wrong}")
     if to.exists():
         raise Conflict(f"{to} is there already; --to names a new folder")
-    asked = searching.parse_space(read_yaml(space.read_bytes(), space.name))
+    ranges = searching.parse_space(read_yaml(space.read_bytes(), space.name))
     schema, definition = (folder := read_folder(directory)).checked()
     with Steps(quiet=session.as_json) as steps, work_folder() as work_dir:
         steps.begin("read and check the events")
@@ -67,7 +67,7 @@ def search(
                 done = check_round(trial_dir, files, on_step=lambda step: None, limit_seconds=limit, whole=True)
             value = done["metrics"].get(metric)
             if value is None or not math.isfinite(value):
-                known = ", ".join(name for name, one in done["metrics"].items() if one is not None)
+                known = ", ".join(name for name, value in done["metrics"].items() if value is not None)
                 raise InvalidInput(f"a round has not measured {metric}; it has {known or 'no metric'}")
             return float(value)
 
@@ -76,7 +76,7 @@ def search(
             steps.begin(f"trial {trial.number + 1} of {trials}: {json.dumps(trial.values)}: {value}")
 
         found = searching.search(
-            folder.files or {}, asked, measure, trials=trials, direction=direction,
+            folder.files or {}, ranges, measure, trials=trials, direction=direction,
             sampler="tpe" if sampler == "tpe" else "random", seed=seed, on_trial=on_trial,
         )  # fmt: skip
     document = _written(to, folder.files or {}, found, metric, is_higher=direction == "higher")
@@ -98,9 +98,9 @@ def _written(
     """The best trial's definition and what all gave, in the new folder; returns the document. A crash leaves a part."""
     from headrace.local.search import with_values
 
-    done = [one for one in found if one.value is not None]
-    best = (max if is_higher else min)(done, key=lambda one: one.value or 0.0)
-    document = {"metric": metric, "best": asdict(best), "trials": [asdict(one) for one in found]}
+    done = [trial for trial in found if trial.value is not None]
+    best = (max if is_higher else min)(done, key=lambda trial: trial.value or 0.0)
+    document = {"metric": metric, "best": asdict(best), "trials": [asdict(trial) for trial in found]}
     for name, content in with_values(files, best.values).items():
         path = to / name
         path.parent.mkdir(parents=True, exist_ok=True)

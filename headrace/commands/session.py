@@ -55,8 +55,8 @@ class Session:
         Raises NotFound when no such platform runs.
         """
         if self.kind == COMPOSE:
-            return self.launcher().client(timeout_seconds=timeout_seconds, by=who(), token=token)
-        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who(), token=token)
+            return self.launcher().client(timeout_seconds=timeout_seconds, by=user_name(), token=token)
+        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=user_name(), token=token)
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
         """Prints the document as JSON, or whatever people are shown instead."""
@@ -126,7 +126,7 @@ class Steps:
         self._name = ""
 
 
-def who() -> str:
+def user_name() -> str:
     """user@host, recorded with what is done."""
     try:
         user = getpass.getuser()

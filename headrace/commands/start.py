@@ -153,11 +153,11 @@ def features(
         )
     event = _event(row)
     labels = {label.name for label in schema.labels}
-    asked = replace(schema, labels=(), weight=None, event_time=None, key=None, source=None)
+    fed = replace(schema, labels=(), weight=None, event_time=None, key=None, source=None)
     with work_folder() as work_dir:
         values = {name: value for name, value in event.items() if name not in labels}
         (work_dir / "events.ndjson").write_text(json.dumps(values))
-        checked = check_events(work_dir, asked.to_json())
+        checked = check_events(work_dir, fed.to_json())
         if checked.refused_count:
             raise InvalidInput(f"the stream would refuse the row: {checked.refused[0][1]}")
         shown = show_features(work_dir, folder.files or {})

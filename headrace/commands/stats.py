@@ -47,14 +47,14 @@ def stats(
     if fail_at and (fail_at not in _DRIFTS[1:] or not against):
         raise InvalidInput("--fail-at is some or large, and says nothing without --against")
     with session.client() as client:
-        title, found = _told(client, name, last)
+        title, found = _statistics(client, name, last)
         found = _of_features(title, found) if transformed else found
         if against:
             of_log = transformed and against.startswith(_REQUESTS)
             other_title, other = (
                 (against, _transformed_requests(client, title, against.removeprefix(_REQUESTS), last))
                 if of_log
-                else _told(client, against, last, model=reference(name)[0])
+                else _statistics(client, against, last, model=reference(name)[0])
             )
             other = _of_features(other_title, other) if transformed and not of_log else other
     if not against:
@@ -64,16 +64,16 @@ def stats(
 
     distances = compare(found, other)
     if against.startswith(_REQUESTS):  # requests have no labels, and only what the model takes
-        distances = {field: one for field, one in distances.items() if field in other["fields"]}
-    said = sentences(distances)
-    document = {"of": title, "against": other_title, "fields": distances, "sentences": said}
-    session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances, said))
-    worst = max((_DRIFTS.index(one.get("drift", "none")) for one in distances.values()), default=0)
+        distances = {field: distance for field, distance in distances.items() if field in other["fields"]}
+    found_sentences = sentences(distances)
+    document = {"of": title, "against": other_title, "fields": distances, "sentences": found_sentences}
+    session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances, found_sentences))
+    worst = max((_DRIFTS.index(distance.get("drift", "none")) for distance in distances.values()), default=0)
     if fail_at and worst >= _DRIFTS.index(fail_at):
         raise typer.Exit(1)
 
 
-def _told(client: Client, name: str, last: int, *, model: str = "") -> tuple[str, Mapping[str, Any]]:
+def _statistics(client: Client, name: str, last: int, *, model: str = "") -> tuple[str, Mapping[str, Any]]:
     if name.startswith(_REQUESTS):
         return name, _of_requests(name.removeprefix(_REQUESTS), model, last)
     if "@" not in name:
@@ -118,7 +118,7 @@ def _transformed_requests(client: Client, title: str, url: str, last: int) -> Ma
             if file.path.startswith("checkpoint/"):
                 client.fetch_file(file, work_dir / file.path)
         (work_dir / "schema.json").write_text(schema.to_json())
-        (work_dir / "examples.tfrecord").write_bytes(frame(examples_of((one.inputs for one in kept), schema)))
+        (work_dir / "examples.tfrecord").write_bytes(frame(examples_of((request.inputs for request in kept), schema)))
         return transformed(work_dir, client.definition(version.definition_digest))
 
 
@@ -134,52 +134,58 @@ def _of_requests(url: str, model: str, last: int) -> Mapping[str, Any]:
     kept = list(read_prediction_log(url, model))[-last:]
     fields: dict[str, FieldStatistics] = {}
     for logged in kept:
-        for field, one in of_arrays({field: np.asarray(array) for field, array in logged.inputs.items()}).items():
+        for field, statistics in of_arrays(
+            {field: np.asarray(array) for field, array in logged.inputs.items()}
+        ).items():
             if field in fields:
-                fields[field].merge(one)
+                fields[field].merge(statistics)
             else:
-                fields[field] = one
+                fields[field] = statistics
     return {"predictions": len(kept), **to_document(fields)}
 
 
 def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
     rows = [
         [
-            field, f"{one['examples']:,}", f"{one['missing']:,}", _number(one.get("distinct")), _number(one.get("min")),
-            _number(one.get("mean")), _number(_median(one)), _number(one.get("max")), _words(one),
+            field, f"{counts['examples']:,}", f"{counts['missing']:,}", _number(counts.get("distinct")),
+            _number(counts.get("min")), _number(counts.get("mean")), _number(_median(counts)),
+            _number(counts.get("max")), _words(counts),
         ]
-        for field, one in fields.items()
+        for field, counts in fields.items()
     ]  # fmt: skip
     columns = ("field", ">events", ">missing", ">distinct", ">min", ">mean", ">median", ">max", "most frequent")
     print_table(title, columns, rows)
 
 
-def _print_distances(title: str, distances: Mapping[str, Any], said: Sequence[str]) -> None:
+def _print_distances(title: str, distances: Mapping[str, Any], lines: Sequence[str]) -> None:
     rows = [
         [
-            field, one.get("drift") or _difference(one), _number(one.get("psi")), _number(one.get("jensen_shannon")),
-            _number(one.get("wasserstein")), " -> ".join(f"{share:.1%}" for share in one.get("missing", ())) or "-",
+            field, apart.get("drift") or _difference(apart), _number(apart.get("psi")),
+            _number(apart.get("jensen_shannon")), _number(apart.get("wasserstein")),
+            " -> ".join(f"{share:.1%}" for share in apart.get("missing", ())) or "-",
         ]
-        for field, one in sorted(distances.items(), key=lambda item: -item[1].get("psi", 0.0))
+        for field, apart in sorted(distances.items(), key=lambda item: -item[1].get("psi", 0.0))
     ]  # fmt: skip
     print_table(title, ("field", "drift", ">PSI", ">Jensen-Shannon", ">Wasserstein", ">missing"), rows)
-    for sentence in said:
+    for sentence in lines:
         say(sentence)
 
 
-def _difference(one: Mapping[str, Any]) -> str:
-    if "only_in" in one:
-        return f"only in the {one['only_in']}"
-    return " -> ".join(one["kinds"]) if "kinds" in one else "no values"
+def _difference(distance: Mapping[str, Any]) -> str:
+    if "only_in" in distance:
+        return f"only in the {distance['only_in']}"
+    return " -> ".join(distance["kinds"]) if "kinds" in distance else "no values"
 
 
-def _median(one: Mapping[str, Any]) -> float | None:
-    grid = one.get("quantiles")
+def _median(statistics: Mapping[str, Any]) -> float | None:
+    grid = statistics.get("quantiles")
     return grid[len(grid) // 2] if grid else None
 
 
-def _words(one: Mapping[str, Any]) -> str:
-    return ", ".join(f"{word} {count / one['values']:.0%}" for word, count in islice(one.get("top", ()), _SHOWN_WORDS))
+def _words(counts: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{word} {count / counts['values']:.0%}" for word, count in islice(counts.get("top", ()), _SHOWN_WORDS)
+    )
 
 
 def _number(value: float | None) -> str:

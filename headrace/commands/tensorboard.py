@@ -33,7 +33,7 @@ def tensorboard(
     if find_spec("tensorboard") is None:
         raise InvalidInput("this needs TensorBoard, which is not installed: pip install 'headrace[trainer]'")
     with session.client() as client:
-        addresses, known, token = client.addresses, [one.name for one in client.models()], client.token
+        addresses, known, token = client.addresses, [found.name for found in client.models()], client.token
         certificate, key, authorities = files_of(addresses.ca_file)
     if model and model not in known:
         raise NotFound(there_is_no(f"model {model}", model, known))

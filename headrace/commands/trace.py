@@ -55,14 +55,14 @@ def _gathered(client: Client, doors: Sequence[tuple[str, str]], names: Sequence[
     """
     off: list[Conflict] = []
     found: dict[str, dict[str, Any]] = {}
-    wanted, asked = list(names), set[str]()
+    wanted, looked_up = list(names), set[str]()
     while wanted:
-        one = wanted.pop()
-        asked.add(one)
+        trace = wanted.pop()
+        looked_up.add(trace)
         for name, url in doors:
             try:
                 door = client.door(name, url, timeout_seconds=_TIMEOUT_SECONDS)
-                spans = door.call("GET", f"/v1/traces/{one}", repeatable=False).json()["spans"]
+                spans = door.call("GET", f"/v1/traces/{trace}", repeatable=False).json()["spans"]
                 door.close()
             except Conflict as error:
                 off.append(error)
@@ -70,7 +70,7 @@ def _gathered(client: Client, doors: Sequence[tuple[str, str]], names: Sequence[
             except (NotFound, Unavailable):
                 continue
             found |= {span["span_id"]: {**span, "instance": name} for span in spans}
-        wanted += sorted({span["trace_id"] for span in found.values()} - asked - set(wanted))
+        wanted += sorted({span["trace_id"] for span in found.values()} - looked_up - set(wanted))
     if not found and len(off) == len(doors):
         raise off[0] if off else Unavailable("no service of the platform runs")
     return sorted(found.values(), key=lambda span: (span["trace_id"], span["began_at"]))
@@ -98,15 +98,15 @@ def _print(request: str, spans: Sequence[Mapping[str, Any]], linked: Sequence[st
             span["instance"],
             f"{span['began_at'] - began[span['trace_id']]:.3f} s",
             f"{span['seconds'] * 1000:,.1f} ms",
-            span["error"] or _told(span["attributes"]),
+            span["error"] or _shown_attributes(span["attributes"]),
         ]
         for depth, span in _in_order(spans)
     ]
     print_table(f"trace of {request}", columns, rows)
-    for one in linked:
-        say(f"goes back to: headrace trace {one}")
+    for trace in linked:
+        say(f"goes back to: headrace trace {trace}")
 
 
-def _told(attributes: Mapping[str, Any]) -> str:
+def _shown_attributes(attributes: Mapping[str, Any]) -> str:
     named = ((name, attributes.get(f"headrace.{name}")) for name in _SHOWN)
     return ", ".join(f"{name} {value}" for name, value in named if value not in (None, ""))

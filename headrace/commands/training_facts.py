@@ -27,24 +27,25 @@ def judged(version: Version) -> str:
     window = version.evaluation.get("window")
     if not window:
         return "-"
-    of = ", ".join(f"{one['partition']}: {one['from_offset']} to {one['to_offset']}" for one in window["ranges"])
+    of = ", ".join(f"{part['partition']}: {part['from_offset']} to {part['to_offset']}" for part in window["ranges"])
     earlier = f", {window['earlier']:,} of them from earlier rounds (range {of})" if of else ""
     unusable = f"; {window['unusable']:,} others could not be used" if window["unusable"] else ""
     return f"{window['examples']:,} held-out examples{earlier}{unusable}"
 
 
 def course(version: Version) -> str:
-    told = version.environment.get("training")
-    if not told:
+    training = version.environment.get("training")
+    if not training:
         return "-"
-    best = f", the best evaluation at step {told['best_step']:,}" if "best_step" in told else ""
-    rates = f"{told['steps_per_second']:,.1f} steps and {told['examples_per_second']:,.0f} examples a second"
-    ways = "".join(f"; {key}: {told[key]}" for key in ("execution", "input") if key in told)
-    return f"{counted(told['steps'], 'step')}, ended by {told['ended_by']}{best}; {rates}{ways}{_asynchronous(told)}"
+    best = f", the best evaluation at step {training['best_step']:,}" if "best_step" in training else ""
+    rates = f"{training['steps_per_second']:,.1f} steps and {training['examples_per_second']:,.0f} examples a second"
+    ways = "".join(f"; {key}: {training[key]}" for key in ("execution", "input") if key in training)
+    steps = counted(training["steps"], "step")
+    return f"{steps}, ended by {training['ended_by']}{best}; {rates}{ways}{_asynchronous(training)}"
 
 
-def _asynchronous(told: Mapping[str, Any]) -> str:
-    found = told.get("asynchronous")
+def _asynchronous(training: Mapping[str, Any]) -> str:
+    found = training.get("asynchronous")
     if not found:
         return ""
     staleness = found["staleness"]
@@ -61,9 +62,12 @@ def _asynchronous(told: Mapping[str, Any]) -> str:
 def print_evaluations(version: Version) -> None:
     """Those on the way, the last of them."""
     found = version.evaluation.get("by_step", [])[-_SHOWN_EVALUATIONS:]
-    names = list(dict.fromkeys(name for one in found for name in one["metrics"]))
+    names = list(dict.fromkeys(name for evaluation in found for name in evaluation["metrics"]))
     if found:
-        rows = [[f"{one['step']:,}", *(_number(one["metrics"].get(name)) for name in names)] for one in found]
+        rows = [
+            [f"{evaluation['step']:,}", *(_number(evaluation["metrics"].get(name)) for name in names)]
+            for evaluation in found
+        ]
         print_table("", (">step", *(f">{name}" for name in names)), rows)
 
 
@@ -71,14 +75,14 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
 
 
-def not_finite(told: Mapping[str, Any]) -> list[str]:
-    """Of a failure: the step, operation and layer that made a value that is not finite, and on which events."""
-    if not told:
+def not_finite(failure: Mapping[str, Any]) -> list[str]:
+    """The step, operation and layer of a failure that made a value that is not finite, and the events."""
+    if not failure:
         return []
-    operation = f"operation {told['operation']}" if told.get("operation") else ""
-    known = [f"at step {told.get('step', 0)}", operation, told.get("layer", ""), told.get("place", "")]
+    operation = f"operation {failure['operation']}" if failure.get("operation") else ""
+    known = [f"at step {failure.get('step', 0)}", operation, failure.get("layer", ""), failure.get("place", "")]
     lines = [f"  not finite: {', '.join(filter(None, known))}"]
-    for event in told.get("events", ()):
+    for event in failure.get("events", ()):
         values = ", ".join(f"{name} {value}" for name, value in event["event"].items())
         lines.append(f"  on the event at {event['at'] or 'an unknown place'}: {values}")
     return lines

@@ -56,7 +56,7 @@ def _section(path: Path | None, settings: Sequence[str]) -> dict[str, Any] | Non
         except OSError as error:
             raise InvalidInput(f"the policy cannot be read: {error}") from error
         section = section.get("triggers", section) if isinstance(section, dict) else section
-    given = dict(one.split("=", 1) for one in settings if "=" in one)
+    given = dict(setting.split("=", 1) for setting in settings if "=" in setting)
     if len(given) < len(settings) or not isinstance(section, dict):
         raise InvalidInput("a policy is a mapping of keys of `triggers` to values, and --set takes KEY=VALUE")
     return section | {name: read_yaml(value.encode(), f"--set {name}") for name, value in given.items()}
@@ -74,21 +74,21 @@ def _since(text: str) -> float:
 def _show(model: str, found: Mapping[str, Any]) -> None:
     was, cost, gain, policies = found["as_it_was"], found["cost"], found["gain"], found["policies"]
     columns: list[Mapping[str, Any]] = [was, *policies]
-    names = ["as it was", *(one["name"] for one in policies)]
+    names = ["as it was", *(column["name"] for column in policies)]
     title = f"{model}: {counted(found['examples'], 'event')} in {age(found['to'] - found['from'])}"
     print_table(
         title,
         ("", *(f">{name}" for name in names)),
         [
-            ["versions", *(str(one["versions"]) for one in columns)],
-            ["events learned", *(str(one["examples"]) for one in columns)],
-            ["events that wait", *(str(one.get("waiting", "")) for one in columns)],
-            ["seconds of a trainer", *(f"{one['trainer_seconds']:.0f}" for one in columns)],
-            ["event to version, p50", *(_seconds(one, "p50") for one in columns)],
-            ["event to version, p95", *(_seconds(one, "p95") for one in columns)],
-            ["events behind, mean", *(f"{one['behind_examples']:.0f}" for one in columns)],
+            ["versions", *(str(column["versions"]) for column in columns)],
+            ["events learned", *(str(column["examples"]) for column in columns)],
+            ["events that wait", *(str(column.get("waiting", "")) for column in columns)],
+            ["seconds of a trainer", *(f"{column['trainer_seconds']:.0f}" for column in columns)],
+            ["event to version, p50", *(_seconds(column, "p50") for column in columns)],
+            ["event to version, p95", *(_seconds(column, "p95") for column in columns)],
+            ["events behind, mean", *(f"{column['behind_examples']:.0f}" for column in columns)],
             *_given_up(found["gain"], columns),
-            ["fired", *(", ".join(f"{name} {n}" for name, n in one["fired"].items()) for one in columns)],
+            ["fired", *(", ".join(f"{name} {n}" for name, n in column["fired"].items()) for column in columns)],
         ],
     )
     if cost["rounds"]:
@@ -120,7 +120,10 @@ def _given_up(gain: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> 
     if not gain["versions"]:
         return []
     return [
-        [f"{gain['metric']} given up", *(f"{gain['example_gain'] * one['behind_examples']:.3g}" for one in columns)]
+        [
+            f"{gain['metric']} given up",
+            *(f"{gain['example_gain'] * column['behind_examples']:.3g}" for column in columns),
+        ]
     ]
 
 

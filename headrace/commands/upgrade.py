@@ -9,7 +9,7 @@ import typer
 
 from common.errors import Conflict, InvalidInput
 from common.whole_files import write_whole
-from headrace.commands.model_inside import asked
+from headrace.commands.model_inside import inspected
 from headrace.commands.session import Session
 from headrace.commands.terminal import say
 
@@ -35,21 +35,21 @@ def upgrade(
     session: Session = context.obj
     texts = _texts_of(scripts, to)
     with tempfile.TemporaryDirectory() as folder:
-        found = asked("upgrade", {"scripts": texts}, Path(folder))
+        found = inspected("upgrade", {"scripts": texts}, Path(folder))
     upgraded: dict[str, dict[str, Any]] = found["scripts"]
-    refused = [f"{name}:{said}" for name, one in upgraded.items() for said in one["refused"]]
+    refused = [f"{name}:{line}" for name, script in upgraded.items() for line in script["refused"]]
     if refused:
         more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
         listed = "\n  ".join(refused[:_SHOWN])
         raise InvalidInput(f"tf_upgrade_v2 cannot rewrite all of it, and nothing is written:\n  {listed}{more}")
     to.mkdir(parents=True, exist_ok=True)
-    for name, one in upgraded.items():
-        write_whole(to / name, one["text"].encode(), flush=False)
-        if _GRAPHS.search(one["text"]):
-            one["warnings"].append(_NEEDS_GRAPHS)
+    for name, script in upgraded.items():
+        write_whole(to / name, script["text"].encode(), flush=False)
+        if _GRAPHS.search(script["text"]):
+            script["warnings"].append(_NEEDS_GRAPHS)
     document = {
         "to": str(to),
-        "scripts": {name: {key: one[key] for key in ("changes", "warnings")} for name, one in upgraded.items()},
+        "scripts": {name: {key: script[key] for key in ("changes", "warnings")} for name, script in upgraded.items()},
     }
     session.show(document, lambda: _print(document))
 
@@ -72,9 +72,9 @@ def _texts_of(scripts: list[Path], to: Path) -> dict[str, str]:
 
 
 def _print(document: dict[str, Any]) -> None:
-    for name, one in document["scripts"].items():
-        say(f"{Path(document['to']) / name}: {len(one['changes'])} changes, {len(one['warnings'])} to look at")
-        for said in one["changes"]:
-            say(f"  {said}")
-        for said in one["warnings"]:
-            say(f"  look at: {said}")
+    for name, script in document["scripts"].items():
+        say(f"{Path(document['to']) / name}: {len(script['changes'])} changes, {len(script['warnings'])} to look at")
+        for line in script["changes"]:
+            say(f"  {line}")
+        for line in script["warnings"]:
+            say(f"  look at: {line}")

@@ -27,8 +27,8 @@ _OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
 
 @dataclass(frozen=True)
-class Way:
-    """How far the next version is: a sentence, and which part of the way that is."""
+class Progress:
+    """How far the next version is: a sentence, and its stage, by which a terminal sees a change."""
 
     sentence: str = ""
     part: str = ""
@@ -36,16 +36,16 @@ class Way:
 
 @dataclass(frozen=True)
 class Look:
-    """What the registry said at one time."""
+    """The registry's answers of one look."""
 
     history: Sequence[AliasChange]
     versions: Mapping[int, Version]
-    way: Way = field(default_factory=Way)
+    progress: Progress = field(default_factory=Progress)
 
 
 @dataclass(frozen=True)
 class Happening:
-    """One change; `at` is epoch seconds, `document` what a machine is told."""
+    """One change; `at` is epoch seconds, `document` the same for a machine."""
 
     at: float
     text: str
@@ -66,29 +66,29 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
 
         first, line = look(), StatusLine.of(session)
         newest = max(first.versions, default=0)
-        telling = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
-        say(telling, err=True)
-        line.show(first.way.sentence, part=first.way.part)
+        heading = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
+        say(heading, err=True)
+        line.show(first.progress.sentence, part=first.progress.part)
 
         def on_away(reason: str) -> None:
             line.clear()
             say(f"the registry is away, and is asked again ({reason})", err=True)
 
         looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
-        for happenings, way in looks:
+        for happenings, progress in looks:
             line.clear()
             for happening in happenings:
                 say(happening.line(as_json=session.as_json))
-            line.show(way.sentence, part=way.part)
+            line.show(progress.sentence, part=progress.part)
 
 
 def look_at(client: Client, model: str) -> Look:
     history = client.alias_history(model)  # First, so that no alias is told to move to a version that was not told.
     versions = {version.version: version for version in client.versions(model, limit=_VERSIONS_LOOKED_AT)}
-    return Look(history, versions, _way(client, model))
+    return Look(history, versions, _progress(client, model))
 
 
-def _way(client: Client, model: str) -> Way:
+def _progress(client: Client, model: str) -> Progress:
     """The open round with its stage, progress and place in the queue; without one, what the next round waits for."""
     rounds = client.rounds(limit=_ROUNDS_LOOKED_AT)
     open_rounds = [found for found in rounds if found.state in _OPEN]
@@ -96,19 +96,19 @@ def _way(client: Client, model: str) -> Way:
     if own is None:
         waiting_for = str(client.why(model).get("waiting_for") or "")
         if not waiting_for or any(found.round_id in waiting_for.split() for found in rounds):
-            return Way()  # Nobody has reported since the round's end.
-        return Way(f"no round is open: {waiting_for}", _DIGITS.sub("", waiting_for))
+            return Progress()  # Nobody has reported since the round's end.
+        return Progress(f"no round is open: {waiting_for}", _DIGITS.sub("", waiting_for))
     before = sum(found.planned_at < own.planned_at for found in open_rounds)
     queue = f", {counted(before, 'round')} before it" if before and own.state is RoundState.PLANNED else ""
     hindrance = hindrance_of(own)
     sentence = f"round {own.plan.sequence} {progress_of(own)}{queue}{f'; {hindrance}' if hindrance else ''}"
-    return Way(sentence, f"{own.round_id} {own.state} {own.progress.get('stage')} {hindrance.partition(':')[0]}")
+    return Progress(sentence, f"{own.round_id} {own.state} {own.progress.get('stage')} {hindrance.partition(':')[0]}")
 
 
 def follow(
     seen: Look, look: Callable[[], Look], *, pause: Callable[[], None], on_away: Callable[[str], None]
-) -> Iterator[tuple[list[Happening], Way]]:
-    """For each look what has changed since the one before; endless. on_away is told once whenever the registry goes
+) -> Iterator[tuple[list[Happening], Progress]]:
+    """For each look what has changed since the one before; endless. on_away is called once each time the registry goes
     away."""
     is_away = False
     while True:
@@ -121,7 +121,7 @@ def follow(
             is_away = True
             continue
         is_away = False
-        yield changes(seen, now), now.way
+        yield changes(seen, now), now.progress
         seen = now
 
 

@@ -101,11 +101,11 @@ def run_compose(folder: Path, environment: Mapping[str, str], *arguments: str) -
         raise Unavailable(f"compose {arguments[0]} failed: {_reason(done.stderr)}")
 
 
-def _reason(told: str) -> str:
-    """The line that says what went wrong: the first with "error" or "cannot" in it, else the last."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    telling = [line for line in lines if any(word in line.lower() for word in ("error", "cannot", "couldn't"))]
-    return (telling or lines[-1:] or ["it gave no reason"])[0]
+def _reason(printed: str) -> str:
+    """The line with the fault: the first that has "error" or "cannot", else the last."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    faults = [line for line in lines if any(word in line.lower() for word in ("error", "cannot", "couldn't"))]
+    return (faults or lines[-1:] or ["it gave no reason"])[0]
 
 
 def _bytes_of(text: str) -> int:

@@ -221,8 +221,8 @@ def _own_volumes(state: ComposeState) -> frozenset[str]:
 def _lack(process: ProcessState, identity: str) -> str:
     """What is wrong with it, and the last that it said."""
     with read_logs(identity, lines=1, follow=False) as reader:
-        said = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
-    return lacks(process) + (f", its log ends: {said}" if said else "")
+        log = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
+    return lacks(process) + (f", its log ends: {log}" if log else "")
 
 
 def _is_ready(process: ProcessState) -> bool:
@@ -235,16 +235,16 @@ def _is_ready(process: ProcessState) -> bool:
 def _answers(url: str) -> bool:
     door = Door("a container", url, timeout_seconds=_PROBE_SECONDS)
     try:
-        return door.ask("/readyz").status == 200
+        return door.get_once("/readyz").status == 200
     except Unavailable:
         return False
     finally:
         door.close()
 
 
-def _check_count(what: str, count: int) -> None:
+def _check_count(services: str, count: int) -> None:
     if not 1 <= count <= MAX_CONTAINERS:
-        raise InvalidInput(f"a platform in containers has 1 to {MAX_CONTAINERS} {what}, not {count}")
+        raise InvalidInput(f"a platform in containers has 1 to {MAX_CONTAINERS} {services}, not {count}")
 
 
 def _read_env(path: Path) -> dict[str, str]:

@@ -132,8 +132,10 @@ def _phase(state: Mapping[str, Any]) -> tuple[str, str]:
     status = health.get("Status", "healthy")
     if status == "healthy":
         return "ready", ""
-    told = [str(entry["Output"]).strip() for entry in health.get("Log") or () if entry["ExitCode"]]
-    return "not ready" if status == "unhealthy" else "starting", (told[-1].splitlines() or [""])[-1] if told else ""
+    outputs = [str(entry["Output"]).strip() for entry in health.get("Log") or () if entry["ExitCode"]]
+    return "not ready" if status == "unhealthy" else "starting", (outputs[-1].splitlines() or [""])[
+        -1
+    ] if outputs else ""
 
 
 def _doors(named: Mapping[str, Mapping[str, Any]]) -> Addresses | None:

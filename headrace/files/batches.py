@@ -84,13 +84,13 @@ def batches_of_all(
         return
     ahead = [_ReadAhead(file, schema, lenient=lenient) for file in files]
     try:
-        for number, one in enumerate(ahead):
+        for number, batch_reader in enumerate(ahead):
             for reader in ahead[number : number + readers]:
                 reader.begin()
-            yield from one
+            yield from batch_reader
     finally:
-        for one in ahead:
-            one.stop()
+        for batch_reader in ahead:
+            batch_reader.stop()
 
 
 class _ReadAhead:

@@ -32,7 +32,7 @@ class FolderSource:
 
     def __init__(self, place: Place, name: str, schema: Schema, position: Any) -> None:
         self._dtype = FORMATS[name]
-        self._content = _only([one for one in schema.features if one.dtype == self._dtype], name, self._dtype)
+        self._content = _only([field for field in schema.features if field.dtype == self._dtype], name, self._dtype)
         self._label = _only(list(schema.labels), name, "label")
         self._columns = {feature.name: feature for feature in schema.columns}
         self._files = _files_of(place, name)
@@ -76,9 +76,9 @@ class FolderSource:
             raise InvalidInput(f"{file}: label {self._label.name} {name!r} {error}; {hint}") from error
 
 
-def _only(found: list[Feature], name: str, what: str) -> Feature:
+def _only(found: list[Feature], name: str, dtype: str) -> Feature:
     if len(found) != 1:
-        raise InvalidInput(f"--format {name} needs a stream with one {what} feature, and this one has {len(found)}")
+        raise InvalidInput(f"--format {name} needs a stream with one {dtype} feature, and this one has {len(found)}")
     return found[0]
 
 

@@ -58,8 +58,8 @@ def suffix_of(name: str) -> str:
 def unknown_format(name: str, known: Collection[str]) -> InvalidInput:
     """What is wrong with a file whose name says no format that is read, and what to do."""
     to_do = _TO_DO.get(posixpath.splitext(name.lower())[1])
-    said = f"{name} is not read as it is: {to_do}" if to_do else f"{name} does not say what it is"
-    return InvalidInput(f"{said}; known are {', '.join(known)}")
+    reason = f"{name} is not read as it is: {to_do}" if to_do else f"{name} does not say what it is"
+    return InvalidInput(f"{reason}; known are {', '.join(known)}")
 
 
 def opened(path: Path | Place) -> BinaryIO:
@@ -91,7 +91,7 @@ def opened_records(path: Place) -> BinaryIO:
 
 def foreign(beginning: bytes) -> str:
     """What a file with these first bytes is, which is no text; "" for all others."""
-    return next((said for mark, said in _BEGINNINGS.items() if beginning.startswith(mark)), "")
+    return next((kind for mark, kind in _BEGINNINGS.items() if beginning.startswith(mark)), "")
 
 
 class _Inflated:

@@ -15,15 +15,15 @@ _EXAMPLES = "examples"
 def examples_of(inputs: Iterable[Mapping[str, NDArray[Any]]], schema: Schema) -> list[bytes]:
     """A serialized tf.train.Example for each row; what fills up a list is left out, and so is what is no feature."""
     found = list[bytes]()
-    for one in inputs:
-        if set(one) == {_EXAMPLES}:
-            found += [bytes(example) for example in one[_EXAMPLES].ravel().tolist()]
+    for request in inputs:
+        if set(request) == {_EXAMPLES}:
+            found += [bytes(example) for example in request[_EXAMPLES].ravel().tolist()]
             continue
-        known = {feature.name: feature for feature in schema.features if feature.name in one}
-        for row in range(max((len(one[name]) for name in known), default=0)):
+        known = {feature.name: feature for feature in schema.features if feature.name in request}
+        for row in range(max((len(request[name]) for name in known), default=0)):
             example = example_pb2.Example()
             for name, feature in known.items():
-                values = np.asarray(one[name][row]).ravel()
+                values = np.asarray(request[name][row]).ravel()
                 _add(example.features.feature[name], feature.dtype, values, is_list=feature.is_variable_length)
             found.append(example.SerializeToString(deterministic=True))
     return found

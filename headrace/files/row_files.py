@@ -170,7 +170,7 @@ def _rows_in(path: Path, suffix: str, wanted: Wanted) -> list[tuple[str, Any]]:
 
 def _pointed(row: Row, wanted: Wanted) -> dict[str, Any]:
     """With decimal points, where the stream's schema says that it is a number."""
-    numbers = {one.name for one in wanted.schema.columns if is_number(one)} if wanted.schema else set()
+    numbers = {column.name for column in wanted.schema.columns if is_number(column)} if wanted.schema else set()
     if not row.has_decimal_commas or not numbers:
         return dict(row.values)
     return {

@@ -148,7 +148,7 @@ def _known(directory: Place, stream: str) -> tuple[list[Shard], dict[int, int]]:
         return [], {}
     try:
         found = json.loads(path.read())
-        shards = [Shard(**one) for one in found["shards"]]
+        shards = [Shard(**shard) for shard in found["shards"]]
         position = {int(partition): int(offset) for partition, offset in found["position"].items()}
         its_stream = found["stream"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -135,15 +135,15 @@ def open_source(name: str, request: SourceRequest) -> "FileSource | class_folder
     entry = plugins().get(name)
     if entry is None:
         raise InvalidInput(there_is_no(f"source {name!r}", name, formats()))
-    what = f"source {name} ({entry.value})"
-    with _telling(f"{what} cannot be imported"):
+    shown = f"source {name} ({entry.value})"
+    with _source_errors(f"{shown} cannot be imported"):
         found: OpenSource = entry.load()
-    with _telling(f"{what} cannot open {request.place}"):
-        return _Guarded(found(request), request.schema, f"{what}, {request.place}")
+    with _source_errors(f"{shown} cannot open {request.place}"):
+        return _Guarded(found(request), request.schema, f"{shown}, {request.place}")
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _source_errors(place: str) -> Iterator[None]:
     """Raises InvalidInput for whatever a plugin raises, with its line."""
     try:
         yield
@@ -157,21 +157,21 @@ def _telling(what: str) -> Iterator[None]:
         ]
         own = [step for step in steps if step.filename == steps[0].filename]
         line = f" in line {own[-1].lineno} of {own[-1].filename}" if own else ""
-        raise InvalidInput(f"{what}: {type(error).__name__}: {error}{line}") from error
+        raise InvalidInput(f"{place}: {type(error).__name__}: {error}{line}") from error
 
 
 class _Guarded:
     """Names the plugin in whatever it raises, and in what it gives that is no event."""
 
-    def __init__(self, source: Source, schema: Schema, what: str) -> None:
-        self._source, self._what = source, what
+    def __init__(self, source: Source, schema: Schema, shown: str) -> None:
+        self._source, self._shown = source, shown
         self._columns = {feature.name: feature for feature in schema.columns}
         self.content_type = source.content_type
         if self.content_type not in (event_files.NDJSON, event_files.TFRECORD):
-            raise InvalidInput(f"{what} has the content type {self.content_type!r}; known are NDJSON and TFRECORD")
+            raise InvalidInput(f"{shown} has the content type {self.content_type!r}; known are NDJSON and TFRECORD")
 
     def next(self) -> bytes | None:
-        with _telling(self._what):
+        with _source_errors(self._shown):
             event = self._source.next()
         if event is None or isinstance(event, bytes):
             return event
@@ -179,25 +179,25 @@ class _Guarded:
             try:
                 return event_files.line_of(event, self._columns)
             except (InvalidInput, RecursionError, TypeError) as error:
-                raise InvalidInput(f"{self._what}: next() gave an event that cannot be sent: {error}") from error
+                raise InvalidInput(f"{self._shown}: next() gave an event that cannot be sent: {error}") from error
         given = "a mapping" if isinstance(event, Mapping) else type(event).__name__
         expected = "a mapping of names and values, or a line as bytes"
         if self.content_type == event_files.TFRECORD:
             expected = "a frame as bytes"
-        raise InvalidInput(f"{self._what}: next() gave {given}, expected {expected}, or None at the end")
+        raise InvalidInput(f"{self._shown}: next() gave {given}, expected {expected}, or None at the end")
 
     @property
     def position(self) -> Position:
-        with _telling(f"{self._what}: position"):
+        with _source_errors(f"{self._shown}: position"):
             position = self._source.position
             json.dumps(position)
         return position
 
     @property
     def byte_count(self) -> int:
-        with _telling(f"{self._what}: byte_count"):
+        with _source_errors(f"{self._shown}: byte_count"):
             return int(self._source.byte_count)
 
     def close(self) -> None:
-        with _telling(f"{self._what}: close()"):
+        with _source_errors(f"{self._shown}: close()"):
             self._source.close()

@@ -107,8 +107,8 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     """
     beginning = file.read(len(codecs.BOM_UTF16_LE) + 4)
     file.seek(0)
-    if said := foreign(beginning):
-        raise InvalidInput(f"{path} {said}")
+    if kind := foreign(beginning):
+        raise InvalidInput(f"{path} {kind}")
     text = io.TextIOWrapper(file, encoding="utf-16" if beginning.startswith(_UTF_16) else "utf-8-sig", newline="")
     try:
         header_line = text.readline(_MAX_LINE_CHARACTERS)
@@ -147,8 +147,8 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
 
 def wrong_width(cells: Sequence[str], headers: Sequence[object]) -> str:
     """What is wrong with a row that has not a cell for each column."""
-    said = f"{counted(len(cells), 'value')} for {counted(len(headers), 'column')}"
-    return said if len(headers) > 1 else f"{said}; the first line has the names of all columns, and no title"
+    found = f"{counted(len(cells), 'value')} for {counted(len(headers), 'column')}"
+    return found if len(headers) > 1 else f"{found}; the first line has the names of all columns, and no title"
 
 
 def delimiter_of(header_line: str) -> str:
@@ -291,8 +291,8 @@ def json_lines(file: BinaryIO, path: Path | Place) -> Iterator[tuple[bytes, int,
         number += 1
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-            if said := foreign(line):
-                raise InvalidInput(f"{path} {said}")
+            if kind := foreign(line):
+                raise InvalidInput(f"{path} {kind}")
             if _ARRAY.match(line):
                 yield from _array_items(line + file.read(_MAX_ARRAY_BYTES), path)
                 return
@@ -310,7 +310,7 @@ def _array_items(text: bytes, path: Path | Place) -> Iterator[tuple[bytes, int, 
         yield orjson.dumps(item) + b"\n", number, len(text) * number // len(items)
 
 
-def parsed_json(text: bytes, what: str) -> Any:
+def parsed_json(text: bytes, place: str) -> Any:
     """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
 
     Raises:
@@ -320,12 +320,12 @@ def parsed_json(text: bytes, what: str) -> Any:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if b"NaN" not in text:
-            raise InvalidInput(f"{what} is not JSON: {error}") from error
+            raise InvalidInput(f"{place} is not JSON: {error}") from error
         try:
             found = json.loads(text, parse_constant=_constant)
         except (ValueError, RecursionError):
-            raise InvalidInput(f"{what} is not JSON: {error}") from error
-    refuse_repeated_keys(text, found, what)
+            raise InvalidInput(f"{place} is not JSON: {error}") from error
+    refuse_repeated_keys(text, found, place)
     return found
 
 

@@ -66,7 +66,7 @@ class UploadState:
             if source is None or source in FORMATS:
                 raise InvalidInput(f"{place} cannot be read: No such file or directory") from error
             found = [place]
-        return [SourceFile(one, source or source_of(one), self.positions.get(str(one))) for one in found]
+        return [SourceFile(file, source or source_of(file), self.positions.get(str(file))) for file in found]
 
     def key_of(self, batch: "Batch") -> str:
         """Of the request, the same whenever the batch is sent."""

@@ -33,7 +33,7 @@ _OTHER_DATE = re.compile(
 )
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _BY_COMMA = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_SAID = 5
+_MOST_REASONS = 5
 _FLOAT32_STEP = 2.0**-22
 """Numbers that differ by less than this share of their size are hardly told apart as float32."""
 
@@ -103,11 +103,15 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
         else:
             guesses.append(_ordinary(column))
     if not any(guessed.specs for guessed in guesses):
-        said = [f"{one.column.header!r} is {one.why}" for one in guesses if one.part != "label"]
-        more = f"; and {len(said) - _SAID} more" if len(said) > _SAID else ""
+        reasons = [
+            f"{column_guess.column.header!r} is {column_guess.why}"
+            for column_guess in guesses
+            if column_guess.part != "label"
+        ]
+        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         raise InvalidInput(
             f"beside the label {chosen.header!r} no column has anything to learn from"
-            + (f": {'; '.join(said[:_SAID])}{more}" if said else "")
+            + (f": {'; '.join(reasons[:_MOST_REASONS])}{more}" if reasons else "")
         )
     return guesses, label_guess
 
@@ -166,9 +170,9 @@ def _label_of(column: Column) -> LabelGuess:
         words = sorted(words)
         feature = base | {"dtype": "string", "vocabulary": words}
         return LabelGuess(feature, _task(len(words)), len(words), f"{counted(len(words), 'class')}: {_shown(words)}")
-    what = "a date" if kind == "date" else f"{kind} with {column.distinct:,} different values"
+    described = "a date" if kind == "date" else f"{kind} with {column.distinct:,} different values"
     raise InvalidInput(
-        f"label {column.header!r} is {what}; "
+        f"label {column.header!r} is {described}; "
         f"a label is a number, or one of at most {_MOST_WORD_CLASSES} words; say --label COLUMN"
     )
 

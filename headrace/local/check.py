@@ -37,10 +37,10 @@ class EventsChecked:
     def events(self) -> int:
         return self.accepted + self.refused_count
 
-    def refuse(self, what: str) -> None:
-        """Raises InvalidInput, naming the events, where there are any that are refused."""
+    def refuse(self, sentence: str) -> None:
+        """Raises InvalidInput with the refused events, where there are any."""
         if self.refused_count:
-            raise InvalidInput(f"{self.refused_count:,} {what}", refused=self.refused)
+            raise InvalidInput(f"{self.refused_count:,} {sentence}", refused=self.refused)
 
 
 @contextmanager
@@ -196,8 +196,8 @@ def _ended(service: str, status: int, printed: str, *, step: str = "") -> Invali
         )
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     where = f" at `{step}`" if step else ""
-    said = [line for line in printed.splitlines() if not line.startswith(_NOISE)]
-    lines = "\n".join(f"  {line}" for line in said[-_LOG_LINES:]) or "  nothing"
+    printed_lines = [line for line in printed.splitlines() if not line.startswith(_NOISE)]
+    lines = "\n".join(f"  {line}" for line in printed_lines[-_LOG_LINES:]) or "  nothing"
     return InvalidInput(f"the {service}'s process {how}{where} without a word. It printed last:\n{lines}")
 
 

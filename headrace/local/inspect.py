@@ -11,13 +11,13 @@ _LIMIT_SECONDS = 600
 _SCRIPT_LIMIT_SECONDS = 3600
 
 
-def run(what: str, source: Path, target: Path) -> None:
-    """`what` is one of services/trainer/export/inspecting.py.
+def run(action: str, source: Path, target: Path) -> None:
+    """`action` is one of services/trainer/export/inspecting.py.
 
     Raises:
-        InvalidInput: TensorFlow is not installed here, or it cannot read the files; its last words are told.
+        InvalidInput: TensorFlow is not installed here, or it cannot read the files; the sentence has its last words.
     """
-    command = lean_command("services.trainer.export.inspecting", what, str(source), str(target))
+    command = lean_command("services.trainer.export.inspecting", action, str(source), str(target))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
     if not done.returncode:
         return

@@ -38,14 +38,16 @@ class Patience:
         seconds = self._now() - self._looked_at
         if seconds >= LOOK_SECONDS:
             self._looked_at += seconds
-            states = {(one.name, one.phase, re.sub(r"\d+", "", one.note)) for one in waiting}
-            states |= {(name, "ready", "") for name in self._still.keys() - {one.name for one in waiting}}
+            states = {(process.name, process.phase, re.sub(r"\d+", "", process.note)) for process in waiting}
+            states |= {(name, "ready", "") for name in self._still.keys() - {process.name for process in waiting}}
             if not states <= self._seen:
                 self._seen |= states
                 self._still.clear()
-            for one in waiting:
-                self._still[one.name] = self._still.get(one.name, 0.0) + (0.0 if self._moves(one, seconds) else seconds)
-        return all(self._still.get(one.name, 0.0) >= self.seconds for one in waiting)
+            for process in waiting:
+                self._still[process.name] = self._still.get(process.name, 0.0) + (
+                    0.0 if self._moves(process, seconds) else seconds
+                )
+        return all(self._still.get(process.name, 0.0) >= self.seconds for process in waiting)
 
     def _moves(self, process: ProcessState, seconds: float) -> bool:
         if not process.pid:

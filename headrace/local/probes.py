@@ -67,8 +67,8 @@ class Prober:
         while not self._is_stopping:
             now, targets = time.monotonic(), self._targets()
             is_due = now >= due_at
-            asked = [target for target in targets if is_due or not target.is_ready]
-            self._ask(asked)
+            due = [target for target in targets if is_due or not target.is_ready]
+            self._probe_all(due)
             if not all(target.is_ready for target in targets):
                 unsteady_at, due_at = now, min(due_at, now + _READY_SECONDS)
             if is_due:
@@ -77,7 +77,7 @@ class Prober:
             self._woken.wait(max(0.0, pause))
             self._woken.clear()
 
-    def _ask(self, targets: list[Target]) -> None:
+    def _probe_all(self, targets: list[Target]) -> None:
         for target in targets:
             try:
                 self._answers.put_nowait((target.name, target.pid, probe(target.url, self._ca_file)))

@@ -56,25 +56,25 @@ def parse_space(document: object) -> Space:
     if not isinstance(document, Mapping) or not document:
         raise InvalidInput("a search space must be a mapping of keys of model.yaml to ranges or lists")
     space: dict[str, Range | Sequence[Any]] = {}
-    for key, said in document.items():
+    for key, value in document.items():
         if str(key).partition(".")[0] not in _SECTIONS or "." not in str(key):
             raise InvalidInput(f"search: {key} must be a key below {', '.join(_SECTIONS)}, with dots between names")
-        space[str(key)] = _choices(str(key), said) if isinstance(said, list) else _range(str(key), said)
+        space[str(key)] = _choices(str(key), value) if isinstance(value, list) else _range(str(key), value)
     return space
 
 
-def _choices(key: str, said: list[Any]) -> list[Any]:
-    if len(said) < 2:
-        raise InvalidInput(f"search: {key} needs two values or more to choose from, got {said!r}")
-    return said
+def _choices(key: str, values: list[Any]) -> list[Any]:
+    if len(values) < 2:
+        raise InvalidInput(f"search: {key} needs two values or more to choose from, got {values!r}")
+    return values
 
 
-def _range(key: str, said: object) -> Range:
-    fields = Fields(f"search: {key}", said)
+def _range(key: str, section: object) -> Range:
+    fields = Fields(f"search: {key}", section)
     low, high = fields.number("low"), fields.number("high")
     step, log = fields.optional_number("step", None, minimum=1e-12), fields.flag("log", False)
     fields.finish()
-    found = Range(low, high, step, log, is_whole=_is_whole(said))
+    found = Range(low, high, step, log, is_whole=_is_whole(section))
     if not low < high or (found.log and low <= 0):
         raise InvalidInput(f"search: {key} must go from low up to high, above 0 with log; got {low:g} and {high:g}")
     if found.log and found.step:
@@ -84,9 +84,9 @@ def _range(key: str, said: object) -> Range:
     return found
 
 
-def _is_whole(said: object) -> bool:
-    ends = [said.get("low"), said.get("high")] if isinstance(said, Mapping) else []
-    return all(isinstance(one, int) and not isinstance(one, bool) for one in ends)
+def _is_whole(section: object) -> bool:
+    ends = [section.get("low"), section.get("high")] if isinstance(section, Mapping) else []
+    return all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
 
 
 def with_values(files: Files, values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -138,35 +138,35 @@ def search(
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     goal = optuna.study.StudyDirection.MAXIMIZE if direction == "higher" else optuna.study.StudyDirection.MINIMIZE
     study = optuna.create_study(direction=goal, sampler=samplers[sampler](seed=seed))
-    with_values(files, {key: _first(one) for key, one in space.items()})
+    with_values(files, {key: _first(choice) for key, choice in space.items()})
     found: list[Trial] = []
     for number in range(min(trials, _MOST_TRIALS)):
-        asked = study.ask()
-        values = {key: _suggested(asked, key, one) for key, one in space.items()}
+        suggested = study.ask()
+        values = {key: _suggested(suggested, key, choice) for key, choice in space.items()}
         try:
             value = measure(with_values(files, values))
-            study.tell(asked, value)
+            study.tell(suggested, value)
             trial = Trial(number, values, value)
         except HeadraceError as error:
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            study.tell(suggested, state=optuna.trial.TrialState.FAIL)
             trial = Trial(number, values, None, error.message)
         found.append(trial)
         on_trial(trial)
-    if not any(one.value is not None for one in found):
+    if not any(done.value is not None for done in found):
         raise InvalidInput(f"no trial succeeded; the first: {found[0].problem}")
     return found
 
 
-def _first(one: Range | Sequence[Any]) -> Any:
-    if not isinstance(one, Range):
-        return one[0]
-    return int(one.low) if one.is_whole else one.low
+def _first(choice: Range | Sequence[Any]) -> Any:
+    if not isinstance(choice, Range):
+        return choice[0]
+    return int(choice.low) if choice.is_whole else choice.low
 
 
-def _suggested(asked: Any, key: str, one: Range | Sequence[Any]) -> Any:
+def _suggested(trial: Any, key: str, choices: Range | Sequence[Any]) -> Any:
     """Optuna chooses among texts and numbers only."""
-    if not isinstance(one, Range):
-        return json.loads(asked.suggest_categorical(key, [json.dumps(choice) for choice in one]))
-    if one.is_whole:
-        return asked.suggest_int(key, int(one.low), int(one.high), step=int(one.step or 1), log=one.log)
-    return asked.suggest_float(key, one.low, one.high, step=one.step, log=one.log)
+    if not isinstance(choices, Range):
+        return json.loads(trial.suggest_categorical(key, [json.dumps(choice) for choice in choices]))
+    if choices.is_whole:
+        return trial.suggest_int(key, int(choices.low), int(choices.high), step=int(choices.step or 1), log=choices.log)
+    return trial.suggest_float(key, choices.low, choices.high, step=choices.step, log=choices.log)

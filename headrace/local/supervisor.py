@@ -133,7 +133,7 @@ class Supervisor:
         except OSError as error:
             self._publish_at = time.monotonic() + _WRITE_AGAIN_SECONDS
             if not self._is_unpublished:
-                _say(f"{state_path(platform.data_dir)} cannot be written, and is tried again: {error}")
+                _log(f"{state_path(platform.data_dir)} cannot be written, and is tried again: {error}")
             self._is_unpublished = True
             return
         self._published = states
@@ -150,7 +150,7 @@ class Supervisor:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _say(f"{desired_path(self._platform.data_dir)} cannot be read, and is left alone: {error}")
+            _log(f"{desired_path(self._platform.data_dir)} cannot be read, and is left alone: {error}")
             return
         self._follow(desired)
 
@@ -203,7 +203,7 @@ def take_lock(data_dir: Path) -> int:
     return descriptor
 
 
-def _say(sentence: str) -> None:
+def _log(sentence: str) -> None:
     """Into the supervisor's log, which may be on the disk that is full."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{sentence}\n")

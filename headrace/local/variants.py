@@ -37,15 +37,15 @@ class VariantProcess:
 
     def __init__(self, question: Mapping[str, Any]) -> None:
         """`question` is the first line that services/serving/engines/variants.py takes."""
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
         device = _ON_GPU if question["engine"].get("device") == "gpu" else _ON_CPU
         self._process = subprocess.Popen(
             lean_command("services.serving.engines.variants"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed, bufsize=0,
             env=os.environ | _ENVIRONMENT | device,
         )  # fmt: skip
         try:
-            self.ready = self._ask(question, LOAD_SECONDS)
+            self.ready = self._exchange(question, LOAD_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -62,18 +62,18 @@ class VariantProcess:
 
     def median_and_p99(self, rows: int, seconds: float) -> tuple[float, float]:
         """Milliseconds of the same calls."""
-        answer = self._ask({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)
+        answer = self._exchange({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)
         return float(answer["milliseconds"]), float(answer["p99_milliseconds"])
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait(_END_SECONDS)
-        for file in (self._process.stdin, self._process.stdout, self._said):
+        for file in (self._process.stdin, self._process.stdout, self._printed):
             if file is not None:
                 with suppress(OSError):
                     file.close()
 
-    def _ask(self, line: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    def _exchange(self, line: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("both are pipes")
         with suppress(BrokenPipeError):  # it has ended; the missing answer says so
@@ -96,12 +96,12 @@ class VariantProcess:
             return "its process closed its output"
         if status < 0:
             return f"its process ended with signal {-status} ({signal.Signals(-status).name})"
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip()
-        if "No module named" in said:
-            missing = said.rpartition("No module named")[2].strip().splitlines()[0]
+        self._printed.seek(0)
+        printed = self._printed.read().decode(errors="replace").strip()
+        if "No module named" in printed:
+            missing = printed.rpartition("No module named")[2].strip().splitlines()[0]
             return f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[serving]'"
-        return f"its process ended: {(said.splitlines() or [f'status {status}'])[-1][:400]}"
+        return f"its process ended: {(printed.splitlines() or [f'status {status}'])[-1][:400]}"
 
 
 def question(
@@ -148,9 +148,9 @@ def latency(directory: Path, folder: Path, *, seconds: float = 0.5) -> dict[str,
         folder: for a file that may go afterwards.
         seconds: of measuring, for each batch size.
     """
-    asked = question(directory, list(ROWS), folder / "answers", is_reference=True)
+    request = question(directory, list(ROWS), folder / "answers", is_reference=True)
     try:
-        with VariantProcess(asked) as process:
+        with VariantProcess(request) as process:
             ready = process.ready
             sizes = [size for size in ROWS if str(size) not in ready["refused"]]
             times = {str(size): process.milliseconds(size, seconds) for size in sizes}

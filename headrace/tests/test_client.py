@@ -32,7 +32,7 @@ def test_an_error_has_nothing_that_a_terminal_would_obey_and_an_answer_stays_as_
     harmless = "a\ufffd]0;x\ufffd\ufffd\ufffd2J\ufffd\ufffd\n\té\\u001b"
     door = Door("registry", server.url, timeout_seconds=60)
     server.will_answer(200, {"name": text})
-    assert door.ask("/").json() == {"name": text}
+    assert door.get_once("/").json() == {"name": text}
     server.will_answer(404, {"error": {"kind": "NotFound", "message": text}})
     with pytest.raises(NotFound) as caught:
         door.call("GET", "/", repeatable=True)

@@ -156,7 +156,7 @@ def test_https_is_verified_by_the_platforms_authority_or_by_the_one_in_the_envir
         monkeypatch.setenv(f"HEADRACE_{name}_FILE", str(home / "own/client" / file))
 
     def ask(ca_file: str = "") -> int:
-        return Door("door", url, timeout_seconds=60, ca_file=ca_file).ask("/healthz").status
+        return Door("door", url, timeout_seconds=60, ca_file=ca_file).get_once("/healthz").status
 
     assert ask(own) == 200
     for wrong in (other, ""):

@@ -11,7 +11,7 @@ import pytest
 
 from common.eventlog import tfrecord
 from common.statistics import sketches as statistics
-from headrace.commands.session import who
+from headrace.commands.session import user_name
 from headrace.tests.answering_server import STREAM, VERSION, Run, Server
 from headrace.tests.test_model_files import version
 from protos.prediction_log_pb2 import PredictionLog
@@ -62,7 +62,7 @@ def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:
     result = run("profile", "m", "--steps", "3", "--first-step", "5")
     assert "steps 5 to 7 of m's next round are traced" in result.output
     assert (server.requests[-1].path, json.loads(server.requests[-1].body)) == (
-        "/v1/models/m:profile", {"by": who(), "first_step": 5, "steps": 3}
+        "/v1/models/m:profile", {"by": user_name(), "first_step": 5, "steps": 3}
     )  # fmt: skip
     refusals: list[tuple[tuple[str, ...], int]] = [(("m@2", "--steps", "3"), 3), (("m", "--view", "line"), 3)]
     for words, status in refusals:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from common.errors import Unavailable
-from headrace.commands.session import who
+from headrace.commands.session import user_name
 from headrace.tests.answering_server import Run, Server
 from testing.rows import each_row
 
@@ -24,7 +24,7 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
         | {"pass_number": 2, "passes": 3})  # fmt: skip
     result = run("rebuild", "m@2", answers=(DONE,))
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
-    assert json.loads(server.requests[0].body) == {"by": who()}, "the history names the person, not the trainer"
+    assert json.loads(server.requests[0].body) == {"by": user_name()}, "the history names the person, not the trainer"
     assert result.stderr.splitlines() == [
         "m@2 waits for a trainer that is free: t runs other-000007 (train)",
         "m@2 is trained again by t: train, pass 2 of 3, 7 examples so far",

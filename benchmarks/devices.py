@@ -43,14 +43,14 @@ def _save(model: str, directory: Path) -> None:
 
 def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple[list[dict[str, Cell]], str]:
     """A line for each batch size, and the machine in words."""
-    asked = question(
+    request = question(
         directory,
         list(_ROWS),
         directory.with_suffix(".answers"),
         engine={"device": device},
         is_reference=device == "cpu",
     )
-    with VariantProcess(asked) as process:
+    with VariantProcess(request) as process:
         ready = process.ready
         lines: list[dict[str, Cell]] = []
         for rows in _ROWS:

@@ -51,7 +51,8 @@ def shift_row(drift: Drift, further: float, *, runs: int) -> dict[str, Cell]:
         for number in range(1, _MOST // drift.window_examples + 1):
             window = draw(rng, drift.window_examples, further=further)
             named = [
-                one.feature for one in find_shift(learned, window, alpha=drift.alpha, seed=run * 1_000 + number).shifted
+                found.feature
+                for found in find_shift(learned, window, alpha=drift.alpha, seed=run * 1_000 + number).shifted
             ]
             others += any(name != "number_0" for name in named)
             if "number_0" in named:

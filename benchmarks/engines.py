@@ -63,7 +63,7 @@ def _measure(directory: Path) -> None:
 
     options = ModelOptions(engine=EngineOptions(engine="auto", conversion_timeout_seconds=240.0))
     with Conversions("m", directory, options, None) as conversions:
-        tried = {one.name: conversions.get(one) for one in CANDIDATES if not one.missing()}
+        tried = {candidate.name: conversions.get(candidate) for candidate in CANDIDATES if not candidate.missing()}
     reference = tensorflow_engine.load(directory, options.engine)
     found: dict[str, dict[str, object]] = {}
     for name in reference.callable_signatures():

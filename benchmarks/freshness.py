@@ -113,7 +113,7 @@ def _cpu_seconds(launcher: Launcher | ComposeLauncher) -> dict[str, float]:
     for process in launcher.state().processes:
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(process.pid)
-            found[process.name] = sum(sum(one.cpu_times()[:4]) for one in (parent, *parent.children(recursive=True)))
+            found[process.name] = sum(sum(each.cpu_times()[:4]) for each in (parent, *parent.children(recursive=True)))
     return found
 
 

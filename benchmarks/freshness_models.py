@@ -81,7 +81,7 @@ class Followed:
         random = np.random.default_rng(1)
         if self.name == "table":
             ids = random.integers(0, _ROWS, count)
-            return [{"id": int(one), "label": int(one % 3 == 0)} for one in ids]
+            return [{"id": int(number), "label": int(number % 3 == 0)} for number in ids]
         x = random.standard_normal((count, _WIDTH), np.float32)
         return [{"x": row.tolist(), "label": int(row.sum() > 0)} for row in x]
 

@@ -98,19 +98,21 @@ def shadow_rows(url: str, version: int, *, rate: float, seconds: float, turns: i
 
 
 def await_all(story: Story, askers: Sequence[Asker], version: int) -> None:
-    story.until(lambda: all(one.version == version for one in askers), f"every replica answers with version {version}")
+    story.until(
+        lambda: all(asker.version == version for asker in askers), f"every replica answers with version {version}"
+    )
 
 
 def back_row(client: Client, story: Story, askers: Sequence[Asker], bad: int, good: int) -> dict[str, Cell]:
-    story.until(story.asked_and_back, f"production is version {good} again")
+    story.until(story.is_back, f"production is version {good} again")
     await_all(story, askers, good)
-    judge = next(one["judge"] for one in client.live(MODEL)["versions"] if one["version"] == bad)
+    judge = next(version["judge"] for version in client.live(MODEL)["versions"] if version["version"] == bad)
     crossed_at = judge["at"]
     return {
         "bad version": bad, "labels to the crossing": judge["samples"],
         "crossing to the registry s": client.alias_history(MODEL)[-1].at - crossed_at,
-        "crossing to every replica s": max(one.began[-1][1] for one in askers) - crossed_at,
-        "target s": _TARGET_SECONDS, "failed meanwhile": sum(one.failed for one in askers),
+        "crossing to every replica s": max(asker.began[-1][1] for asker in askers) - crossed_at,
+        "target s": _TARGET_SECONDS, "failed meanwhile": sum(asker.failed for asker in askers),
     }  # fmt: skip
 
 

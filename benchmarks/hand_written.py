@@ -57,12 +57,12 @@ def _cpu(work: Callable[[], None], operations: int = _OPERATIONS) -> float:
 # The front's Redis client
 
 
-async def _ask_ours(url: str) -> None:
+async def _request_ours(url: str) -> None:
     connection: RedisConnection = await connect(url, lambda: None)
     done = asyncio.get_running_loop().create_future()
     left, unsent = _OPERATIONS, _OPERATIONS - _IN_FLIGHT
 
-    def ask() -> None:
+    def request() -> None:
         connection.send(pack(b"SET", b"key", _VALUE), answered)
 
     def answered(reply: object) -> None:
@@ -70,17 +70,17 @@ async def _ask_ours(url: str) -> None:
         left -= 1
         if unsent:
             unsent -= 1
-            ask()
+            request()
         if not left:
             done.set_result(None)
 
     for _ in range(_IN_FLIGHT):
-        ask()
+        request()
     await done
     connection.close()
 
 
-async def _ask_redis_py(url: str) -> None:
+async def _request_redis_py(url: str) -> None:
     client = redis.asyncio.Redis.from_url(url)
 
     async def asker() -> None:
@@ -156,7 +156,7 @@ class _Immediate(RestPredict):
         on_answer(200, _ANSWER, 1)
 
 
-def serve(way: str) -> None:
+def serve(client: str) -> None:
     """A server until it is ended; prints its port."""
     app, predict = FastAPI(), _Immediate()
 
@@ -167,7 +167,7 @@ def serve(way: str) -> None:
         predict.start(ModelPath(model), body, lambda *answer: answers.append(answer[:2]), tag=predict.tags.new())
         return Response(answers[0][1], answers[0][0], media_type="application/json")
 
-    http = protocol_for(predict, max_body_bytes=1 << 20) if way == "ours" else "httptools"
+    http = protocol_for(predict, max_body_bytes=1 << 20) if client == "ours" else "httptools"
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
     config = uvicorn.Config(app, http=http, ws="none", lifespan="off", log_level="error", access_log=False)
@@ -175,8 +175,8 @@ def serve(way: str) -> None:
 
 
 @contextmanager
-def _server(way: str, body: Path) -> Iterator[Measure]:
-    command = [sys.executable, "-m", "benchmarks.hand_written", "--serve", way]
+def _server(client: str, body: Path) -> Iterator[Measure]:
+    command = [sys.executable, "-m", "benchmarks.hand_written", "--serve", client]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -223,8 +223,8 @@ def main() -> None:
             pairs: dict[str, tuple[str, Measure, Measure]] = {
                 "a command of the front, 64 in flight": (
                     "redis.asyncio",
-                    lambda: _cpu(lambda: uvloop.run(_ask_ours(url))),
-                    lambda: _cpu(lambda: uvloop.run(_ask_redis_py(url))),
+                    lambda: _cpu(lambda: uvloop.run(_request_ours(url))),
+                    lambda: _cpu(lambda: uvloop.run(_request_redis_py(url))),
                 ),
                 "a command of a runner, two in one write": (
                     "redis-py, pipeline",

@@ -74,14 +74,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--models", action="store_true")
-    asked = parser.parse_args()
-    before, after = _idle(asked.seconds, with_models=asked.models)
+    options = parser.parse_args()
+    before, after = _idle(options.seconds, with_models=options.models)
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for key, (waits, spent) in after.items():
         waits_before, spent_before = before.get(key, (0, 0.0))
         for name in (key[:2], (key[0], "all"), ("all", "all")):
-            sums[name][0] += (waits - waits_before) / asked.seconds
-            sums[name][1] += (spent - spent_before) / asked.seconds / 10
+            sums[name][0] += (waits - waits_before) / options.seconds
+            sums[name][1] += (spent - spent_before) / options.seconds / 10
     rows: list[dict[str, Cell]] = [
         {
             "process": process,
@@ -93,7 +93,7 @@ def main() -> int:
         for (process, threads), (woken, percent) in sorted(sums.items())
         if threads == "all" or woken >= 1
     ]
-    publish("idle", f"An idle platform{' with a model' if asked.models else ''}, over {asked.seconds:g} s", rows)
+    publish("idle", f"An idle platform{' with a model' if options.models else ''}, over {options.seconds:g} s", rows)
     return 0
 
 

@@ -40,13 +40,13 @@ def _of_statistics(name: str, arrays: Arrays) -> dict[str, Cell]:
     schema, count = schema_of(name), len(next(iter(arrays.values())))
     raw: Mapping[str, tf.Tensor] = {key: tf.constant(values) for key, values in arrays.items()}
     with tempfile.TemporaryDirectory() as directory:
-        one_pass = platform_pass(built(name, arrays, Path(directory)), arrays, count)
+        learn = platform_pass(built(name, arrays, Path(directory)), arrays, count)
 
         def look() -> None:
             RoundStatistics(schema).add(raw, absent={})
 
-        one_pass()
-        pairs = [(_cpu_seconds(one_pass), _cpu_seconds(look)) for _ in range(_REPEATS)]
+        learn()
+        pairs = [(_cpu_seconds(learn), _cpu_seconds(look)) for _ in range(_REPEATS)]
     trained, looked = (statistics.median(values) / count * 1e6 for values in zip(*pairs, strict=True))
     return {
         "what": f"statistics of a round: {name}",
@@ -60,7 +60,7 @@ def _of_statistics(name: str, arrays: Arrays) -> dict[str, Cell]:
 def _report() -> Report:
     numbers = {"requests_per_second": 100.0, "request_p50_seconds": 0.002, "request_p99_seconds": 0.01, "errors": 0.0}
     served = tuple(Served(f"m{index}", 1, "AVAILABLE", 1.0) for index in range(_MODELS))
-    parts = tuple(Part(model=one.model, version=1, numbers=numbers) for one in served)
+    parts = tuple(Part(model=model.model, version=1, numbers=numbers) for model in served)
     return Report("replica", "serving", "127.0.0.1:1", 1.0, serves=served, numbers=numbers, parts=parts)
 
 
@@ -81,11 +81,11 @@ def _of_reports() -> list[dict[str, Cell]]:
             client.close()
     return [
         {
-            "what": f"a report of {_MODELS} models: {who}", "CPU us": seconds / _REPORTS * 1e6,
+            "what": f"a report of {_MODELS} models: {sender}", "CPU us": seconds / _REPORTS * 1e6,
             "of": f"a core, one each {_EVERY_SECONDS:.0f} s", "its CPU us": _EVERY_SECONDS * 1e6,
             "percent": seconds / _REPORTS / _EVERY_SECONDS * 100,
         }
-        for who, seconds in (("sent", sent), ("taken by the registry", taken))
+        for sender, seconds in (("sent", sent), ("taken by the registry", taken))
     ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def serving(models: int, *, memory_bytes: int = 0, models_per_runner: int = 1) -
             redis.stop()
 
 
-def ask(server: StandaloneServer, model: int) -> float:
+def predict(server: StandaloneServer, model: int) -> float:
     """Seconds until the model's own answer."""
     began = time.monotonic()
     response = server.predict(f"m{model}", [1.0, 2.0, 3.0])
@@ -72,7 +72,7 @@ def ask(server: StandaloneServer, model: int) -> float:
 
 def row_of(name: str, seconds: list[float], server: StandaloneServer) -> dict[str, Cell]:
     ordered, memory = sorted(seconds), server.get("/headrace/status").json()["memory"]
-    versions = [one for model in server.get("/headrace/models").json()["models"] for one in model["versions"]]
+    versions = [version for model in server.get("/headrace/models").json()["models"] for version in model["versions"]]
     return {
         "requests": name,
         "count": len(ordered),
@@ -80,8 +80,10 @@ def row_of(name: str, seconds: list[float], server: StandaloneServer) -> dict[st
         "p95 s": ordered[int(0.95 * (len(ordered) - 1))],
         "longest s": ordered[-1],
         "target s": _TARGET_SECONDS,
-        "in the runner, p50 s": statistics.median(one["load_seconds"] for one in versions if one["load_seconds"]),
-        "processes": len({one["runner"].split("/")[-1] for one in versions if one["runner"]}),
+        "in the runner, p50 s": statistics.median(
+            version["load_seconds"] for version in versions if version["load_seconds"]
+        ),
+        "processes": len({version["runner"].split("/")[-1] for version in versions if version["runner"]}),
         "models in memory": len(memory["loaded"]),
         "MB in memory": memory["used_bytes"] / 1e6,
         "evictions": sum(memory["evictions"].values()),
@@ -89,11 +91,11 @@ def row_of(name: str, seconds: list[float], server: StandaloneServer) -> dict[st
 
 
 def measure(server: StandaloneServer, models: int) -> list[dict[str, Cell]]:
-    rows = [row_of("first of each model", [ask(server, model) for model in range(models)], server)]
-    rows.append(row_of("warm, one model", [ask(server, models - 1) for _ in range(_WARM)], server))
+    rows = [row_of("first of each model", [predict(server, model) for model in range(models)], server)]
+    rows.append(row_of("warm, one model", [predict(server, models - 1) for _ in range(_WARM)], server))
     order = random.Random(7).sample(range(models), models)
     with ThreadPoolExecutor(_CLIENTS) as clients:
-        again = list(clients.map(lambda model: ask(server, model), order))
+        again = list(clients.map(lambda model: predict(server, model), order))
     return [*rows, row_of("all again, in random order", again, server)]
 
 

@@ -79,10 +79,12 @@ def main() -> None:
             body = write_body(directory / "body.json")
             found = [_started(tree, directory / str(number), stack) for number, tree in enumerate(trees)]
             serving.append(
-                in_turn([of_serving(one["url"], one["front"], body, options.seconds) for one in found], options.rounds)
+                in_turn(
+                    [of_serving(tree["url"], tree["front"], body, options.seconds) for tree in found], options.rounds
+                )
             )
             ingest.append(
-                in_turn([of_ingest(one["port"], one["ingest"], options.seconds) for one in found], options.rounds)
+                in_turn([of_ingest(tree["port"], tree["ingest"], options.seconds) for tree in found], options.rounds)
             )
     titles = ("the other tree", "this tree")
     rows = [

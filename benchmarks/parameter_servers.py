@@ -128,7 +128,7 @@ def _own(workers: int, *, dies: bool) -> dict[str, Any]:
     definition = parse_definition({"model.yaml": yaml.safe_dump(_mapping(workers)).encode()})
     pair = partial(socket.socketpair, socket.AF_UNIX, socket.SOCK_STREAM)
     to_server, to_workers, between = pair(), [pair() for _ in range(workers)], [pair() for _ in range(workers)]
-    everything = [one for ends in [to_server, *to_workers, *between] for one in ends]
+    everything = [connection for ends in [to_server, *to_workers, *between] for connection in ends]
     of_server = [to_server[1], *(theirs for _, theirs in between)]
     server = _forked(lambda: _serve(definition, of_server), _without(everything, of_server))
     pids = list[int]()
@@ -136,14 +136,14 @@ def _own(workers: int, *, dies: bool) -> dict[str, Any]:
         live = partial(_work, definition, chief, to_server_of_rank)
         pids.append(_forked(live, _without(everything, [chief, to_server_of_rank])))
     peers = [Peer(rank, to_workers[rank][0], pid) for rank, pid in enumerate(pids)]
-    for one in _without(everything, [to_server[0], *(ours for ours, _ in to_workers)]):
-        one.close()
+    for connection in _without(everything, [to_server[0], *(ours for ours, _ in to_workers)]):
+        connection.close()
     determinism.configure(intra_op_threads=1, inter_op_threads=1)
-    asked = Asynchronous(workers=workers)
+    options = Asynchronous(workers=workers)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "nothing").write_bytes(b"")
         servers = [Peer(0, to_server[0], server)]
-        coordinator = Coordinator(asked, peers, servers, checkpoint=Path(folder), straggler_seconds=60.0)
+        coordinator = Coordinator(options, peers, servers, checkpoint=Path(folder), straggler_seconds=60.0)
         model = _built(definition)
         training = Training(model, seed=1, team=Team(coordinator=coordinator))
         x, y = _arrays()
@@ -154,9 +154,9 @@ def _own(workers: int, *, dies: bool) -> dict[str, Any]:
             lambda: _all_finite(training.train_block(block, pass_index=0, block_index=next(numbers))),
             pids[-1], dies=dies,
         )  # fmt: skip
-        told = coordinator.figures()
+        figures = coordinator.figures()
         coordinator.close()
-    return {"seconds": seconds, "steps": training.step - _STEPS, "said": "; ".join(told["lost"])}
+    return {"seconds": seconds, "steps": training.step - _STEPS, "said": "; ".join(figures["lost"])}
 
 
 def _all_finite(losses: Any) -> None:
@@ -189,15 +189,15 @@ def _serve(definition: Definition, connections: list[socket.socket]) -> None:
 
 
 def _work(definition: Definition, chief: socket.socket, server: socket.socket) -> None:
-    asked, _ = wire.receive(chief)
+    request, _ = wire.receive(chief)
     contributor = adapters.contributor_of(_built(definition, contributes=True))
-    worker = Worker(chief, [server], contributor, asked["placement"])
+    worker = Worker(chief, [server], contributor, request["placement"])
     wire.send(chief, {"ready": True})
     worker.work()
 
 
 def _without(connections: list[socket.socket], own: list[socket.socket]) -> list[socket.socket]:
-    return [one for one in connections if one not in own]
+    return [connection for connection in connections if connection not in own]
 
 
 def _forked(live: Callable[[], None], others: Sequence[socket.socket] = ()) -> int:
@@ -206,8 +206,8 @@ def _forked(live: Callable[[], None], others: Sequence[socket.socket] = ()) -> i
     if pid:
         return pid
     try:
-        for one in others:
-            one.close()
+        for connection in others:
+            connection.close()
         die_with_parent(parent)
         determinism.configure(intra_op_threads=1, inter_op_threads=1)
         live()
@@ -250,7 +250,7 @@ def _by_coordinator(workers: int, *, dies: bool) -> dict[str, Any]:
                 x = x @ kernel + bias
                 x = tf.nn.relu(x) if number < len(layers) - 1 else x
             loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, x))
-        flat = [one for layer in layers for one in layer]
+        flat = [gradient for layer in layers for gradient in layer]
         for variable, gradient in zip(flat, tape.gradient(loss, flat), strict=True):
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=0.01, delta=gradient)
         tf.raw_ops.AssignAddVariableOp(resource=counter.handle, value=tf.constant(1, tf.int64))
@@ -261,7 +261,7 @@ def _by_coordinator(workers: int, *, dies: bool) -> dict[str, Any]:
     def block() -> None:
         losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(_STEPS)]
         coordinator.join()
-        assert np.isfinite([one.fetch() for one in losses]).all()
+        assert np.isfinite([loss.fetch() for loss in losses]).all()
 
     seconds = _timed(block, pids[-1], dies=dies)
     print(json.dumps({"seconds": seconds, "steps": int(counter.numpy()) - _STEPS, "said": ""}), flush=True)

@@ -143,7 +143,7 @@ def compared(name: str, starts: Sequence[Runs], titles: tuple[str, str], limit: 
 def _ratio(start: Runs, above: Sequence[int], below: Sequence[int]) -> float:
     """The median over the rounds."""
     rounds = zip(*start, strict=True)
-    ratios = [sum(one[i][1] for i in above) / sum(one[i][1] for i in below) for one in rounds]
+    ratios = [sum(turn[i][1] for i in above) / sum(turn[i][1] for i in below) for turn in rounds]
     return float(median(ratios))
 
 
@@ -211,8 +211,8 @@ def main() -> None:
     for name in options.prices:
         price = PRICES[name]
         rows = [
-            compared(what, _over(runs, price, options), ("without", "with"), price.limit)
-            for what, runs in (
+            compared(subject, _over(runs, price, options), ("without", "with"), price.limit)
+            for subject, runs in (
                 (f"serving, {_CONNECTIONS} connections", _serving_runs),
                 (f"ingest, JSON of {_EVENTS} events", _ingest_runs),
             )

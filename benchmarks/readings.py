@@ -139,7 +139,7 @@ def _write(readings: list[Reading]) -> None:
     with _FILE.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Reading)], delimiter="\t", lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in asdict(one).items()} for one in readings)
+        writer.writerows({name: _cell(value) for name, value in asdict(reading).items()} for reading in readings)
 
 
 def _numbers() -> list[str]:
@@ -152,10 +152,15 @@ def _cell(value: str | float) -> str:
 
 def _print(readings: list[Reading]) -> None:
     table = Table(title="Readings: kept ones and this one", title_justify="left")
-    for heading in ("figure", *(f"{one.date} {one.commit}" for one in readings), "ratio", "ratio at equal speed"):
+    for heading in (
+        "figure",
+        *(f"{reading.date} {reading.commit}" for reading in readings),
+        "ratio",
+        "ratio at equal speed",
+    ):
         table.add_column(heading, justify="right")
     for name in _numbers():
-        values = [float(getattr(one, name)) for one in readings]
+        values = [float(getattr(reading, name)) for reading in readings]
         table.add_row(name, *map(_cell, values), *_ratios(name, readings, values))
     Console(width=160).print(table)
 

@@ -61,7 +61,7 @@ gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
 _STREAM = "numbers"
 _LONGEST_SECONDS = 120.0
 _DEADLINE_SECONDS = 2.0
-_ASK_PAUSE_SECONDS = 0.01
+_PAUSE_SECONDS = 0.01
 _POLL_SECONDS = 0.01
 _CALM_SECONDS = 1.0
 """Of answers before Redis goes, and after it is back."""
@@ -147,17 +147,17 @@ class ComposeRedis:
 class Asker:
     """Asks at one door, one prediction after the other, in a thread of its own."""
 
-    def __init__(self, ask: Callable[[], str]) -> None:
+    def __init__(self, predict: Callable[[], str]) -> None:
         self.heard: list[Heard] = []
-        self._ask = ask
+        self._predict = predict
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(_ASK_PAUSE_SECONDS):
+        while not self._stop.wait(_PAUSE_SECONDS):
             at = time.monotonic()
-            outcome = self._ask()
+            outcome = self._predict()
             self.heard.append(Heard(at, time.monotonic(), outcome))
 
     def answered_after(self, moment: float) -> float | None:
@@ -176,7 +176,7 @@ def _rest(url: str, token: str) -> Callable[[], str]:
     headers = {"Content-Type": "application/json", "X-Request-Timeout-Ms": str(int(1000 * _DEADLINE_SECONDS))}
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
 
-    def ask() -> str:
+    def predict() -> str:
         try:
             connection.request("POST", f"/v1/models/{_MODEL}:predict", b'{"instances": [{"x": 0.5}]}', headers)
             answer = connection.getresponse()
@@ -186,7 +186,7 @@ def _rest(url: str, token: str) -> Callable[[], str]:
             return "broken"
         return "answered" if answer.status == http.HTTPStatus.OK else "refused"
 
-    return ask
+    return predict
 
 
 def _grpc(target: str, token: str) -> Callable[[], str]:
@@ -194,7 +194,7 @@ def _grpc(target: str, token: str) -> Callable[[], str]:
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = grpc.insecure_channel(target).unary_unary(PREDICT)
     shown = (("authorization", f"Bearer {token}"),) if token else ()
 
-    def ask() -> str:
+    def predict() -> str:
         try:
             call(request, timeout=_DEADLINE_SECONDS, metadata=shown)
         except grpc.RpcError as error:
@@ -203,7 +203,7 @@ def _grpc(target: str, token: str) -> Callable[[], str]:
             return "refused" if is_ours else "broken"
         return "answered"
 
-    return ask
+    return predict
 
 
 @dataclass(frozen=True)
@@ -224,12 +224,12 @@ def _answers(redis: Redis) -> bool:
         return False
 
 
-def _until(condition: Callable[[], bool], what: str) -> float:
+def _until(condition: Callable[[], bool], sentence: str) -> float:
     """When it held. Raises RuntimeError when it does not in time."""
     end = time.monotonic() + _LONGEST_SECONDS
     while not condition():
         if time.monotonic() > end:
-            raise RuntimeError(f"not in {_LONGEST_SECONDS:.0f} s: {what}")
+            raise RuntimeError(f"not in {_LONGEST_SECONDS:.0f} s: {sentence}")
         time.sleep(_POLL_SECONDS)
     return time.monotonic()
 
@@ -252,7 +252,7 @@ def _be_away(redis: Redis, askers: Sequence[Asker], away_seconds: float, *, froz
     return Absence(at, ended_at, back_at)
 
 
-def _line(way: str, door: str, heard: Sequence[Heard], absences: Sequence[Absence]) -> dict[str, Cell]:
+def _line(kind: str, door: str, heard: Sequence[Heard], absences: Sequence[Absence]) -> dict[str, Cell]:
     """Over all absences of one way, at one door."""
     refusals_ms: list[float] = []
     noticed, recoveries, others = [], [], 0
@@ -260,13 +260,13 @@ def _line(way: str, door: str, heard: Sequence[Heard], absences: Sequence[Absenc
         inside = [item for item in heard if absence.at <= item.at and item.until <= absence.ended_at]
         first = next(item.until for item in inside if item.outcome == "refused")
         noticed.append(first - absence.at)
-        kept = [item for item in inside if way == "stopped" or item.at >= first]
+        kept = [item for item in inside if kind == "stopped" or item.at >= first]
         refusals_ms += [1e3 * (item.until - item.at) for item in kept if item.outcome == "refused"]
         others += sum(item.outcome != "refused" for item in kept)
         back = next(item.until for item in heard if item.outcome == "answered" and item.until >= absence.back_at)
         recoveries.append(back - absence.back_at)
     return {
-        "Redis": way,
+        "Redis": kind,
         "door": door,
         "first refusal s, max": max(noticed),
         "refused": len(refusals_ms),
@@ -312,13 +312,13 @@ def _measure(launcher: Launcher | ComposeLauncher, options: argparse.Namespace) 
     askers = {"REST": Asker(_rest(url, token)), "gRPC": Asker(_grpc(target, token))}
     rows = []
     try:
-        for way in ("stopped", "frozen"):
+        for absence in ("stopped", "frozen"):
             time.sleep(_CALM_SECONDS)
             absences = [
-                _be_away(redis, list(askers.values()), options.away_seconds, frozen=way == "frozen")
+                _be_away(redis, list(askers.values()), options.away_seconds, frozen=absence == "frozen")
                 for _ in range(options.repeats)
             ]
-            rows += [_line(way, door, list(asker.heard), absences) for door, asker in askers.items()]
+            rows += [_line(absence, door, list(asker.heard), absences) for door, asker in askers.items()]
     finally:
         for asker in askers.values():
             asker.stop()

@@ -248,8 +248,8 @@ def _table(size: str, measured: Measured) -> list[dict[str, Cell]]:
     ]
 
 
-def _fact(what: str, measured: float, limit: Cell = None) -> dict[str, Cell]:
-    return {"what": what, "measured": float(measured), "limit": limit}
+def _fact(subject: str, measured: float, limit: Cell = None) -> dict[str, Cell]:
+    return {"what": subject, "measured": float(measured), "limit": limit}
 
 
 def _median(values: list[float]) -> float:
@@ -263,7 +263,7 @@ def _notes(measured: Measured, options: argparse.Namespace) -> list[str]:
     kinds = measured.stalls[:, 2] if len(measured.stalls) else np.zeros(0)
     late_ms = (measured.stalls[:, 1] - measured.stalls[:, 0]) * 1e3 if len(measured.stalls) else np.zeros(0)
     machine, scheduler = late_ms[kinds == MACHINE], late_ms[kinds == SCHEDULER]
-    asked = (
+    requests = (
         f"{len(rows):,} requests in {seconds:.0f} s, {int(within.sum()):,} of them in windows; asked"
         f" {measured.per_second:.0f}/s, capacity {measured.capacity:.0f}/s (evenly spaced requests that do not pile up)"
     )
@@ -273,10 +273,10 @@ def _notes(measured: Measured, options: argparse.Namespace) -> list[str]:
         f" (at most {scheduler.max(initial=0):.0f} ms)"
     )
     shared = f"generator, Redis and registry run on the same {os.cpu_count()} cores"
-    return [asked, stalls, f"load average {os.getloadavg()[0]:.1f}; {shared}"]
+    return [requests, stalls, f"load average {os.getloadavg()[0]:.1f}; {shared}"]
 
 
-def _one_size(size: str, options: argparse.Namespace) -> None:
+def _of_size(size: str, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         models = directory / "models"
@@ -334,7 +334,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="file (.npz) for every request's time, to look at outliers")
     options = parser.parse_args()
     for size in options.model or SIZES:
-        _one_size(size, options)
+        _of_size(size, options)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,12 @@ def _measure(count: int, saved_model: Path, folder: Path, seconds: int) -> list[
     rows: list[Mapping[str, Cell]] = []
     with processes.replicas(folder / "run", saved_model, count) as urls:
         predict = [f"{url}/v1/models/{processes.MODEL}:predict" for url in urls]
-        for asked, chosen in {"the first": predict[:1], "all": predict}.items():
+        for signatures, chosen in {"the first": predict[:1], "all": predict}.items():
             _together(chosen, body, _WARM_UP_SECONDS)
             seen = _together(chosen, body, seconds)
             rows.append({
                 "replicas": count,
-                "asked": asked,
+                "asked": signatures,
                 "connections": _CONNECTIONS,
                 "predictions/s": round(seen.per_second),
                 "p50 ms": seen.p50_ms,

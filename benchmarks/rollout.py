@@ -62,13 +62,13 @@ CASES = (("A/A", 0.0, 0), ("+5 points", 0.05, 0), ("+1 point", 0.01, 0), ("+5 po
 def row_of(name: str, points: float, equal: int, *, runs: int, alpha: float) -> dict[str, Cell]:
     judge, rng = Judge("error_rate", alpha=alpha), np.random.default_rng(7)
     found = [samples_to_stop(rng, judge, points, equal=equal) for _ in range(runs)]
-    right = [one for one in found if one is not None and one > 0]
+    right = [seconds for seconds in found if seconds is not None and seconds > 0]
     middle, late = np.quantile(right, (0.5, 0.95)).tolist() if points and right else (None, None)
     return {
         "version": name,
         "rollouts": runs,
-        "stopped": sum(one is not None for one in found),
-        "before it was worse": sum(one is not None and (one <= 0 or not points) for one in found),
+        "stopped": sum(seconds is not None for seconds in found),
+        "before it was worse": sum(seconds is not None and (seconds <= 0 or not points) for seconds in found),
         "most allowed": int(alpha * runs),
         "samples to the stop, median": middle,
         "95 %": late,

@@ -86,7 +86,7 @@ def main() -> None:
     alone = _measured({"model": heavy, "processes": 1})
     rows += [_row_of("  by collectives", heavy, 2, alone, exchange="collectives")]
     lighter = ({"compress": "bfloat16"}, {"local_steps": _BATCHES})
-    rows += [_lighter_row(heavy, asked) for asked in lighter]
+    rows += [_lighter_row(heavy, training) for training in lighter]
     rows += [_strategy_row(heavy, kind, processes) for kind, processes in (("mirrored", 1), ("multi-worker", 2))]
     publish(
         "scaling",
@@ -155,8 +155,8 @@ def _bytes_received(floats: int, processes: int, shards: int = _SHARDS) -> float
 def _lighter_row(name: str, training: dict[str, Any]) -> dict[str, str | int | float | None]:
     """With less to exchange, on two processes; against one that computes the same."""
     alone, found = (_measured({"model": name, "processes": count, "training": training}) for count in (1, 2))
-    said = ", ".join(f"{key}: {value}" for key, value in training.items())
-    return _row(f"  {said}", 2, found, alone, None) | {"target": _SPEED_TARGET}
+    listed = ", ".join(f"{key}: {value}" for key, value in training.items())
+    return _row(f"  {listed}", 2, found, alone, None) | {"target": _SPEED_TARGET}
 
 
 def _strategy_row(name: str, kind: str, processes: int) -> dict[str, str | int | float | None]:
@@ -268,12 +268,12 @@ def _prepared(
         arrays = flights(rows)
         example = built("flights", arrays, directory, training=training)
         return example, training_set(example, arrays, rows)
-    said = _MODELS[name]
-    shape = said["shape"]
-    sections = {key: value for key, value in said.items() if key not in ("batch", "shape")}
+    described = _MODELS[name]
+    shape = described["shape"]
+    sections = {key: value for key, value in described.items() if key not in ("batch", "shape")}
     mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": training}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
-    if "module" in said:
+    if "module" in described:
         files["model.py"] = _CONVOLUTION.encode()
     definition = parse_definition(files)
     schema = Schema.from_mapping({
@@ -312,8 +312,8 @@ def _exchange(floats: int, team: Team) -> dict[str, Any]:
 
 def _strategy(question: dict[str, Any]) -> dict[str, Any]:
     """TensorFlow's own data parallelism over the heavy model, two replicas, in a loop of ours."""
-    said = _MODELS[question["model"]]
-    batch, shape = said["batch"], said["shape"]
+    settings = _MODELS[question["model"]]
+    batch, shape = settings["batch"], settings["shape"]
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if question["strategy"] == "mirrored":
         whole = tf.config.list_physical_devices("CPU")[0]
@@ -322,7 +322,7 @@ def _strategy(question: dict[str, Any]) -> dict[str, Any]:
     else:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        layers = [keras.layers.Dense(units, activation="relu") for units in said["parameters"]["hidden_units"]]
+        layers = [keras.layers.Dense(units, activation="relu") for units in settings["parameters"]["hidden_units"]]
         network = keras.Sequential([keras.Input(tuple(shape)), *layers, keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam(1e-3)
         optimizer.build(network.trainable_variables)
@@ -342,12 +342,12 @@ def _strategy(question: dict[str, Any]) -> dict[str, Any]:
         )
 
     @tf.function  # type: ignore[untyped-decorator]
-    def one(inputs: Any) -> None:
+    def one_step(inputs: Any) -> None:
         strategy.run(step, args=(inputs,))
 
     def block() -> None:
         for inputs in halves:
-            one(inputs)
+            one_step(inputs)
 
     return {"seconds": _median(block) / _BATCHES, "batch": batch, "floats": 0}
 

@@ -44,13 +44,13 @@ class Replica:
 def measured(seconds: float) -> Replica:
     began = time.monotonic()
     with serving(1) as server:
-        asked = time.monotonic()
+        started_at = time.monotonic()
         server.wait_ready()
-        start_seconds = time.monotonic() - asked
+        start_seconds = time.monotonic() - started_at
         counts = [0] * _CONNECTIONS
         until = time.monotonic() + seconds
         clients = [
-            threading.Thread(target=_ask, args=(server, counts, number, until)) for number in range(_CONNECTIONS)
+            threading.Thread(target=_predict, args=(server, counts, number, until)) for number in range(_CONNECTIONS)
         ]
         for client in clients:
             client.start()
@@ -60,7 +60,7 @@ def measured(seconds: float) -> Replica:
     return Replica(start_seconds, sum(counts) / seconds)
 
 
-def _ask(server: StandaloneServer, counts: list[int], number: int, until: float) -> None:
+def _predict(server: StandaloneServer, counts: list[int], number: int, until: float) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=60)
     body = json.dumps({"instances": [[1.0, 2.0, 3.0]]})
     while time.monotonic() < until:
@@ -114,8 +114,8 @@ def simulated(replica: Replica, load: float) -> dict[str, Cell]:
     }
 
 
-def asked_of(replicas: int, events: int) -> dict[str, Cell]:
-    """What a platform of so many asks of the parts of which there is one, or which are set when a stream begins."""
+def load_of(replicas: int, events: int) -> dict[str, Cell]:
+    """The load of a platform on the parts that have no replicas, or whose number is set when a stream begins."""
     ingest = math.ceil(events / _INGEST_EVENTS)
     return {
         "replicas": replicas,
@@ -146,7 +146,7 @@ def main() -> None:
         f"assumed: {_PARTITION_BYTES / 1e6:.0f} MB/s for each partition",
         "registry messages: a report of each instance every 2 s, a heartbeat of each watch every 2 s",
     ]
-    publish("capacity", "What a large platform asks, calculated", [asked_of(*one) for one in _PLATFORMS], notes=notes)
+    publish("capacity", "What a large platform asks, calculated", [load_of(*size) for size in _PLATFORMS], notes=notes)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def _publish_costs(alone: load.Load, model_seconds: float, costs: Mapping[str, t
         for name, value in (("p50", alone.p50_ms), ("p99", alone.p99_ms))
     }
     rows: list[Mapping[str, Cell]] = [
-        {"what": what, "measured": measured, "limit": limit} for what, (measured, limit) in {**added, **costs}.items()
+        {"what": row, "measured": measured, "limit": limit} for row, (measured, limit) in {**added, **costs}.items()
     ]
     publish("serving_path", "What the path adds (row 8), and what the processes cost", rows)
 

@@ -205,10 +205,10 @@ def training_set(model: BuiltModel, arrays: Arrays, count: int) -> TrainingSet:
 def platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[], None]:
     training = Training(model, seed=1)
 
-    def one_pass() -> None:
+    def learn() -> None:
         training.train_block(training_set(model, arrays, count), pass_index=0, block_index=0)
 
-    return one_pass
+    return learn
 
 
 def keras_pass(model: BuiltModel, arrays: Arrays, *, own_step: bool = False) -> Callable[[], None]:
@@ -226,10 +226,10 @@ def keras_pass(model: BuiltModel, arrays: Arrays, *, own_step: bool = False) -> 
         plain, taught = _by_layers(model), labels
         plain.compile(optimizer, {head.name: _loss_of(model, head) for head in model.heads})
 
-    def one_pass() -> None:
+    def learn() -> None:
         plain.fit(raw, taught, batch_size=model.definition.training.batch_size, epochs=1, verbose=0)
 
-    return one_pass
+    return learn
 
 
 def _by_layers(model: BuiltModel) -> keras.Model:

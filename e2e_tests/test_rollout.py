@@ -68,7 +68,7 @@ def test_a_bad_version_that_the_gate_lets_through_goes_back_by_itself_when_label
     platform: Platform, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with platform.client() as client:
-        Story(client).tell()
+        Story(client).run()
         told = capsys.readouterr().out
         assert "has passed the gate and is live" in told
         assert "version 2 counts as rejected; " in told

@@ -50,12 +50,12 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="one pass over the events, whatever the definition says")
     arguments = parser.parse_args()
     found = results(arguments.names, arguments.events, whole=not arguments.once)
-    metrics = sorted({metric for one in found.values() for metric in one["metrics"]})
+    metrics = sorted({metric for result in found.values() for metric in result["metrics"]})
     width = max(16, 2 + max(map(len, found)))
     print("".join(f"{title:>{width}}" for title in ("", *metrics, "version, kB")))
-    for name, one in found.items():
-        numbers = [f"{one['metrics'][metric]:.4f}" if metric in one["metrics"] else "" for metric in metrics]
-        print("".join(f"{cell:>{width}}" for cell in (name, *numbers, str(one["size_bytes"] // 1000))))
+    for name, result in found.items():
+        numbers = [f"{result['metrics'][metric]:.4f}" if metric in result["metrics"] else "" for metric in metrics]
+        print("".join(f"{cell:>{width}}" for cell in (name, *numbers, str(result["size_bytes"] // 1000))))
 
 
 if __name__ == "__main__":

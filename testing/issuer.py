@@ -33,7 +33,7 @@ class Issuer:
     """`keys`: private ones by id, as its key set lists them now; `fetched` counts the questions for them."""
 
     url: str = ""
-    says: str = ""
+    stated_issuer: str = ""
     """The issuer that the discovery document names."""
     keys: dict[str, Any] = field(default_factory=dict)
     fetched: int = 0
@@ -56,25 +56,27 @@ class Issuer:
 
     def log_in(self, url: str) -> str:
         """A person's way through the issuer's own pages: where it sends the browser back to."""
-        asked = dict(parse_qsl(urlsplit(url).query))
-        assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT, "S256")
+        request = dict(parse_qsl(urlsplit(url).query))
+        parts = [request[name] for name in ("response_type", "client_id", "code_challenge_method")]
+        assert parts == ["code", CLIENT, "S256"]
         code = f"code-{len(self.codes)}"
-        self.codes[code] = asked
-        return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+        self.codes[code] = request
+        return f"{request['redirect_uri']}?{urlencode({'code': code, 'state': request['state']})}"
 
     def redeem(self, form: dict[str, str], authorization: str) -> dict[str, str] | None:
         """The answer to a code, once; None: no token."""
-        asked = self.codes.pop(form["code"], None)
+        request = self.codes.pop(form["code"], None)
         pair = base64.b64decode(authorization.removeprefix("Basic ")).decode()
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
         if (
-            asked is None
+            request is None
             or pair != "the%20dashboard:s%3Acret%20of%20it"
-            or form["redirect_uri"] != asked["redirect_uri"]
-            or challenge.rstrip("=") != asked["code_challenge"]
+            or form["redirect_uri"] != request["redirect_uri"]
+            or challenge.rstrip("=") != request["code_challenge"]
         ):
             return None
-        return {"id_token": self.token(**{"aud": CLIENT, "nonce": asked["nonce"], "roles": ["viewer"], **self.claims})}
+        claims = {"aud": CLIENT, "nonce": request["nonce"], "roles": ["viewer"], **self.claims}
+        return {"id_token": self.token(**claims)}
 
     def public_pem(self, key_id: str) -> bytes:
         return bytes(self.keys[key_id].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -100,17 +102,17 @@ def issuer() -> Iterator[Issuer]:
         def do_GET(self) -> None:
             made.answers.wait(2.0)
             discovery = {
-                "issuer": made.says, "jwks_uri": f"{made.url}/keys", "token_endpoint": f"{made.url}/token",
+                "issuer": made.stated_issuer, "jwks_uri": f"{made.url}/keys", "token_endpoint": f"{made.url}/token",
                 "authorization_endpoint": f"{made.url}/authorize?tenant=a",
             }  # fmt: skip
-            self._say(200, made.key_set() if self.path == "/keys" else discovery)
+            self._answer(200, made.key_set() if self.path == "/keys" else discovery)
 
         def do_POST(self) -> None:
             form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
             found = made.redeem(form, self.headers.get("Authorization", ""))
-            self._say(200 if found else 400, found or {"error": "invalid_grant"})
+            self._answer(200 if found else 400, found or {"error": "invalid_grant"})
 
-        def _say(self, status: int, document: object) -> None:
+        def _answer(self, status: int, document: object) -> None:
             body = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -121,7 +123,7 @@ def issuer() -> Iterator[Issuer]:
             """Nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.url = made.says = f"http://127.0.0.1:{server.server_port}"
+    made.url = made.stated_issuer = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield made

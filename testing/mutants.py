@@ -43,7 +43,7 @@ class Mutant:
     room: str
     path: Path
     line: int
-    what: str
+    change: str
     text: bytes
     raising: bytes
     """The module with the change, and with a raise before the changed statement."""
@@ -81,7 +81,7 @@ def mutants(room: str, path: Path) -> list[Mutant]:
     functions = (
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    for statement in (one for function in functions for inner in function.body for one in ast.walk(inner)):
+    for statement in (node for function in functions for inner in function.body for node in ast.walk(inner)):
         if not isinstance(statement, _STATEMENTS):
             continue
         top, column = starts[statement.lineno - 1], statement.col_offset
@@ -96,8 +96,10 @@ def mutants(room: str, path: Path) -> list[Mutant]:
             )
             new = ast.unparse(ast.fix_missing_locations(other))
             text = source[:begin] + (new if isinstance(node, ast.stmt) else f"({new})").encode() + source[end:]
-            what = f"{source[begin:end].decode()} -> {new}".replace("\n", " ")
-            found[begin, end] = Mutant(room=room, path=path, line=node.lineno, what=what, text=text, raising=raising)
+            change = f"{source[begin:end].decode()} -> {new}".replace("\n", " ")
+            found[begin, end] = Mutant(
+                room=room, path=path, line=node.lineno, change=change, text=text, raising=raising
+            )
     return [found[place] for place in sorted(found)]
 
 
@@ -169,7 +171,7 @@ def main() -> None:
     for room in given.rooms:
         product = [path for path in imports if path.is_relative_to(room) and "tests" not in path.parts]
         every = [mutant for path in sorted(product) for mutant in mutants(room, path)]
-        every.sort(key=lambda mutant: hashlib.sha256(f"{given.seed} {mutant.path} {mutant.what}".encode()).digest())
+        every.sort(key=lambda mutant: hashlib.sha256(f"{given.seed} {mutant.path} {mutant.change}".encode()).digest())
         drawn += list(islice(filter(compiles, every), given.count))
     trees: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
@@ -199,7 +201,7 @@ def main() -> None:
         for mutant, verdict in zip(drawn, pool.map(judge, drawn), strict=True):
             counts[mutant.room][verdict] += 1
             if verdict != "caught":
-                print(f"{verdict}: {mutant.path}:{mutant.line}: {mutant.what}", flush=True)
+                print(f"{verdict}: {mutant.path}:{mutant.line}: {mutant.change}", flush=True)
         for room, count in counts.items():
             print(f"{room}: {', '.join(f'{number} {verdict}' for verdict, number in sorted(count.items()))}")
 

@@ -52,7 +52,9 @@ class PostgresServer:
             self._run("initdb", "-D", data, "-U", _USER, "-A", "scram-sha-256", f"--pwfile={self.password_file}", "-N")
             if self.network:
                 with (data / "pg_hba.conf").open("a") as rules:
-                    rules.writelines(f"host all all {one} scram-sha-256\n" for one in (f"{self.host}/32", self.network))
+                    rules.writelines(
+                        f"host all all {mask} scram-sha-256\n" for mask in (f"{self.host}/32", self.network)
+                    )
         options = ["-D", data, "-p", self.port, "-k", self.directory, "-c", f"listen_addresses={self.host}"]
         self.process = subprocess.Popen(
             self._command("postgres", *options, "-c", "fsync=off"),

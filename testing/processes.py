@@ -55,10 +55,10 @@ def is_running(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Of the process, or of the one that a client of a warm Python stands for (testing/warm_python/server.py)."""
-    those = [one.parent for one in Path("/proc").glob("[0-9]*/comm") if _read(one) == f"for {pid}\n"]
-    parents = {int(one.name): _read(one / "stat").rpartition(")")[2].split()[1:2] for one in those}
-    pid = next((one for one, parent in parents.items() if parent and int(parent[0]) not in parents), pid)
+    """Of the process, or of the fork for which a client of a warm Python stands (testing/warm_python/server.py)."""
+    those = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == f"for {pid}\n"]
+    parents = {int(path.name): _read(path / "stat").rpartition(")")[2].split()[1:2] for path in those}
+    pid = next((server for server, parent in parents.items() if parent and int(parent[0]) not in parents), pid)
     return [int(child) for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
 
 

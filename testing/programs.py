@@ -68,8 +68,8 @@ def link(names: Iterable[str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asked, *folders = sys.argv[1:]
-    if asked in ("packages", "npm"):
-        print(*packages(of_npm=asked == "npm"))
+    group, *folders = sys.argv[1:]
+    if group in ("packages", "npm"):
+        print(*packages(of_npm=group == "npm"))
     else:
-        link([*_EVERYWHERE, *(PROGRAMS if asked == "path" else ())], Path(folders[0]))
+        link([*_EVERYWHERE, *(PROGRAMS if group == "path" else ())], Path(folders[0]))

@@ -67,8 +67,8 @@ class RedisCluster:
         for node in self._nodes:
             node.stop()
 
-    def forget_what_is_on_disk(self) -> None:
-        self.master_of(_THE_MODEL).forget_what_is_on_disk()
+    def forget_stored(self) -> None:
+        self.master_of(_THE_MODEL).forget_stored()
 
     def flush(self) -> None:
         for node in self.masters:
@@ -86,22 +86,22 @@ class RedisCluster:
 
     def _join(self) -> None:
         for number, node in enumerate(self._nodes):
-            with node.client() as asked:
-                asked.cluster("SET-CONFIG-EPOCH", number + 1)
+            with node.client() as client:
+                client.cluster("SET-CONFIG-EPOCH", number + 1)
                 if node in self.masters:
-                    asked.cluster("ADDSLOTS", *(s for s in range(REDIS_CLUSTER_HASH_SLOTS) if _owner(s) == number))
-                asked.cluster("MEET", "127.0.0.1", self.masters[0].port)
+                    client.cluster("ADDSLOTS", *(s for s in range(REDIS_CLUSTER_HASH_SLOTS) if _owner(s) == number))
+                client.cluster("MEET", "127.0.0.1", self.masters[0].port)
         for master, replica in zip(self.masters, self.replicas, strict=False):
-            with master.client() as asked, replica.client() as follows:
-                name = asked.cluster("MYID").decode()
+            with master.client() as client, replica.client() as follows:
+                name = client.cluster("MYID").decode()
                 wait_until(partial(_knows, follows, name), "the nodes have met")
                 follows.cluster("REPLICATE", name)
 
     def _is_whole(self, node: RedisServer) -> bool:
-        with node.client() as asked:
-            if asked.cluster("INFO")["cluster_state"] != "ok" or len(asked.cluster("NODES")) != len(self._nodes):
+        with node.client() as client:
+            if client.cluster("INFO")["cluster_state"] != "ok" or len(client.cluster("NODES")) != len(self._nodes):
                 return False
-            replication = asked.info("replication")
+            replication = client.info("replication")
         return bool(replication.get("master_link_status", "up") == "up")
 
 

@@ -36,8 +36,8 @@ def watched_redis(directory: Path) -> Iterator[Watched]:
     follows = ("--replicaof", "127.0.0.1", str(master.port))
     replica = RedisServer(directory / "replica", port=free_port(), arguments=follows)
     replica.start()
-    with redis.Redis.from_url(replica.url) as asked:
-        wait_until(lambda: asked.info("replication")["master_link_status"] == "up", "the replica follows")
+    with redis.Redis.from_url(replica.url) as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows")
     port = free_port()
     configuration = directory / "sentinel.conf"
     configuration.write_text(_CONFIGURATION.format(port=port, master=master.port))
@@ -45,8 +45,8 @@ def watched_redis(directory: Path) -> Iterator[Watched]:
         [redis_binary(), str(configuration), "--sentinel"], cwd=directory, stdout=subprocess.DEVNULL
     )
     try:
-        with redis.Redis(port=port) as asked:
-            wait_until(lambda: _knows_replica(asked), "the Sentinel knows the replica")
+        with redis.Redis(port=port) as client:
+            wait_until(lambda: _knows_replica(client), "the Sentinel knows the replica")
         # The first one named is nobody, as a Sentinel that died would be.
         nobody = free_port()
         yield Watched(
@@ -64,4 +64,4 @@ def _knows_replica(sentinel: "redis.Redis") -> bool:
         found = sentinel.sentinel_slaves("headrace")
     except redis.RedisError:
         return False
-    return any(one.get("master-link-status") == "ok" for one in found)
+    return any(replica.get("master-link-status") == "ok" for replica in found)

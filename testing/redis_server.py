@@ -84,7 +84,7 @@ class RedisServer:
             self.process.terminate()
             self.process.wait(timeout=60)
 
-    def forget_what_is_on_disk(self) -> None:
+    def forget_stored(self) -> None:
         """While it is down: the append-only file (Redis 6) or folder (7 and newer) goes, as with a lost volume."""
         for path in self.directory.glob("appendonly*"):
             if path.is_dir():
@@ -95,17 +95,17 @@ class RedisServer:
     def flush(self) -> None:
         """Forgets everything: data, scripts, statistics."""
         for command in (b"FLUSHALL\r\n", b"SCRIPT FLUSH\r\n", b"CONFIG RESETSTAT\r\n"):
-            assert self._ask(command) == b"+OK\r\n"
+            assert self._request(command) == b"+OK\r\n"
 
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, "redis-server ended at once"
         try:
-            return self._ask(b"PING\r\n").startswith(b"+PONG")
+            return self._request(b"PING\r\n").startswith(b"+PONG")
         except OSError:
             return False
 
-    def _ask(self, command: bytes) -> bytes:
+    def _request(self, command: bytes) -> bytes:
         family = socket.AF_UNIX if self.port is None else socket.AF_INET
         with socket.socket(family) as connection:
             connection.settimeout(DEADLINE_SECONDS)

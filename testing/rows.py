@@ -41,7 +41,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
             if failed:
                 raise BaseExceptionGroup(f"{len(failed)} of {len(table)} rows fail", failed)
 
-        left = [one for name, one in signature.parameters.items() if name not in keys]
+        left = [parameter for name, parameter in signature.parameters.items() if name not in keys]
         walk.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]  # what pytest asks for
         return walk
 

@@ -29,10 +29,10 @@ def saved_model(
     for number, operation in enumerate(operations):
         graph.graph_def.node.add(name=f"node_{number}{mark}", op=operation)
     if signature:
-        one = graph.signature_def[signature]
-        one.method_name = "tensorflow/serving/predict"
-        for side, tensors in ((one.inputs, inputs or {"x": ("DT_FLOAT", (-1,))}),
-                              (one.outputs, outputs or {"y": ("DT_FLOAT", (-1,))})):  # fmt: skip
+        definition = graph.signature_def[signature]
+        definition.method_name = "tensorflow/serving/predict"
+        for side, tensors in ((definition.inputs, inputs or {"x": ("DT_FLOAT", (-1,))}),
+                              (definition.outputs, outputs or {"y": ("DT_FLOAT", (-1,))})):  # fmt: skip
             for name, (dtype, shape) in tensors.items():
                 side[name].name = f"{name}:0"
                 side[name].dtype = getattr(tfserving_pb2, dtype)

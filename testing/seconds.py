@@ -49,14 +49,14 @@ def _leave(pid: int) -> None:
 def _now() -> tuple[float, float]:
     if group := _group(os.getpid()):
         return time.monotonic(), int((group / "cpuacct.usage").read_text()) / 1e9
-    used = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
+    used = (resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return time.monotonic(), sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def _write(wall_seconds: float, core_seconds: float, what: str) -> None:
+def _write(wall_seconds: float, core_seconds: float, subject: str) -> None:
     _FOLDER.mkdir(parents=True, exist_ok=True)
     with (_FOLDER / str(os.getpid())).open("a") as file:
-        file.write(f"{wall_seconds:.3f}\t{core_seconds:.3f}\t{what}\n")
+        file.write(f"{wall_seconds:.3f}\t{core_seconds:.3f}\t{subject}\n")
 
 
 def pytest_sessionstart() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
             for index, value in enumerate((float(wall), float(core), 1.0)):
                 found[test.partition("::")[0]][index] += value
     print("  wall   core  tests  file")
-    for name, (wall_seconds, core_seconds, count) in sorted(found.items(), key=lambda one: -max(one[1][:2]))[:_SHOWN]:
+    for name, (wall_seconds, core_seconds, count) in sorted(found.items(), key=lambda row: -max(row[1][:2]))[:_SHOWN]:
         print(f"{wall_seconds:6.1f} {core_seconds:6.1f} {count:6.0f}  {name}")
     wall_seconds, core_seconds, count = map(sum, zip(*found.values(), strict=True))
     print(f"{wall_seconds:6.1f} {core_seconds:6.1f} {count:6.0f}  all {len(found)} files")

@@ -50,10 +50,10 @@ def http_actions(app: ASGIApp) -> set[str]:
     return actions_of(inner.router.routes)
 
 
-def asked_of_all(app: ASGIApp, name: str) -> dict[str, int]:
-    """{action: status} of every route, as the principal meets it; what lies behind the doors may be missing."""
+def statuses_of_all(app: ASGIApp, name: str) -> dict[str, int]:
+    """{action: status} of every route for the principal; the services behind the doors may be missing."""
 
-    async def ask(client: httpx.AsyncClient, action: str) -> int:
+    async def status_of(client: httpx.AsyncClient, action: str) -> int:
         method, _, template = action.partition(" ")
         path = re.sub(r"{\w+(:path)?}", lambda found: "1" if "version" in found[0] else "none", template)
         answer = await client.request(method.replace("*", "PATCH"), path, headers=bearer(name))
@@ -64,7 +64,7 @@ def asked_of_all(app: ASGIApp, name: str) -> dict[str, int]:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             # A stream of changes of a page lasts.
             shown = {action for action in http_actions(app) if " /live" not in action}
-            return {action: await ask(client, action) for action in sorted(shown)}
+            return {action: await status_of(client, action) for action in sorted(shown)}
 
     return asyncio.run(run())
 

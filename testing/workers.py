@@ -107,17 +107,17 @@ class Workers:
     def _hear(self, worker: _Worker) -> None:
         hook, items = self.session.config.hook, self.session.items
         try:
-            what, said = worker.connection.recv()
+            kind, value = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             self._ended(worker)
             return
-        if what == "report":
-            report = hook.pytest_report_from_serializable(config=self.session.config, data=said)
+        if kind == "report":
+            report = hook.pytest_report_from_serializable(config=self.session.config, data=value)
             hook.pytest_runtest_logreport(report=report)
-        elif what == "ended":
-            worker.left.remove(said)
-            hook.pytest_runtest_logfinish(nodeid=items[said].nodeid, location=items[said].location)
-        elif self.groups and said < self.core_seconds:
+        elif kind == "ended":
+            worker.left.remove(value)
+            hook.pytest_runtest_logfinish(nodeid=items[value].nodeid, location=items[value].location)
+        elif self.groups and value < self.core_seconds:
             self._give(worker)
         else:
             worker.connection.send(None)

@@ -17,17 +17,17 @@ YAML_VALUES: tuple[object, ...] = (
 """What YAML's readers make beyond those: dates, bytes, sets, and keys that are no text."""
 
 
-def wrong(document: object, values: tuple[object, ...], *, one_in: int = 1) -> Iterator[tuple[str, object]]:
+def wrong(document: object, values: tuple[object, ...], *, every: int = 1) -> Iterator[tuple[str, object]]:
     """(place, document) with one value replaced, at every place in turn, the whole document first.
 
-    `one_in`: a place gets one of this number of values; its name decides which. Many keys are read alike, and together
+    `every`: a place gets one of this number of values; its name decides which. Many keys are read alike, and together
     they get all.
     """
     for value in values:
         yield f"{value!r}", value
     for path in _places(document):
         place = ".".join(map(str, path))
-        for value in values[len(place) % one_in :: one_in]:
+        for value in values[len(place) % every :: every]:
             yield f"{place} = {value!r}", _with(document, path, value)
 
 

@@ -171,7 +171,7 @@ def _open(name: str, saved_model: Path, reference: Reference, directory: Path) -
 def _check(door: Door, reference: Reference) -> None:
     """Many distinct requests at once: a server that mixes up the answers of a batch is not worth measuring."""
 
-    def ask(index: int) -> bool:
+    def is_right(index: int) -> bool:
         body = json.dumps(door.request(reference.inputs[index : index + 1].tolist())).encode()
         request = urllib.request.Request(door.url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -180,7 +180,7 @@ def _check(door: Door, reference: Reference) -> None:
 
     count = len(reference.inputs)
     with ThreadPoolExecutor(count) as pool:
-        right = list(pool.map(ask, [index % count for index in range(count * _CHECKED_ROUNDS)]))
+        right = list(pool.map(is_right, [index % count for index in range(count * _CHECKED_ROUNDS)]))
     if not all(right):
         raise ValueError(f"{right.count(False)} of {len(right)} answers are not TensorFlow's")
 

@@ -82,7 +82,7 @@ async def _run(
     errors = 0
     started = time.perf_counter()
 
-    async def ask(channel: grpc.aio.Channel) -> None:
+    async def predict(channel: grpc.aio.Channel) -> None:
         nonlocal errors
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             method, request_serializer=None, response_deserializer=None
@@ -97,7 +97,7 @@ async def _run(
             latencies.append(time.perf_counter() - begun)
             errors += not is_right(answer)
 
-    await asyncio.gather(*[ask(channels[index % len(channels)]) for index in range(calls)])
+    await asyncio.gather(*[predict(channels[index % len(channels)]) for index in range(calls)])
     elapsed = time.perf_counter() - started
     for channel in channels:
         await channel.close()

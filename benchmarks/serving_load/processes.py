@@ -52,11 +52,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], condition_text: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come true within {_START_SECONDS:.0f} s")
+            raise TimeoutError(f"{condition_text} did not come true within {_START_SECONDS:.0f} s")
         time.sleep(0.01)
 
 

@@ -141,10 +141,10 @@ def test_an_expired_token_counts_no_more_although_it_was_known(tmp_path: Path, m
 
 def test_an_issuer_that_is_away_or_another_is_said_to_be(tmp_path: Path, made: Issuer) -> None:
     access = _access(tmp_path, made)
-    made.says = "https://another.example"
+    made.stated_issuer = "https://another.example"
     with pytest.raises(Unavailable, match="cannot be read"):
         access.identify(f"Bearer {made.token()}")
-    made.says = made.url
+    made.stated_issuer = made.url
     assert access.identify(f"Bearer {made.token()}").name == "ada"
 
 

@@ -84,7 +84,7 @@ def _wrong_definitions() -> Iterator[tuple[str, dict[str, bytes]]]:
                 continue
             taken.append((key, section))
             others = _yaml({name: value for name, value in whole.items() if name != key})
-            for place, given in wrong({key: section}, YAML_VALUES, one_in=7):
+            for place, given in wrong({key: section}, YAML_VALUES, every=7):
                 if isinstance(given, dict) and key in given:
                     with suppress(UnicodeEncodeError):  # YAML has no half surrogate pairs
                         yield place, files | {"model.yaml": others + _yaml(given)}

@@ -36,7 +36,7 @@ def main() -> None:
             launcher.up(port_offset=None)
             launcher.wait_until_ready()
             with launcher.client(by="examples.bad_version") as client:
-                Story(client).tell()
+                Story(client).run()
         finally:
             launcher.close()
 
@@ -48,7 +48,7 @@ class Story:
         self._client, self._random, self._began = client, np.random.default_rng(7), time.monotonic()
         self._parcels = 0
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Raises TimeoutError: something that should happen by itself did not."""
         client = self._client
         read_folder(Path(__file__).parent).apply(client)
@@ -56,10 +56,10 @@ class Story:
         self.until(lambda: self.is_live(1), "version 1 is live")
         self.send(is_inverted=True)
         self.until(lambda: self.is_live(2), "version 2 has learned inverted labels, has passed the gate and is live")
-        self.until(lambda: self.asked_and_back(), "production is version 1 again")
+        self.until(lambda: self.is_back(), "production is version 1 again")
         last = client.alias_history(MODEL)[-1]
-        self._say(f"{last.by} moved it: {last.reason}")
-        self._say(
+        self._print(f"{last.by} moved it: {last.reason}")
+        self._print(
             f"version 2 counts as {client.version(MODEL, 2).status}; {self._wrong()} of {_ROWS} answers are wrong"
         )
         self.send(is_inverted=False)
@@ -74,45 +74,49 @@ class Story:
             yield {"parcel": self._parcels, "distance": distance, "queue": queue, "late": late}
 
     def send(self, *, is_inverted: bool) -> None:
-        events = [one | {"late": one["late"] ^ is_inverted} for one in self.drawn(_ROUND_EVENTS)]
+        events = [event | {"late": event["late"] ^ is_inverted} for event in self.drawn(_ROUND_EVENTS)]
         self._client.append(STREAM, events)
-        self._say(f"sent {len(events):,} events" + (", their labels inverted" if is_inverted else ""))
+        self._print(f"sent {len(events):,} events" + (", their labels inverted" if is_inverted else ""))
 
-    def _asked(self) -> tuple[list[dict[str, Any]], list[int]]:
-        """Parcels with the truth, and what production said of each."""
+    def _predicted(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """Parcels with the truth, and the prediction of production for each."""
         parcels = [*self.drawn(_ROWS)]
-        rows = [{name: one[name] for name in ("distance", "queue")} for one in parcels]
-        answers = self._client.predict(MODEL, instances=rows, keys=[one["parcel"] for one in parcels])
+        rows = [{name: parcel[name] for name in ("distance", "queue")} for parcel in parcels]
+        answers = self._client.predict(MODEL, instances=rows, keys=[parcel["parcel"] for parcel in parcels])
         return parcels, (np.ravel([answer["probability"] for answer in answers]) >= 0.5).astype(int).tolist()
 
-    def asked_and_back(self) -> bool:
-        """Asks about some parcels, has their labels come, and looks where production is."""
-        parcels, _ = self._asked()
-        self._client.label(STREAM, [{"parcel": one["parcel"], "late": one["late"]} for one in reversed(parcels)])
+    def is_back(self) -> bool:
+        """Predicts parcels, sends their labels, and looks which version is in production."""
+        parcels, _ = self._predicted()
+        labels = [{name: parcel[name] for name in ("parcel", "late")} for parcel in reversed(parcels)]
+        self._client.label(STREAM, labels)
         return self._client.aliases(MODEL)["production"] == 1
 
     def _wrong(self) -> int:
         self.until(lambda: self.is_live(1), "version 1 answers")
-        parcels, said = self._asked()
-        return sum(one["late"] != late for one, late in zip(parcels, said, strict=True))
+        parcels, predicted = self._predicted()
+        return sum(parcel["late"] != late for parcel, late in zip(parcels, predicted, strict=True))
 
     def is_live(self, version: int) -> bool:
         if self._client.aliases(MODEL).get("production") != version:
             return False
-        served = [one for replica in self._client.replica_states() for one in replica["versions"]]
-        return any((one["version"], "production" in one["aliases"]) == (version, True) for one in served)
+        served = [version_state for replica in self._client.replica_states() for version_state in replica["versions"]]
+        return any(
+            (version_state["version"], "production" in version_state["aliases"]) == (version, True)
+            for version_state in served
+        )
 
-    def until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, holds: Callable[[], bool], sentence: str) -> None:
         end = time.monotonic() + _LONGEST_SECONDS
         while time.monotonic() < end:
             with suppress(HeadraceError):
                 if holds():
-                    self._say(what)
+                    self._print(sentence)
                     return
             time.sleep(_LOOK_SECONDS)
-        raise TimeoutError(f"not within {_LONGEST_SECONDS:g} s: {what}")
+        raise TimeoutError(f"not within {_LONGEST_SECONDS:g} s: {sentence}")
 
-    def _say(self, sentence: str) -> None:
+    def _print(self, sentence: str) -> None:
         print(f"{time.monotonic() - self._began:6.1f} s  {sentence}", flush=True)
 
 

@@ -52,7 +52,7 @@ class Mode:
 
 def modes() -> dict[str, Mode]:
     return {
-        name: Mode(**one) for name, one in yaml.safe_load(Path(__file__).with_name("modes.yaml").read_text()).items()
+        name: Mode(**mode) for name, mode in yaml.safe_load(Path(__file__).with_name("modes.yaml").read_text()).items()
     }
 
 
@@ -96,11 +96,11 @@ def row(name: str, version: Version, again: Rebuild) -> str:
     served = ran["training"].get("asynchronous")
     processes = f"{len(served['batches_by_worker'])} + {served['servers']}" if served else str(ran["workers"])
     judged = "equal bits" if again.reproducible else "near enough"
-    told = judged if again.equal else "NOT EQUAL"
+    equal = judged if again.equal else "NOT EQUAL"
     cells = (
         f"{name:25}", f"{processes:>9}", f"{ran['devices']:>7}", f"{ran['trainers']:>8}", f"{version.step:>5}",
         f"{version.timings['train']:>7.1f}", f"{version.metrics['candidate']['accuracy']:>8.3f}",
-        f"{version.weights_digest[:8]:>9}", f"{told:>11}",
+        f"{version.weights_digest[:8]:>9}", f"{equal:>11}",
     )  # fmt: skip
     return " ".join(cells)
 

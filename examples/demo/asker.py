@@ -65,7 +65,7 @@ class Asker:
         """Returns every answer in order of due time once a stop is asked for."""
         began = time.time()
         threads = [
-            threading.Thread(target=self._ask, args=(number, began), daemon=True)
+            threading.Thread(target=self._predict, args=(number, began), daemon=True)
             for number in range(self._settings.connections)
         ]
         for thread in threads:
@@ -80,7 +80,7 @@ class Asker:
     def stop(self) -> None:
         self._stop.set()
 
-    def _ask(self, number: int, began: float) -> None:
+    def _predict(self, number: int, began: float) -> None:
         settings, answers, turn = self._settings, self._lists[number], number
         port = settings.ports[number % len(settings.ports)]
         with closing(HTTPConnection(settings.host, port, timeout=_TIMEOUT_SECONDS)) as connection:

@@ -87,16 +87,16 @@ def feed(settings: FeederSettings) -> None:
         foresight = Foresight(client, Question(**settings.question))
         began = time.monotonic()
         for lines in prepared:
-            foresight.ask([orjson.loads(line) for line in lines], accepted)
+            foresight.compare([orjson.loads(line) for line in lines], accepted)
             time.sleep(max(0.0, began + accepted / settings.events_per_second - time.monotonic()))
             answer = client.append_body(settings.stream, b"\n".join(lines) + b"\n", NDJSON)
             accepted += answer.accepted
             position |= answer.position
-            _say(accepted, time.monotonic() - began, position)
-    _say(accepted, time.monotonic() - began, position, done=True, stretches=foresight.stretches())
+            _report(accepted, time.monotonic() - began, position)
+    _report(accepted, time.monotonic() - began, position, done=True, stretches=foresight.stretches())
 
 
-def _say(accepted: int, seconds: float, position: dict[int, int], *, done: bool = False, **rest: Any) -> None:
+def _report(accepted: int, seconds: float, position: dict[int, int], *, done: bool = False, **rest: Any) -> None:
     line = {"accepted": accepted, "seconds": seconds, "position": position, "done": done, **rest}
     print(json.dumps(line), flush=True)
 

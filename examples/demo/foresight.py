@@ -13,7 +13,7 @@ from common.quality import metrics_of
 
 FIRST = "first"
 """The label of the version that stays as it is."""
-_MOST_ASKED = 250
+_MOST_EVENTS = 250
 """Events of one batch."""
 _STRETCHES = 5
 
@@ -28,7 +28,7 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: the model, its task (headrace/client/quality.py), the label's name, the metric shown."""
+    """What is compared: the model, its task (headrace/client/quality.py), the label's name, the metric shown."""
 
     model: str
     task: str
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass
 class Foresight:
-    """Answers and labels of the events that both versions were asked for, in the order of the stream."""
+    """Answers of both versions and labels of the same events, in the order of the stream."""
 
     client: Predicts
     question: Question
@@ -48,10 +48,10 @@ class Foresight:
     _first: list[Any] = field(default_factory=list)
     _inputs: frozenset[str] = frozenset()
 
-    def ask(self, events: Sequence[Mapping[str, Any]], number: int) -> None:
-        """Asks both versions for an even sample of `events`, of which the first has this number in the stream. Asks
-        nothing while one of the two is not served."""
-        step = -(-len(events) // _MOST_ASKED)
+    def compare(self, events: Sequence[Mapping[str, Any]], number: int) -> None:
+        """Has both versions predict an even sample of `events`, the first of which has this number in the stream;
+        nothing while either is not served."""
+        step = -(-len(events) // _MOST_EVENTS)
         chosen = events[::step]
         model, label = self.question.model, self.question.label
         try:

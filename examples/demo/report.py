@@ -133,6 +133,6 @@ def _as_expected(seen: Seen, expected: Expectation) -> list[str]:
     return broken
 
 
-def _metric(version: Version, whose: str, metric: str) -> float | None:
-    value = version.metrics.get(whose, {}).get(metric)
+def _metric(version: Version, side: str, metric: str) -> float | None:
+    value = version.metrics.get(side, {}).get(metric)
     return round(float(value), 4) if isinstance(value, int | float) else None

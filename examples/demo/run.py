@@ -177,7 +177,7 @@ class _Demo:
                 continue
             position = {int(partition): offset for partition, offset in self._fed()["position"].items()}
             if not seen.covers(position):
-                self._ask_for_the_rest(client, definition.model)
+                self._request_rest(client, definition.model)
             elif self._is_served(seen) and self._asker is not None:
                 break
         self._show("the last predictions")
@@ -189,7 +189,7 @@ class _Demo:
         first = next(version for version in seen.versions if seen.is_promoted(version))
         client.promote(first.model, first.version, alias=FIRST, reason="stays as it is, to be compared")
 
-    def _ask_for_the_rest(self, client: Client, model: str) -> None:
+    def _request_rest(self, client: Client, model: str) -> None:
         """What is left is fewer events than min_examples: asks for a round rather than wait for max_interval."""
         if time.monotonic() - self._quiet_since < _QUIET_SECONDS:
             return
@@ -241,8 +241,8 @@ class _Demo:
         instances = ({name: event[name] for name in inputs} for event in replay(self._folder, _SAMPLE_REQUESTS))
         requests.write_bytes(b"\n".join(orjson.dumps({"instances": [instance]}) for instance in instances))
         # A proxy spreads them over the replicas; without one, the asker does.
-        asked = [state.addresses.predictions] if state.addresses.predictions else state.addresses.serving
-        ports = [int(url.rpartition(":")[2]) for url in asked]
+        addresses = [state.addresses.predictions] if state.addresses.predictions else state.addresses.serving
+        ports = [int(url.rpartition(":")[2]) for url in addresses]
         asker = AskerSettings(
             host=HOST,
             ports=tuple(ports),
@@ -300,7 +300,7 @@ class _Demo:
         if fed.get("done"):
             picture.total = picture.accepted
         picture.judged = sum(version.events_trained + version.events_held_out for version in seen.chain())
-        picture.asked = self._asker.last if self._asker is not None else {}
+        picture.predictions = self._asker.last if self._asker is not None else {}
         metric, replicas = self._expected.metric, self._settings.replicas
         picture.rows = [version_row(seen, version, metric, replicas) for version in seen.versions]
         picture.round_line = _round_line(seen)

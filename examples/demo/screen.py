@@ -37,7 +37,7 @@ class Picture:
     events_per_second: float = 0.0
     judged: int = 0
     round_line: str = ""
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
 
 
@@ -50,8 +50,8 @@ class Screen:
         self._is_quiet = quiet
         self._began = time.monotonic()
         self._live: Live | None = None
-        self._told_rows = 0
-        self._told_step = ""
+        self._shown_rows = 0
+        self._shown_step = ""
 
     def __enter__(self) -> "Screen":
         if self.is_live:
@@ -67,7 +67,7 @@ class Screen:
         if self._live is not None:
             self._live.update(self._drawn(picture))
         elif not self._is_quiet:
-            self._tell(picture)
+            self._print(picture)
 
     def _drawn(self, picture: Picture) -> Group:
         seconds = time.monotonic() - self._began
@@ -79,35 +79,35 @@ class Screen:
         rate = f", {picture.events_per_second:,.0f} a second" if picture.events_per_second else ""
         lines.add_row("ingested", _bar(picture.accepted, picture.total), f"{accepted} events{rate}")
         lines.add_row("judged", _bar(picture.judged, picture.total), f"{picture.judged:,} events  {picture.round_line}")
-        lines.add_row("predictions", "", asked_line(picture.asked))
+        lines.add_row("predictions", "", predictions_line(picture.predictions))
         head = Text.assemble((picture.title, "bold cyan"), f"   {seconds:.0f} s   {picture.step}")
         parts: list[Any] = [head, "", lines, ""]
         if picture.rows:
             parts.append(versions_table(picture.rows, picture.metric))
         return Group(*parts)
 
-    def _tell(self, picture: Picture) -> None:
+    def _print(self, picture: Picture) -> None:
         clock = f"{time.monotonic() - self._began:6.1f} s  "
-        if picture.step != self._told_step:
-            self._told_step = picture.step
+        if picture.step != self._shown_step:
+            self._shown_step = picture.step
             self._console.print(f"{clock}{picture.step}", highlight=False, soft_wrap=True)
-        for row in picture.rows[self._told_rows :]:
-            self._told_rows += 1
+        for row in picture.rows[self._shown_rows :]:
+            self._shown_rows += 1
             parent, candidate = row[f"{picture.metric}_parent"], row[f"{picture.metric}_candidate"]
             self._console.print(
                 f"{clock}version {row['version']}: {row['examples']:,} events, {picture.metric} {_shown(parent)} -> "
-                f"{_shown(candidate)}, {row['verdict']}; {asked_line(picture.asked)}",
+                f"{_shown(candidate)}, {row['verdict']}; {predictions_line(picture.predictions)}",
                 highlight=False,
                 soft_wrap=True,
             )
 
 
-def asked_line(asked: Mapping[str, Any]) -> str:
-    if not asked:
+def predictions_line(predictions: Mapping[str, Any]) -> str:
+    if not predictions:
         return "none yet: nothing is served"
-    line = f"{asked['sent']:,} answered, {asked['failed']} failed"
-    if asked.get("p50_ms") is not None:
-        line += f"; in the last second p50 {asked['p50_ms']:.1f} ms, p99 {asked['p99_ms']:.1f} ms"
+    line = f"{predictions['sent']:,} answered, {predictions['failed']} failed"
+    if predictions.get("p50_ms") is not None:
+        line += f"; in the last second p50 {predictions['p50_ms']:.1f} ms, p99 {predictions['p99_ms']:.1f} ms"
     return line
 
 

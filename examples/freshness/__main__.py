@@ -62,7 +62,7 @@ def _flights(days: int, scale: float) -> dict[str, list[list[float]]]:
     table."""
     pairs = known()
     begin = pairs[0][0]["scheduled_at"]
-    pairs = [one for one in pairs if one[0]["scheduled_at"] < begin + (_JANUARY_DAYS + days) * _DAY_SECONDS]
+    pairs = [pair for pair in pairs if pair[0]["scheduled_at"] < begin + (_JANUARY_DAYS + days) * _DAY_SECONDS]
     times = np.array([event["scheduled_at"] for event, _ in pairs], np.float64)
     landed = np.array([at for _, at in pairs], np.float64)
     first = int(np.searchsorted(times, begin + _JANUARY_DAYS * _DAY_SECONDS))
@@ -78,12 +78,12 @@ def _flights(days: int, scale: float) -> dict[str, list[list[float]]]:
     curves = {}
     for name in ("never", *_INTERVALS):
         seconds = _INTERVALS.get(name, 0.0) * scale
-        asked = Triggers(min_examples=None, max_interval_seconds=seconds, cooldown_seconds=0.0) if seconds else None
+        triggers = Triggers(min_examples=None, max_interval_seconds=seconds, cooldown_seconds=0.0) if seconds else None
         at_once = [] if name == _DEAREST else [times]
         found = [
-            replayed(learner, asked, times, at, first=first, tick_seconds=10.0 * scale) for at in (landed, *at_once)
+            replayed(learner, triggers, times, at, first=first, tick_seconds=10.0 * scale) for at in (landed, *at_once)
         ]
-        late, aucs = found[0], [f"{_auc(labels, one.scores):.4f}" for one in found]
+        late, aucs = found[0], [f"{_auc(labels, policy.scores):.4f}" for policy in found]
         each = 1000 * late.cpu_seconds / max(1, len(late.versions))
         span = f"{seconds / 3600:.2f} h" if seconds else "–"
         print(
@@ -92,7 +92,7 @@ def _flights(days: int, scale: float) -> dict[str, list[list[float]]]:
             flush=True,
         )
         curves[name] = [
-            [_auc(labels[day_of == day], one.scores[day_of == day]) for day in range(days)] for one in found
+            [_auc(labels[day_of == day], policy.scores[day_of == day]) for day in range(days)] for policy in found
         ]
     return curves
 
@@ -104,8 +104,8 @@ def _hyperplane() -> None:
     print(f"\na hyperplane that turns, {_EVENTS_PER_SECOND} events/s; recovered: as few errors as before, and 2 points")
     print(f"{'triggers':>26}{'errors before':>15}{'after':>8}{'recovered after s':>19}{'versions':>10}{'CPU s':>8}")
     for name, given in _TRIGGERS.items():
-        asked = Triggers(**{"min_examples": None, "cooldown_seconds": 0.0, **given})
-        found = replayed(learner, asked, times, times, first=_FIRST_EVENTS, tick_seconds=0.1)
+        triggers = Triggers(**{"min_examples": None, "cooldown_seconds": 0.0, **given})
+        found = replayed(learner, triggers, times, times, first=_FIRST_EVENTS, tick_seconds=0.1)
         wrong = (found.scores >= 0.5) != (learner.labels[_FIRST_EVENTS:] >= 0.5)
         turned = drift - _FIRST_EVENTS
         before, after = float(wrong[:turned].mean()), float(wrong[turned:].mean())

@@ -32,14 +32,14 @@ class Learner:
         self, definition: Mapping[str, Any], schema: Mapping[str, Any], events: Sequence[object], *, first: int
     ) -> None:
         """`first`: so many of the first events fit the statistics and are learned by `begin`."""
-        asked = parse_definition({"model.yaml": yaml.safe_dump(dict(definition)).encode()})
+        parsed = parse_definition({"model.yaml": yaml.safe_dump(dict(definition)).encode()})
         described = Schema.from_mapping({key: value for key, value in schema.items() if key != "stream"})
         codec = ExampleCodec(described)
         raw = parse([codec.encode(event) for event in events], described.columns).raw
-        fitting = Fitting(asked.features, described, {})
+        fitting = Fitting(parsed.features, described, {})
         fitting.add({name: raw[name].numpy()[:first] for name in fitting.raw_names})
-        self._model = adapters.build(asked, described, fitting.result(), None, seed=asked.seed)
-        self._training = adapters.trainable_of(self._model, seed=asked.seed)
+        self._model = adapters.build(parsed, described, fitting.result(), None, seed=parsed.seed)
+        self._training = adapters.trainable_of(self._model, seed=parsed.seed)
         self._score = self._model.scorer()
         head = self._model.heads[0]
         self._head = head.name
@@ -48,7 +48,7 @@ class Learner:
         self.labels: Floats = np.asarray(raw[head.label.name], np.float64).reshape(-1)
         self.cpu_seconds = 0.0
         self._blocks = 0
-        self._passes = asked.training.passes
+        self._passes = parsed.training.passes
         self.learn(np.arange(first))
         self._begun = self._training.captured()
 

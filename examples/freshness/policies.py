@@ -43,8 +43,8 @@ def replayed(
     done, learned, planned_at = first, 0, float(times[first])
     for now in np.arange(times[first], times[-1] + tick_seconds, tick_seconds) if triggers else ():
         known = int(np.searchsorted(labels, now, side="right"))
-        asked = Situation(float(now), known - learned, planned_at, has_planned=True)
-        decision = decide(triggers, asked) if triggers else None
+        situation = Situation(float(now), known - learned, planned_at, has_planned=True)
+        decision = decide(triggers, situation) if triggers else None
         if not isinstance(decision, Fire):
             continue
         come = int(np.searchsorted(times, now, side="right"))

@@ -164,13 +164,13 @@ def test_both_versions_answer_for_the_same_events_before_they_are_sent() -> None
     served = _Served()
     foresight = Foresight(served, QUESTION)
     events = [{"x": number % 2, "late": number % 2, "scheduled_at": 1} for number in range(500)]
-    foresight.ask(events, 0)
+    foresight.compare(events, 0)
     assert foresight.stretches() == []  # nothing to compare with yet
     served.has_first = True
-    foresight.ask(events[:499], 1_000)
+    foresight.compare(events[:499], 1_000)
     assert [(model, label) for model, label, _ in served.asked] == [("late", FIRST), ("late", None)]
     assert served.asked[0][2] == served.asked[1][2] == [{"x": event["x"]} for event in events[:499:2]]
-    foresight.ask(events[:1], 2_000)
+    foresight.compare(events[:1], 2_000)
     stretches = foresight.stretches()
     assert [stretch["asked"] for stretch in stretches] == [51, 51, 51, 51, 47]
     assert (stretches[0]["from"], stretches[0]["to"], stretches[-1]["to"]) == (1_000, 1_100, 2_000)
@@ -180,10 +180,10 @@ def test_the_metric_of_each_stretch_is_that_of_its_answers() -> None:
     served = _Served()
     served.has_first = True
     foresight = Foresight(served, QUESTION)
-    foresight.ask([{"x": number % 2, "late": number % 2} for number in range(20)], 0)
+    foresight.compare([{"x": number % 2, "late": number % 2} for number in range(20)], 0)
     assert [(part["auc_live"], part["auc_first"]) for part in foresight.stretches()] == [(1.0, 0.0)] * 5
     only_late = Foresight(served, QUESTION)
-    only_late.ask([{"x": 1, "late": 1}], 0)
+    only_late.compare([{"x": 1, "late": 1}], 0)
     assert [part["auc_live"] for part in only_late.stretches()] == [None]
 
 

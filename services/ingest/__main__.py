@@ -220,7 +220,7 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
     log = await _opened(intake, service_health, open_log)
     intake.attach_log(log)
     news, loop = asyncio.Event(), asyncio.get_running_loop()
-    intake.schemas.on_news = partial(_tell, loop, news)
+    intake.schemas.on_news = partial(_wake, loop, news)
     beside = [asyncio.create_task(intake.watch.run(log)), asyncio.create_task(intake.announce_when_quiet())]
     try:
         while True:
@@ -233,7 +233,7 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
             task.cancel()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
+def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
     """From any thread."""
     with contextlib.suppress(RuntimeError):  # the loop has ended
         loop.call_soon_threadsafe(news.set)

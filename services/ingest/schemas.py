@@ -65,10 +65,10 @@ class Schemas:
         self._lock = threading.Lock()
         self._newest: dict[str, Stream] = {}
         self._older: dict[tuple[str, int], Stream] = {}
-        self._asked_at: dict[str, float] = {}
+        self._fetched_at: dict[str, float] = {}
 
     def known(self, name: str) -> Stream | None:
-        """The newest schema known here, None where the registry has to be asked; never waits."""
+        """The newest schema known here, None where it has to be fetched from the registry; never waits."""
         stream = self._newest.get(stream_of(name))
         if stream is None or not is_of_labels(name):
             return stream
@@ -82,7 +82,9 @@ class Schemas:
 
     def oldest_first(self) -> list[str]:
         """By when their newest schema came: where there is no room for all, the newest wait."""
-        return [stream.name for stream in sorted(self._newest.values(), key=lambda one: (one.created_at, one.name))]
+        return [
+            stream.name for stream in sorted(self._newest.values(), key=lambda known: (known.created_at, known.name))
+        ]
 
     def fetch(self, name: str) -> Stream:
         """Asks the registry for the newest schema.
@@ -95,9 +97,9 @@ class Schemas:
         if is_of_labels(name):
             return _labels_of(self.fetch(stream_of(name)))
         with self._lock:
-            self._asked_at[name] = self._clock()
-            if len(self._asked_at) > 10_000:
-                self._asked_at.clear()
+            self._fetched_at[name] = self._clock()
+            if len(self._fetched_at) > 10_000:
+                self._fetched_at.clear()
         stream = self._source.get_stream(name)
         self._learn(stream)
         return stream
@@ -117,8 +119,8 @@ class Schemas:
         return found
 
     def may_be_old(self, name: str) -> bool:
-        """False when the registry was asked about the stream a moment ago."""
-        return self._clock() - self._asked_at.get(stream_of(name), -_REFRESH_PAUSE_SECONDS) >= _REFRESH_PAUSE_SECONDS
+        """False when the stream was fetched from the registry a moment ago."""
+        return self._clock() - self._fetched_at.get(stream_of(name), -_REFRESH_PAUSE_SECONDS) >= _REFRESH_PAUSE_SECONDS
 
     def follow(self, stop: Stop, health: Health) -> None:
         """Learns every stream and then each change, until stopped; run it in a thread of its own."""

@@ -69,7 +69,7 @@ class IngestSettings(ServiceSettings):
         return self
 
     @model_validator(mode="after")
-    def _one_body_must_fit(self) -> Self:
+    def _a_body_must_fit(self) -> Self:
         if self.max_body_bytes * JSON_MEMORY_FACTOR > self.max_in_flight_bytes:
             raise ValueError(
                 f"max_in_flight_bytes must be at least {JSON_MEMORY_FACTOR} times max_body_bytes, or no body of that "

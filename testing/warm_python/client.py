@@ -110,11 +110,11 @@ def _start_server(
 ) -> None:
     import subprocess
 
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a fork copies no other thread
+    single_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a fork copies no other thread
     server = os.path.join(os.path.dirname(__file__), "server.py")
     with open(f"{path}.log", "w") as log:
         process = subprocess.Popen(
-            [interpreter, server, path, str(owner), *modules], env=environment | one_thread,
+            [interpreter, server, path, str(owner), *modules], env=environment | single_thread,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None

@@ -27,10 +27,10 @@ def events_of_json(body: bytes, *, most: int | None = None, member: str = "event
     check_count(len(events), most)
     if body.count(b":") == 1 + _key_count(events) or not may_repeat_a_key(body, document):
         return events
-    told = _telling_repeats(body)
-    if isinstance(told, _Repeating):
-        raise InvalidInput(f"the body has the key {told.key!r} twice")
-    return [_unless_repeating(event) for event in told[member]]
+    marked = _with_repeats(body)
+    if isinstance(marked, _Repeating):
+        raise InvalidInput(f"the body has the key {marked.key!r} twice")
+    return [_unless_repeating(event) for event in marked[member]]
 
 
 def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:
@@ -56,28 +56,28 @@ def _line(index: int, line: bytes) -> object:
         event = _parsed(line, f"event {index}")
     except InvalidInput as error:
         return BadLine(line, error.message)
-    return _unless_repeating(_telling_repeats(line), line) if may_repeat_a_key(line, event) else event
+    return _unless_repeating(_with_repeats(line), line) if may_repeat_a_key(line, event) else event
 
 
-def _parsed(text: bytes, what: str) -> Any:
+def _parsed(text: bytes, place: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return _parsed_leniently(text, what, str(error))
+        return _parsed_leniently(text, place, str(error))
 
 
-def _parsed_leniently(text: bytes, what: str, fault: str) -> Any:
-    """Lets through what is syntax to Python's parser only, so that the one event that holds it can be named."""
+def _parsed_leniently(text: bytes, place: str, fault: str) -> Any:
+    """Accepts syntax that only Python's parser knows, so that an error can name the event that holds it."""
     try:
         decoded = text.decode()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{what} is not valid UTF-8 at byte {error.start}") from error
+        raise InvalidInput(f"{place} is not valid UTF-8 at byte {error.start}") from error
     if not any(hint in decoded for hint in ("NaN", "Infinity", "\\ud", "\\uD", "infinity")) and "infinity" not in fault:
-        raise InvalidInput(f"{what} is not JSON: {fault}")
+        raise InvalidInput(f"{place} is not JSON: {fault}")
     try:
         return json.loads(decoded)
     except (ValueError, RecursionError):
-        raise InvalidInput(f"{what} is not JSON: {fault}") from None
+        raise InvalidInput(f"{place} is not JSON: {fault}") from None
 
 
 class _Repeating(dict[str, Any]):
@@ -91,7 +91,7 @@ def _key_count(events: list[Any]) -> int:
     return sum(map(len, events)) if set(map(type, events)) <= {dict} else -1
 
 
-def _telling_repeats(text: bytes) -> Any:
+def _with_repeats(text: bytes) -> Any:
     """The document, with a _Repeating for each object that names a key twice."""
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -36,11 +36,11 @@ class ColumnarEncoder:
         self._under_names = codec.under_names if codec.name_of else None
         self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
         self._heads = _Heads()
-        self._is_one_by_one = codec.has_links
+        self._is_by_value = codec.has_links
 
     def encode(self, events: Sequence[Any]) -> list[bytes] | None:
         """Serialized Examples as ExampleCodec.encode gives them, or None: look at them one by one."""
-        if self._is_one_by_one:
+        if self._is_by_value:
             return None
         try:
             return [
@@ -125,7 +125,7 @@ def _encoder_of_values(column: FeatureCodec) -> ColumnEncoder:
         return make(column)
     if column.count is not None and column.feature.dtype == "float32":
         return _fixed_floats(column)
-    return _one_by_one(column)
+    return _by_value(column)
 
 
 def _scalar_floats(column: FeatureCodec) -> ColumnEncoder:
@@ -218,7 +218,7 @@ def _scalar_words(column: FeatureCodec) -> ColumnEncoder:
     return encode
 
 
-def _one_by_one(column: FeatureCodec) -> ColumnEncoder:
+def _by_value(column: FeatureCodec) -> ColumnEncoder:
     def encode(values: list[Any]) -> list[bytes]:
         try:
             return [column.entry(column.values_of(value)) for value in values]

@@ -132,7 +132,7 @@ class Validator:
         numbers = [*sound]
         checked = await self.check_examples(tfrecord.frame([*sound.values()]), with_keys=with_keys)
         rejected = [replace(item, index=numbers[item.index]) for item in checked.rejected]
-        rejected += [Rejected(one.number, one.reason, one.content, "frame") for one in damaged]
+        rejected += [Rejected(damage.number, damage.reason, damage.content, "frame") for damage in damaged]
         return replace(checked, rejected=sorted(rejected, key=lambda item: item.index))
 
     async def _check_doubtful(self, examples: list[bytes], keys: list[bytes], doubtful: list[int]) -> list[Rejected]:

@@ -74,7 +74,7 @@ _LABELS_OPENAPI = _EVENTS_OPENAPI | {
         "content": _EVENTS_OPENAPI["requestBody"]["content"]
         | {bodies.JSON: {"schema": {"type": "object", "properties": {"labels": {"type": "array"}}}}},
     },
-    "parameters": [one for one in _EVENTS_OPENAPI["parameters"] if one["name"] != "on_invalid"],
+    "parameters": [parameter for parameter in _EVENTS_OPENAPI["parameters"] if parameter["name"] != "on_invalid"],
 }
 
 
@@ -153,8 +153,8 @@ def _add_append_routes(app: FastAPI, intake: Intake) -> None:
     async def append(request: Request, *, labels: bool) -> Response:
         refuse_unknown_query(request, set() if labels else {"on_invalid"})
         with intake.budget.open() as share:
-            asked = await _append_request(request.path_params["stream"], request, share, intake, labels=labels)
-            answer = await intake.append(asked)
+            to_append = await _append_request(request.path_params["stream"], request, share, intake, labels=labels)
+            answer = await intake.append(to_append)
             return Response(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
 
     for path, labels in ((_EVENTS_PATH, False), (_LABELS_PATH, True)):

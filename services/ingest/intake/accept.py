@@ -149,10 +149,10 @@ class Intake:
         return max((writer.appending_seconds for writer in writers), default=0.0)
 
     def _give_up_waiting(self, error: Unavailable) -> None:
-        told = Unavailable(f"{error.message}; the events may or may not be taken, a retry with the same key is safe")
+        unclear = Unavailable(f"{error.message}; the events may or may not be taken, a retry with the same key is safe")
         for stream in self._streams.values():
             for writer in stream.all_writers:
-                writer.give_up_waiting(told)
+                writer.give_up_waiting(unclear)
 
     async def in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         """Runs what blocks beside the loop."""
@@ -270,8 +270,8 @@ class Intake:
 
     def _note_append(self, request: AppendRequest, span: Span, answer: Answer, put_at: float) -> None:
         position = ", ".join(f"{partition}:{offset}" for partition, offset in answer.position.items())
-        told = {"headrace.stream": request.stream, "headrace.position": position, "headrace.accepted": answer.accepted}
-        self.tracing.note("append to the log", span.traceparent, put_at, time.time(), told)
+        facts = {"headrace.stream": request.stream, "headrace.position": position, "headrace.accepted": answer.accepted}
+        self.tracing.note("append to the log", span.traceparent, put_at, time.time(), facts)
 
     async def _checked(
         self, stream: OpenStream, request: AppendRequest, key: RequestKey | None

@@ -32,8 +32,8 @@ class Budget(Collector):
 
     def open(self) -> "Share":
         """Of the current principal."""
-        asks = current()
-        return Share(self, asks.name if asks.is_identified else "")
+        principal = current()
+        return Share(self, principal.name if principal.is_identified else "")
 
     def collect(self) -> Iterator[Metric]:
         """For Prometheus."""

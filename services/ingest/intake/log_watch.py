@@ -36,8 +36,8 @@ class LogWatch:
         self._slowest_append, self._on_away = slowest_append, on_away
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ping")
         self._begun = asyncio.Event()
-        self._asking: asyncio.Future[None] | None = None
-        self._asked_at = 0.0
+        self._ping: asyncio.Future[None] | None = None
+        self._pinged_at = 0.0
         self._answers_since = 0.0
         self._is_doubtful = False
         self._error: Unavailable | None = None
@@ -73,12 +73,12 @@ class LogWatch:
             return
         self._begun.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._asked_at + _CHECK_SECONDS - time.monotonic()):
+            async with asyncio.timeout(self._pinged_at + _CHECK_SECONDS - time.monotonic()):
                 await self._begun.wait()
                 await asyncio.sleep(_SLOW_APPEND_SECONDS)
 
     def _is_due(self) -> bool:
-        seconds = time.monotonic() - self._asked_at
+        seconds = time.monotonic() - self._pinged_at
         if self._error is not None:
             return seconds >= _CHECK_AWAY_SECONDS
         if self._is_doubtful:
@@ -87,16 +87,16 @@ class LogWatch:
 
     async def _look(self, log: EventLog) -> None:
         """A ping that hangs (a name that is not resolved) counts as no answer, and no second one is begun beside it."""
-        if self._asking is None:
+        if self._ping is None:
             loop = asyncio.get_running_loop()
-            self._asking = loop.run_in_executor(self._executor, lambda: log.ping(timeout_seconds=_PING_SECONDS))
-        done, _ = await asyncio.wait({self._asking}, timeout=_PING_SECONDS + _TICK_SECONDS)
-        self._asked_at = time.monotonic()
+            self._ping = loop.run_in_executor(self._executor, lambda: log.ping(timeout_seconds=_PING_SECONDS))
+        done, _ = await asyncio.wait({self._ping}, timeout=_PING_SECONDS + _TICK_SECONDS)
+        self._pinged_at = time.monotonic()
         if not done:
             self._note_away(f"the event log has not answered for {_PING_SECONDS:g} s")
             return
-        asked, self._asking = self._asking, None
-        error = asked.exception()
+        ping, self._ping = self._ping, None
+        error = ping.exception()
         if error is None:
             self._note_answer()
             return

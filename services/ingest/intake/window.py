@@ -38,8 +38,8 @@ def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
                 break
             examples, _ = tfrecord.cut_sound(record.value)
             taken_at = record.headers.ingest_time
-            found += [(taken_at, partition, record.offset, place, one) for place, one in examples.items()]
-    return [one for *_, one in heapq.nlargest(last, found)[::-1]]
+            found += [(taken_at, partition, record.offset, place, example) for place, example in examples.items()]
+    return [example for *_, example in heapq.nlargest(last, found)[::-1]]
 
 
 def _first_offset(log: EventLog, topic: str, partition: int, bounds: tuple[int, int], last: int) -> int:

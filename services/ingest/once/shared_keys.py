@@ -115,14 +115,14 @@ def _client(url: RedisUrl) -> "redis.Redis | RedisCluster":
 
 def _connecting(url: RedisUrl) -> dict[str, Any]:
     """The arguments of redis-py's pool."""
-    told: dict[str, Any] = {"db": url.database, "credential_provider": login_of(url)}
+    options: dict[str, Any] = {"db": url.database, "credential_provider": login_of(url)}
     if url.path:
-        return told | {"connection_class": redis.UnixDomainSocketConnection, "path": url.path}
-    told |= {"host": url.host, "port": url.port}
+        return options | {"connection_class": redis.UnixDomainSocketConnection, "path": url.path}
+    options |= {"host": url.host, "port": url.port}
     if url.is_tls:
-        told |= {name: path for name, path in url.options.items() if name.startswith("ssl_")}
+        options |= {name: path for name, path in url.options.items() if name.startswith("ssl_")}
     connection = redis.SSLConnection if url.is_tls else redis.Connection
-    return told | {"connection_class": _to_the_master(connection, url) if url.fails_over else connection}
+    return options | {"connection_class": _to_the_master(connection, url) if url.fails_over else connection}
 
 
 def _to_the_master(connection: type[redis.Connection], url: RedisUrl) -> type[redis.Connection]:

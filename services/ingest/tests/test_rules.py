@@ -16,7 +16,7 @@ from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.doors.rules import RULES
 from testing.rows import each_row
-from testing.walking import TOKENS, access_in, asked_of_all, http_actions, rpc_actions
+from testing.walking import TOKENS, access_in, http_actions, rpc_actions, statuses_of_all
 
 _NOTHING = cast(Any, None)
 
@@ -36,7 +36,7 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(tmp_path: Pa
 
 @each_row("name", ["", "nobody"])
 def test_without_credentials_only_probes_are_answered(tmp_path: Path, name: str) -> None:
-    answers = asked_of_all(_app(tmp_path), name)
+    answers = statuses_of_all(_app(tmp_path), name)
     assert {action for action, status in answers.items() if status != 401} == {"GET /healthz", "GET /readyz"}
 
 
@@ -48,7 +48,7 @@ def test_a_sender_reaches_its_stream_and_nothing_else(tmp_path: Path) -> None:
         "GET /v1/streams/{stream}/deadletters", "POST /v1/streams/{stream}/labels",
     }  # fmt: skip
     for name, reached in (("sender", common | of_stream), ("stranger", common)):
-        answers = asked_of_all(app, name)
+        answers = statuses_of_all(app, name)
         assert {action for action, status in answers.items() if status != 403} == reached & answers.keys()
 
 

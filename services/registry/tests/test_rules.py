@@ -19,7 +19,7 @@ from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.tests.building import SCHEMA
 from testing.rows import each_row
-from testing.walking import access_in, asked_of_all, bearer, call, http_actions, rpc_actions
+from testing.walking import access_in, bearer, call, http_actions, rpc_actions, statuses_of_all
 
 _OPEN = {action for action, rule in RULES.items() if rule.is_open}
 _SESSION = {"GET /login", "POST /login", "POST /logout"}
@@ -57,12 +57,12 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(app: ASGIApp
 
 @each_row("name", ["", "nobody"])
 def test_without_credentials_no_route_is_answered_but_those_of_probes(app: ASGIApp, name: str) -> None:
-    answers = asked_of_all(app, name)
+    answers = statuses_of_all(app, name)
     assert {action for action, status in answers.items() if status != 401} == _OPEN & answers.keys()
 
 
 def test_a_stranger_meets_403_wherever_there_is_something_to_see(app: ASGIApp) -> None:
-    answers = asked_of_all(app, "stranger")
+    answers = statuses_of_all(app, "stranger")
     let_through = {action for action, status in answers.items() if status not in (401, 403)}
     by_any_author = {
         "GET /v1/streams", "GET /v1/streams/{stream}", "PUT /v1/streams/{stream}", "POST /v1/apply",
@@ -73,11 +73,11 @@ def test_a_stranger_meets_403_wherever_there_is_something_to_see(app: ASGIApp) -
 
 
 def test_an_operator_may_do_all_that_people_do(app: ASGIApp) -> None:
-    assert not {action for action, status in asked_of_all(app, "operator").items() if status in (401, 403)}
+    assert not {action for action, status in statuses_of_all(app, "operator").items() if status in (401, 403)}
 
 
 def test_a_viewer_changes_nothing(app: ASGIApp) -> None:
-    answers = asked_of_all(app, "viewer")
+    answers = statuses_of_all(app, "viewer")
     changing = {action for action in answers if not action.startswith("GET ")}
     assert {action for action in changing if answers[action] != 403} == _SESSION - {"GET /login"}
 

@@ -25,7 +25,7 @@ from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
-from testing.walking import TOKENS, access_in, asked_of_all, bearer, call, http_actions, rpc_actions, write_access
+from testing.walking import TOKENS, access_in, bearer, call, http_actions, rpc_actions, statuses_of_all, write_access
 
 _NOTHING = cast(Any, None)
 _METRICS = "/monitoring/prometheus/metrics"
@@ -86,12 +86,12 @@ def test_every_route_and_method_has_a_rule_and_every_rule_is_of_one(tmp_path: Pa
 
 @each_row("name", ["", "nobody"])
 def test_without_credentials_only_probes_are_answered(tmp_path: Path, name: str) -> None:
-    answers = asked_of_all(_app(tmp_path), name)
+    answers = statuses_of_all(_app(tmp_path), name)
     assert {action for action, status in answers.items() if status != 401} == _PROBES
 
 
 def test_a_sender_asks_nothing_of_serving(tmp_path: Path) -> None:
-    answers = asked_of_all(_app(tmp_path), "sender")
+    answers = statuses_of_all(_app(tmp_path), "sender")
     anybody = {action for action, rule in _RULES.items() if not rule.roles}
     assert {action for action, status in answers.items() if status != 403} == (anybody | _PROBES) & answers.keys()
 

@@ -237,7 +237,7 @@ def test_what_was_accepted_before_redis_died_is_answered_after_it_came_back(
         with redis_server.client() as client:
             wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 8)
         redis_server.kill()
-        redis_server.forget_what_is_on_disk()  # the worst case: Redis comes back with nothing
+        redis_server.forget_stored()  # the worst case: Redis comes back with nothing
         redis_server.start()
         with redis_server.client() as client:
             client.xgroup_create(queue_keys.queue_key("m", "alias/production"), "runners", id="0", mkstream=True)
@@ -253,7 +253,7 @@ def test_what_redis_died_with_is_tried_until_a_runner_is_back(front: FrontThread
         asked = pool.submit(predict, front, [[1, 2]])
         wait_until(lambda: front.front.open_count == 1)
         redis_server.kill()
-        redis_server.forget_what_is_on_disk()
+        redis_server.forget_stored()
         redis_server.start()
         wait_until(lambda: front.front.admission.refusals["m", "no runner"] >= 1)
         with FakeRunner(redis_server.url, row_sums):

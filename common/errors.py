@@ -102,5 +102,5 @@ KINDS: tuple[type[HeadraceError], ...] = (
 
 
 def kind_of(error: HeadraceError) -> type[HeadraceError]:
-    """Which of them it is: adapters have subclasses of their own."""
+    """The class among the six: adapters have their own subclasses."""
     return next(kind for kind in type(error).__mro__ if kind.__base__ is HeadraceError or kind is HeadraceError)

@@ -53,7 +53,7 @@ def check_name(kind: str, name: object) -> str:
 
 
 def _as_name(text: object) -> str:
-    """What a column of somebody's table could be called: no slash, no space."""
+    """A possible name of a column: no slash, no space."""
     if not isinstance(text, str):
         return ""
     close = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:128]

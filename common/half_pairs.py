@@ -13,9 +13,10 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def half_pair_in(text: bytes, value: Any) -> str:
-    """Where one is in JSON that was read as `value`, as in "gate.metric"; empty where there is none.
+    """The path of half a pair in JSON that was read as `value`, as in "gate.metric"; empty without any.
 
-    Costs a look at the text where no escape could be one. The value is no deeper than a JSON reader goes.
+    Costs only a search of the text where no escape could be half a pair. The value is no deeper than a JSON reader
+    goes.
     """
     if not _ESCAPE.search(text):
         return ""

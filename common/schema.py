@@ -22,7 +22,7 @@ As a mapping (YAML or JSON) it reads:
     event_time: time_hour        # optional: the name of a scalar int64 or float32 feature, epoch seconds
     key: tailnum                 # optional: the name of a scalar feature; events of one key keep their order
     late_labels: {key: flight_id, wait_seconds: 3600}   # optional: labels come after the event (common/late_labels.py)
-    source: {kafka: {topic: flights, format: json}}   # optional: somebody else's topic (common/topic_source.py)
+    source: {kafka: {topic: flights, format: json}}   # optional: a foreign topic (common/topic_source.py)
 
 Vocabulary, min and max are the domain: an event outside it is refused. To let unknown words in and treat them in the
 model, leave `vocabulary` out here and name the words in the model's feature spec.
@@ -85,7 +85,7 @@ class Feature:
             shape; an empty list where the length is free; no bytes, which decode to zeros, for a tensor or an image).
         minimum, maximum: inclusive bounds of every value (numbers only).
         vocabulary: the words allowed (strings only); empty means any.
-        weights_of: the feature of which an event holds as many values as of this one.
+        weights_of: the feature of which an event holds as many values as of this feature.
         tensor, image: what the bytes are; at most one of them.
         rows_of: the list of lists whose row lengths these are.
         aliases: other names of the value in what is sent (common/examples/naming.py); the log has the name alone.

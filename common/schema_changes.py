@@ -1,4 +1,4 @@
-"""Which changes of a schema are compatible: what was written under the old one is read under the new one."""
+"""Which changes of a schema are compatible: events of the old schema are read under the new schema."""
 
 import json
 
@@ -46,7 +46,7 @@ def check_compatible(old: Schema, new: Schema) -> None:
 
 
 def _narrowings(before: Feature, after: Feature) -> list[str]:
-    """Why events with the old feature may not be read as the new one."""
+    """Why events with the old feature may not be read as the new feature."""
     name = before.name
     kinds = [_in_words(feature) for feature in (before, after)]
     if kinds[0] != kinds[1]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_links(features: "Sequence[Feature]", labels: "Sequence[Feature]") -> None:
-    """Raises InvalidInput: a name of another feature leads to none, or to one that does not fit."""
+    """Raises InvalidInput: a name of another feature leads to none, or to a feature that does not fit."""
     for label in labels:
         if label.dtype == "bytes":
             raise InvalidInput(f"label {label.name} is bytes, expected float32, int64 or string")

@@ -1,4 +1,4 @@
-"""Files anywhere, by URL, through fsspec: one set of rules whatever the storage is.
+"""Files anywhere, by URL, through fsspec: one set of rules for every storage.
 
 `/data/a.csv`, `file:///data/a.csv` and `a.csv` are local, `s3://bucket/a.csv`, `gs://bucket/a.csv`,
 `az://container/a.csv`, `webhdfs://host:port/a.csv` and `memory://a.csv` name a storage. Rules of every backend, held by
@@ -105,7 +105,7 @@ class Place:
             return opened
 
     def presigned(self, seconds: int) -> str:
-        """A URL with which anybody reads this file for so long. Raises InvalidInput: this storage makes none, or its
+        """A URL with which anybody reads this file for this long. Raises InvalidInput: this storage makes none, or its
         credentials sign none."""
         with self._errors():
             try:

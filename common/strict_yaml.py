@@ -1,7 +1,7 @@
 """YAML that people write, read within bounds: what a kilobyte of it can become is known before memory is taken.
 
-Refused beyond YAML's own rules: aliases (a few nested ones stand for billions of values), more nesting, values or bytes
-than any definition has, integers beyond 64 bits, a key given twice. As in YAML 1.2, 1e-3 is a
+Refused beyond YAML's own rules: aliases (a few nested aliases stand for billions of values), more nesting, values or
+bytes than any definition has, integers beyond 64 bits, a key given twice. As in YAML 1.2, 1e-3 is a
 number; PyYAML's own rule wants 1.0e-3.
 """
 
@@ -61,7 +61,7 @@ def read_yaml(content: bytes, place: str) -> object:
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"{place} has {len(content)} bytes, expected at most {MAX_BYTES}")
     try:
-        content.decode()  # PyYAML would read UTF-16 too, which nobody else here does
+        content.decode()  # PyYAML would read UTF-16 too, no other reader here does
         _check_events(content, place)
         return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"place": place}))  # noqa: S506 - derives from SafeLoader
     except InvalidInput:

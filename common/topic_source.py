@@ -1,4 +1,4 @@
-"""A Kafka topic of somebody else's that a stream reads in place of events sent to ingest: where it is, what it holds.
+"""A foreign Kafka topic that a stream reads in place of events sent to ingest: where it is, what it holds.
 
 source:
   kafka:

@@ -26,7 +26,7 @@ _SETTLED_NANOSECONDS = 50_000_000
 _MOST_KNOWN = 4096
 _SCHEME = "bearer"
 Credentials = str | tuple[str, ...]
-"""The value of the header Authorization, "" without one; or the names in the client's certificate (client_names.py),
+"""The value of the header Authorization, "" without it; or the names in the client's certificate (client_names.py),
 which TLS has verified."""
 _ANONYMOUS_REMARK = (
     "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"

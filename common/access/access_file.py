@@ -29,7 +29,8 @@ _NAME_IN_CERTIFICATE = re.compile(r"(CN=|DNS:|URI:)\S.{0,255}")
 
 @dataclass(frozen=True)
 class AccessFile:
-    """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits; `certificates`: by a name in one."""
+    """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits; `certificates`: by a name in a
+    certificate."""
 
     principals: Mapping[str, Principal]
     certificates: Mapping[str, Principal] = field(default_factory=dict)

@@ -3,7 +3,7 @@
     DIR/ca.pem    what every service and client trusts        DIR/ca.key    its key, mode 0600
     DIR/<name>/certificate.pem, key.pem (0600)                of a service or a client
 
-A renewed certificate keeps its key, so that a crash leaves a pair that fits; without its key.pem it gets a new one.
+A renewed certificate keeps its key, so that a crash leaves a pair that fits; without its key.pem it gets a new key.
 """
 
 import datetime
@@ -82,14 +82,14 @@ def open_authority(directory: Path) -> Authority:
 
 
 def days_left(folder: Path) -> float:
-    """Until the certificate in the folder ends; 0.0 without one. Raises InvalidInput: it cannot be read."""
+    """Until the certificate in the folder ends; 0.0 without a certificate. Raises InvalidInput: it cannot be read."""
     found = _certificate_in(folder)
     return (found.not_valid_after_utc - _now()).total_seconds() / 86400 if found else 0.0
 
 
 def issue_missing(directory: Path, names: Sequence[str], *, hosts: Sequence[str], days: float) -> list[Path]:
     """Issues for each of the names without a certificate for all hosts and with a third of `days` left; returns the
-    folders of those. A new certificate keeps the hosts of the one before.
+    folders of those. A new certificate keeps the hosts of its predecessor.
 
     Raises:
         InvalidInput: a certificate is of another authority, or a file cannot be used.

@@ -1,4 +1,4 @@
-"""Certificates for the platform in containers, from an authority of its own, made or renewed at each start:
+"""Certificates for the platform in containers, from its own authority, made or renewed at each start:
 
     python -m common.access.first_certificates DIR [HOST]...
 

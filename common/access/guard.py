@@ -72,7 +72,7 @@ class Guard:
         return self.access.is_on
 
     def let_in(self, action: str, identify: Callable[[], Principal]) -> Principal:
-        """The principal of the request, from now on the current one; `check` decides whether it may pass.
+        """The principal of the request, from now on the current principal; `check` decides whether it may pass.
 
         Raises:
             Unauthenticated; PermissionDenied: the action has no rule.

@@ -2,7 +2,7 @@
 
 The issuer's keys come from its discovery document (OpenID Connect Discovery 1.0, section 4) and are kept for five
 minutes; a token with a key that is not among them has them fetched again, at most once a second. Algorithms are
-asymmetric ones only: with HMAC a public key would pass for a secret (RFC 8725, section 3.1).
+asymmetric algorithms only: with HMAC a public key would pass for a secret (RFC 8725, section 3.1).
 """
 
 import base64
@@ -30,7 +30,8 @@ _MOST_DOCUMENT_BYTES = 1 << 20
 _MOST_TOKEN_BYTES = 8192
 _SERVER_ERROR = 500
 _MOST_FETCHING = 4
-"""Threads that wait for an issuer; made-up tokens would otherwise have all of a service's wait for a slow one."""
+"""Threads that wait for an issuer; otherwise made-up tokens would make all of a service's threads wait for a slow
+issuer."""
 
 
 class OidcRule(BaseModel):

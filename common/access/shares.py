@@ -21,7 +21,7 @@ class Shares:
     """Of one kind of thing at one door; thread-safe.
 
     Args:
-        noun: of one, such as "connection".
+        noun: in the singular, such as "connection".
         limit: of all principals together.
         most: of one principal, by the setting of this name.
     """

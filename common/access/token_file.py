@@ -10,7 +10,7 @@ class TokenFile:
     """Thread-safe."""
 
     def __init__(self, path: Path, *, look_seconds: float = 1.0) -> None:
-        """Looks for a change so often. Raises InvalidInput: the file cannot be read, or holds no token."""
+        """Looks for a change at this interval. Raises InvalidInput: the file cannot be read, or holds no token."""
         self._path, self._look_seconds = path, look_seconds
         self._seen = 0
         self._look_at = 0.0

@@ -1,9 +1,9 @@
-"""Steps that nobody waits for (section `training`, key `asynchronous`): servers hold the variables and the optimizer,
+"""Asynchronous steps (section `training`, key `asynchronous`): servers hold the variables and the optimizer,
 workers fetch them, compute the gradient of a batch each and send it back (downpour SGD: Dean et al., NIPS 2012).
 
     asynchronous: {workers: 2, servers: 1, placement: greedy}            each gradient is a step as soon as it comes
     asynchronous: {workers: 2, max_staleness: 4}                         bounded staleness (Ho et al., NIPS 2013)
-    asynchronous: {workers: 3, take: 2}                                  a step takes the first 2, late ones are dropped
+    asynchronous: {workers: 3, take: 2}                                  a step takes the first 2 and drops late gradients
     asynchronous: {workers: 3, stagger_steps: 100}                       the second begins at step 100, the third at 200
 
 What comes out depends on who was faster, so such a version says `reproducible: false`, and training it again is
@@ -25,9 +25,9 @@ class Asynchronous:
     workers: processes that compute gradients.
     servers: processes that hold the variables, their slots among them.
     placement: of variables on servers: in turns, or the largest first, each to the server with the fewest bytes.
-    max_staleness: so many batches a worker may be ahead of the slowest one; None: any number.
-    take: gradients that a step is the mean of, the first to come; None: each is a step of its own.
-    stagger_steps: a worker gets its first batch so many steps after the worker before it; 0: all begin at once.
+    max_staleness: the most batches that a worker may be ahead of the slowest; None: any number.
+    take: gradients that a step is the mean of, the first to come; None: each gradient is a step.
+    stagger_steps: a worker gets its first batch this many steps after its predecessor; 0: all begin at once.
     tolerance: by which a metric of the version trained again may differ, as a share of the larger of both.
     """
 

@@ -1,4 +1,4 @@
-"""What a changed definition means for what its model has learned, said before it happens.
+"""The effect of a changed definition on the learned model, before the change is made.
 
 `compare` needs no TensorFlow and no checkpoint. The trainer's restore obeys the same rule (identity.py), and the
 version's lineage says what it did.
@@ -42,7 +42,7 @@ class PartChange:
 class Report:
     """Attributes:
     parts: what changes; variables that are carried whole are only counted in `unchanged`.
-    needs_restart: layers that can neither be carried nor start new without being told to.
+    needs_restart: layers that cannot be carried and start anew only on request.
     restarted: layers that start new because the definition says so.
     notes: what cannot be known before the round, in sentences.
     """
@@ -77,7 +77,7 @@ class Report:
         )
 
     def check(self) -> None:
-        """Raises Conflict when a layer would have to start anew that nobody said may."""
+        """Raises Conflict when a layer would have to start anew without permission."""
         if self.needs_restart:
             raise Conflict(self.refusal)
 

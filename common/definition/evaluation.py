@@ -38,7 +38,7 @@ class SliceBy:
 
     Attributes:
         boundaries: rising; of a number, which is then cut between them. Each boundary begins the part above it.
-        most: so many of the most frequent values have metrics of their own, the others together have one.
+        most: the count of frequent values with separate metrics; all other values share theirs.
     """
 
     by: tuple[str, ...]
@@ -58,7 +58,7 @@ class Evaluation:
     """An example is held out by its position in the log, unless split_by or keep_equal_together says what stays whole.
 
     Attributes:
-        warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
+        warn_unknown_share: the version warns of a feature with more than this share of values without a separate id.
         max_unusable: a version of whose examples more than this share could not be used is rejected.
         metrics: by head.
         group_by: a feature; examples with an equal value of it belong together, and are resampled together.
@@ -71,7 +71,7 @@ class Evaluation:
     slices: tuple[SliceBy, ...] = ()
     group_by: str | None = None
     calibration_fraction: float = 0.0
-    """Share of the held-out examples by which heads are calibrated, and which judge nobody."""
+    """Share of the held-out examples by which heads are calibrated; no gate judges by them."""
     split_by: str = ""
     """A feature by whose value events are held out."""
     keep_equal_together: bool = False

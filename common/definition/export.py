@@ -23,15 +23,15 @@ class Export:
 
     Attributes:
         warmup_requests: how many requests at most, from 0 to MAX_WARMUP_REQUESTS, made of a few real examples of the
-            round; a replica replays them before a version is available. They are readable by whoever can read the
+            round; a replica replays them before a version is available. They are readable by all that can read the
             version: 0 where examples must not leave the log.
         formats: of FORMATS, each made of `serving_default` in every round, below exports/.
         on_unsupported: whether a format that cannot be made, or answers otherwise than the model, fails the round.
         max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
         max_difference_share: the same as a share of their span, greatest less least, over the events that were asked.
         int8_calibration: from what tflite_int8 takes its ranges: events, held out or learned, or made-up values.
-        checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
-        subsets: by name, patterns of the model's variables that each version has in a file of their own.
+        checkpoint_shard_bytes: weights larger than this are stored in several files with an index.
+        subsets: by name, patterns of the model's variables that each version has in a separate file.
         assets: files of the definition that each version carries as they are.
         context: raw features that the rows of a request may share; a signature takes one row of them (inputs.py).
     """

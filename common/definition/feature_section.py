@@ -233,7 +233,7 @@ def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:
 
 
 def _meaning_of_ids(spec: Categorical) -> object:
-    """Equal for features whose equal ids stand for equal things, whatever their source."""
+    """Equal for features whose equal ids mean the same, from any source."""
     match spec:
         case Bucketized():
             return ("bucketized", spec.boundaries)

@@ -59,7 +59,7 @@ def _check_sequence(specs: Mapping[str, FeatureSpec], name: str, schema: Schema)
 
 
 def lists_of(spec: FeatureSpec, specs: Mapping[str, FeatureSpec], schema: Schema) -> list[str]:
-    """The raw features below it, no embedding or indicator, that hold another number of values than one."""
+    """The raw features below it, no embedding or indicator, that do not hold exactly one value."""
     members = spec.of if isinstance(spec, Crossed) else (str(spec.of),)
     sources = [str(specs[name].of) if isinstance(spec, Crossed) and name in specs else name for name in members]
     return [name for name in sources if schema.feature(name).seen_count != 1]
@@ -148,7 +148,7 @@ def _check_shape(spec: FeatureSpec, feature: Feature, *, is_sequence: bool) -> N
 
 
 def check_module_features(specs: Mapping[str, FeatureSpec]) -> None:
-    """Raises InvalidInput where a module has layers of its own for a feature, or could not follow it."""
+    """Raises InvalidInput where a module has its own layers for a feature, or could not follow it."""
     for spec in specs.values():
         why = ""
         if isinstance(spec, Embedding | Indicator):

@@ -74,7 +74,7 @@ class Bucketized:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Bucketized by boundaries that cut the values of the first round's trained examples into so many equal parts.
+    """Bucketized by boundaries that cut the values of the first round's trained examples into `count` equal parts.
 
     The boundaries are exact (numpy's `linear` quantiles over all columns of the raw feature, as float32), equal ones
     count once, and every later version keeps them. Ids 0..quantiles-1; a value on a boundary goes to the upper bucket.

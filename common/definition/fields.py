@@ -1,4 +1,4 @@
-"""Reads mappings that people wrote: every key is checked, a key that nobody asked for is refused."""
+"""Reads mappings that people wrote: every key is checked, an unknown key is refused."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ class Fields:
         self._known: list[str] = []
 
     def expect(self, keys: Sequence[str]) -> None:
-        """Refuses other keys at once, before one that is missing is asked for."""
+        """Refuses other keys at once, before a missing key is looked up."""
         refuse_unknown(self.where, self._left, keys)
 
     def finish(self) -> None:
@@ -194,7 +194,7 @@ class Fields:
 
 
 def is_number(value: object) -> bool:
-    """A finite one that float64 can hold."""
+    """A finite number that float64 can hold."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:

@@ -17,7 +17,7 @@ class Forgetting:
 
     Attributes:
         after_rounds: rounds in a row without the word after which it leaves; None: any number.
-        after_examples: trained examples since the last one with the word after which it leaves; None: any number.
+        after_examples: trained examples without the word after which it leaves; None: any number.
         evict: who makes room when the table is full: `least_recent` (seen longest ago), `least_frequent`, or `none`:
             newcomers wait.
         candidates: words without a row that are remembered with their counts; None: four times as many as rows, 1,000

@@ -1,18 +1,18 @@
 """Which candidates may replace production: the rules a model's definition states (section `gate`).
 
-    metric: auc               # measured on the held-out slice; one of the task's, or one that a module measures itself
+    metric: auc               # measured on the held-out slice; a metric of the task, or a metric that a module measures
     direction: higher         # or lower; by default what the metric's name says, needed for a module's own metric
     max_regression: 0.005     # how much worse than the parent's the candidate's metric may be; null: no comparison
     min_value: 0.5            # bounds of the candidate's metric, inclusive; null: no bound
     max_value: 1.0
-    slice: {carrier: AA}      # judged on these examples alone; carrier: on every value with metrics of its own
+    slice: {carrier: AA}      # judged on these examples alone; carrier: on every value with separate metrics
 
     rules: [{metric: auc, max_regression: 0.005}, {metric: auc, slice: carrier, min_value: 0.6, min_examples: 50}]
                               # in place of the keys above: every one of them must hold
 
     min_examples: 100         # held-out examples below which nothing can be judged
-    confidence: 0.95          # judge by the interval of so much confidence and not by the figure; null: by the figure
-    on_not_enough_evidence: reject   # or promote, canary: where an interval or a slice lets nothing be said
+    confidence: 0.95          # judge by the interval of this confidence and not by the figure; null: by the figure
+    on_not_enough_evidence: reject   # or promote, canary: where an interval or a slice decides nothing
     max_state_bytes: null     # the most that the files of its SavedModel may have together; null: no bound
     max_p99_ms: null          # the most milliseconds in which its export answers 99 of 100 single rows; null: no bound
     max_skew: null            # the most by which replicas may have answered otherwise than the parent as trained
@@ -129,7 +129,7 @@ class Measurable:
         return tuple(name for name in names_for(task) if direction_of(name))
 
     def found(self, name: str, *, place: str = "gate") -> tuple[str, Metric] | None:
-        """Head and metric; None for one that only the module itself can measure.
+        """Head and metric; None for a metric that only the module can measure.
 
         Args:
             place: which section names it.

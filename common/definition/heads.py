@@ -51,7 +51,7 @@ class Head:
     """Attributes:
     weight: of its loss in the sum; a head of weight 0 learns nothing and gives no gradient. All heads of a module may
         have it: it then learns by what its layers add to the loss.
-    classes: of a multiclass head, or of the ids of a multilabel one; 0: what the label or the network says.
+    classes: of a multiclass head, or of the ids of a multilabel head; 0: by the label or the network.
     class_weights: factors of the losses of examples of a class, by class (its number or its word); 1 where none is.
     positive_weight: factor of the positive term of a cross-entropy.
     label_smoothing: share of a label that is spread evenly over all classes.
@@ -79,7 +79,7 @@ class Head:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing is said of how it is taught: a module that brings its own loss may do so."""
+        """The definition does not state how it is taught: a module that brings its own loss may do so."""
         plain = Head(self.name, self.label, self.task, Loss(DEFAULT_LOSSES[self.task]), classes=self.classes,
                      levels=self.levels, group=self.group, calibration=self.calibration)  # fmt: skip
         return self == plain

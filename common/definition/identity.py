@@ -84,7 +84,7 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
     """By path, for an estimator's variables (families/estimators/network.py makes them); empty for a module.
 
     Args:
-        learned: None where nobody knows it: learned words and fitted boundaries go by number then.
+        learned: None where it is not known: learned words and fitted boundaries go by number then.
     """
     parameters = definition.estimator_parameters
     if parameters is None:
@@ -130,7 +130,7 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
 def section_of(
     definition: Definition, schema: Schema, learned: Learned | None = None
 ) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Of a module's features, by name: the columns of the numeric ones, and the rows of a table of the others' ids."""
+    """Of a module's features, by name: the columns of numeric features, and the rows of a table of the others' ids."""
     specs = definition.features
     columns = {name: _columns(specs, name, schema, learned) for name in specs if isinstance(specs[name], Numeric)}
     return columns, {name: _rows(specs, name, schema, learned) for name in specs if name not in columns}
@@ -145,7 +145,7 @@ def _add_tables(
 ) -> None:
     for spec in (specs[name] for name in names):
         if isinstance(spec, Embedding):
-            # A shared table has one meaning for all that share it (features.py checks that): the first one's.
+            # A shared table has one meaning for all that share it (features.py checks that): the first feature's.
             rows, dimension = _rows(specs, spec.of, schema, learned), (Run(("dimension",), spec.dimension),)
             variables.setdefault(f"{spec.table}_table/table", VariableMeaning((rows, dimension)))
 
@@ -156,7 +156,7 @@ def _inputs(specs: Mapping[str, FeatureSpec], names: Sequence[str], schema: Sche
 
 
 def _add_layer(variables: dict[str, VariableMeaning], layer: str, activation: str, size: int, inputs: Axis) -> Axis:
-    """A dense layer's kernel and bias; its units, which are the next one's inputs."""
+    """A dense layer's kernel and bias; its units, which are the next layer's inputs."""
     units = (Run(("units", layer, activation), size),)
     variables[f"{layer}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
     variables[f"{layer}/bias"] = VariableMeaning((units,))
@@ -200,7 +200,7 @@ def statistics_of(definition: Definition) -> dict[str, str]:
 
 
 def _in_short(spec: FeatureSpec) -> str:
-    """Another one for every other text feature: its ids mean something else."""
+    """Differs for every other text feature: its ids mean something else."""
     return hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
 
 
@@ -228,8 +228,8 @@ def carried(old: Axis, new: Axis) -> NDArray[np.int64]:
 
 
 def counted(old: Axis, new: Axis) -> tuple[int, int]:
-    """How many rows of `new` are carried from the same place, and from another one. Millions of rows that go by number
-    are counted without an array of them."""
+    """How many rows of `new` are carried from the same place, and from another place. Millions of rows that go by
+    number are counted without an array of them."""
     kept = moved = 0
     for run, place, start, before in _pairs(old, new):
         if before is not None and run.keys is None and before.keys is None:
@@ -390,7 +390,7 @@ def _id_rows(spec: Vocabulary | Hashed, learned: Learned | None) -> Axis:
 
 
 def _member(spec: FeatureSpec | None, name: str) -> str:
-    """A crossed member hashes the text of its id: whatever changes an id changes what every row means."""
+    """A crossed member hashes the text of its id: a change of an id changes the meaning of every row."""
     if spec is None:
         return name
     meaning = {key: value for key, value in asdict(spec).items() if key not in ("name", "update", "min_count")}

@@ -1,4 +1,4 @@
-"""What a version says of its inputs: the trainer writes it beside an export, whoever serves the version keeps to it.
+"""A version's statement of its inputs: the trainer writes it beside an export, every server of the version keeps to it.
 
     {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
                          "padding": {"tags": "\\uffff"}, "words": {"class_id": ["early", "late"]}}}

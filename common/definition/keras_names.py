@@ -87,7 +87,7 @@ def read_options(fields: Fields, named: KerasName, *, without: Collection[str] =
         without: options that are not for the definition to say here.
 
     Raises:
-        InvalidInput: an option of another type, or one that is missing and required.
+        InvalidInput: an option has another type, or a required option is missing.
     """
     given: dict[str, Value] = {}
     for key, option in named.options.items():

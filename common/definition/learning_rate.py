@@ -33,11 +33,11 @@ class LearningRate:
     exponential:  initial * decay_rate ^ (s / decay_steps)
     inverse_time: initial / (1 + decay_rate * s / decay_steps)
     cosine:       from initial to initial * floor over decay_steps along half a cosine, then constant
-    sequence:     its parts in turn, each from its own step 0; the last one has no end
+    sequence:     its parts in turn, each from its own step 0; the last part has no end
     any other:    Keras's schedule of that name with `options`
 
     Attributes:
-        steps: how many steps a part of a sequence lasts; 0 for the last one.
+        steps: how many steps a part of a sequence lasts; 0 for the last part.
     """
 
     initial: float = 0.001

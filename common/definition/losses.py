@@ -110,7 +110,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "logcosh": ("log_cosh",),
     "pinball": ("quantile",),
 }
-"""Short names; of several the one that teaches the task."""
+"""Short names; of several the loss that teaches the task."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def read_loss(section: object, task: Task, where: str) -> Loss:
     """`focal`, or `{name: focal, gamma: 2}`.
 
     Raises:
-        InvalidInput: no such loss, one that cannot teach the task, or an option that it has not.
+        InvalidInput: no such loss, the loss cannot teach the task, or it has no such option.
     """
     fields = Fields(f"{where}: loss", {"name": section} if isinstance(section, str) else section)
     name = _known(fields.text("name"), task, where)

@@ -145,7 +145,7 @@ DEFAULTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One that is measured: of KINDS, with its option where the definition gives one.
+    """A measured metric: of KINDS, with its option where the definition gives it.
 
     Attributes:
         name: under which it is stored: the kind's, or kind@value.
@@ -170,12 +170,12 @@ class Metric:
 
 
 def names_for(task: str) -> tuple[str, ...]:
-    """Every metric of a task, the default ones first."""
+    """Every metric of a task, the defaults first."""
     return tuple(dict.fromkeys((*DEFAULTS[task], *(name for name, kind in KINDS.items() if task in kind.tasks))))
 
 
 def direction_of(name: str) -> Direction | None:
-    """Of a stored name, `head/` before it or not; None for one that neither is better, or that is not in the table."""
+    """Of a stored name, `head/` before it or not; None for a metric without a better direction, or not in the table."""
     kind = KINDS.get(name.rpartition("/")[2].partition("@")[0])
     return kind.direction if kind else None
 
@@ -184,7 +184,7 @@ def read_metric(entry: object, task: str, *, place: str) -> Metric:
     """A name, `name@value`, or a mapping with `name` and the metric's option.
 
     Raises:
-        InvalidInput: there is none of that name for the task, or the option is not one.
+        InvalidInput: the task has no metric of that name, or the metric has no such option.
     """
     if isinstance(entry, Mapping):
         return _from_mapping(entry, task, place)

@@ -15,9 +15,9 @@ class Retention:
 
     Attributes:
         keep_all_hours: younger versions all stay; None: every version stays.
-        keep_hourly_days: younger ones stay one an hour.
-        keep_daily_days: younger ones stay one a day, older ones go; None: one a day stays for ever.
-        keep_newest: so many of the newest versions stay, whatever their age.
+        keep_hourly_days: of younger versions one an hour stays.
+        keep_daily_days: of younger versions one a day stays, older versions go; None: one a day stays for ever.
+        keep_newest: how many of the newest versions stay at any age.
     """
 
     keep_all_hours: float | None = 1.0

@@ -77,7 +77,7 @@ class Canary:
 
     Attributes:
         shares: of the requests without version and label, in per cent, by stage, ascending. 0 only first: the canary
-            answers nobody and is scored on what production answers.
+            answers no client and is scored on the requests of production.
         by: what a request's side follows from: its first prediction key, or its request id.
         stage_samples: compared at a stage without evidence against the canary, from which on the next one begins; None:
             evidence alone ends a stage.

@@ -6,13 +6,14 @@ from typing import Any
 
 
 def labels_of(meaning: Mapping[str, Any], path: str, count: int, *, most: int | None = None) -> list[str]:
-    """What each of `count` rows of a variable is, in their order: the word, the id, or its number where nobody knows.
+    """What each of `count` rows of a variable is, in their order: the word, the id, or its number where neither is
+    known.
 
     One line each: tabs and line ends in words are written as spaces.
 
     Args:
         meaning: identity.to_mapping's, as a checkpoint holds it.
-        most: of so many of the first rows alone; a table may have more rows than names fit into memory.
+        most: how many of the first rows have a label; a table may have more rows than names fit into memory.
     """
     stored = meaning.get("variables", {}).get(path)
     runs = stored["axes"][0] if stored else ()

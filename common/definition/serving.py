@@ -1,4 +1,4 @@
-"""The `serving:` section of model.yaml: what a model asks of whoever serves its versions. All of it is optional.
+"""The `serving:` section of model.yaml: what a model asks of its servers. All keys are optional.
 
     serving:
       engine: auto                # or tensorflow, onnxruntime, litert
@@ -41,7 +41,7 @@ class ServingSpec:
     batching: Mapping[str, Any] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready, with what was said only; empty when nothing was."""
+        """JSON-ready, with the given keys only; empty without any."""
         mapping = {"engine": self.engine, "slo_ms": self.slo_ms, "batching": dict(self.batching) or None}
         return {key: value for key, value in mapping.items() if value is not None}
 

@@ -22,9 +22,9 @@ _DEBUGGER_BYTES, _MOST_DEBUGGER_BYTES = 16 << 20, 256 << 20
 @dataclass(frozen=True)
 class Summaries:
     """Attributes:
-    histograms: after every so many blocks, of weights, gradients and what each layer gives; 0: none.
+    histograms: every this many blocks, of weights, gradients and what each layer gives; 0: none.
     weight_images: each weight of two dimensions or more as an image, when histograms are taken.
-    worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
+    worst: held-out examples with the largest losses, as texts, and as images where a feature is an image; 0: none.
     samples: the first held-out examples of the round, shown in the same way; 0: none.
     audio: features that are sounds, with their samples per second: of examples that are shown they can be heard.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.

@@ -16,7 +16,7 @@ class Cut:
         split: words (runs of letters, marks, digits and `_`, of any script), whitespace (what stands between white
             space of any script) or characters (code points, white space too).
         lower: the text is written in lower case first, as Unicode says it.
-        ngrams: pieces of 1 to so many neighbours, joined by a space (characters: by nothing).
+        ngrams: pieces of 1 to this many neighbours, joined by a space (characters: by nothing).
     """
 
     split: str

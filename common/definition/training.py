@@ -37,7 +37,7 @@ class EarlyStopping:
     """Attributes:
     metric: of the evaluations on the way, as the version names it.
     direction: higher or lower is better.
-    patience: so many evaluations in a row without an improvement end the round.
+    patience: how many evaluations in a row without an improvement end the round.
     min_delta: less than this is no improvement.
     restore_best: the version has the weights of the best evaluation, not those of the last step.
     """
@@ -70,10 +70,11 @@ class Training:
     input: how batches get to the steps: the whole block is handed over and cut in the graph, each batch is handed over
         by itself, or the graph takes them from a tf.data pipeline.
     shards: parts of each batch, whose gradients are added in their order; as many processes can compute them.
-    local_steps: steps that each shard takes by itself with its rows of so many batches, before the mean of all shards'
-        variables is what they go on from; 1: their gradients are added in every step.
+    local_steps: steps that each shard takes by itself with its rows of this many batches, before the mean of all
+        shards' variables is what they go on from; 1: their gradients are added in every step.
     compress: what each shard's gradients travel as.
-    asynchronous: parameter servers hold the variables and workers wait for nobody; None: one step after the other.
+    asynchronous: parameter servers hold the variables and workers do not wait for each other; None: one step after the
+        other.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
@@ -87,14 +88,14 @@ class Training:
     augment: by feature, layers that change its images before each step, and nowhere else.
     optimizers: pattern to optimizer: it teaches the variables that the pattern means; the first pattern counts.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
-    max_steps: a round ends after so many steps; what it has not come to is left out.
-    evaluate_every_steps: the held-out examples are measured so often within a round, and at its end.
-    evaluate_steps: of how many batches such a measure is, the first ones; None: of up to 50,000 examples.
+    max_steps: after which a round ends; the rest of its events is left out.
+    evaluate_every_steps: how often the held-out examples are measured within a round, beside its end.
+    evaluate_steps: how many of the first batches such a measure takes; None: of up to 50,000 examples.
     early_stopping: ends a round by these evaluations; what it has not come to is left out.
-    save_every_steps: a resume point after so many steps, at the end of their block, beside those by time.
-    report_every_steps: how far the round is, and how fast, is reported so often, beside the end of each block.
+    save_every_steps: a resume point every this many steps, at the end of their block, beside those by time.
+    report_every_steps: how often a round's progress and speed are reported, beside the end of each block.
     mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
-    norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
+    norms_every_steps: norms of gradients and updates per layer, in one step of this many.
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
     check_gradients: how far gradients may be from finite differences, over their size; a round measures it before its
         first step and warns of what is above. None: it does not.

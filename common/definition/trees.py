@@ -42,7 +42,7 @@ class TreeParameters:
     columns: features that trees split on, in order of name. Default: all of one value or a fixed number of them.
     trees_per_round: boosting steps of a round; a step grows one tree, or one for each class or level, or
         num_parallel_tree times as many, whose mean counts: one step of rate 1 is a random forest.
-    max_trees: boosting steps that a model keeps. The oldest leave; the new ones learn what is then unexplained.
+    max_trees: boosting steps that a model keeps. The oldest leave; new trees learn what is then unexplained.
     grow_policy: depthwise, or lossguide with max_leaves.
     options: XGBoost's, by their names there; those that were given.
     """

@@ -81,7 +81,7 @@ def _takes_nothing(schema: Any, named: Mapping[str, Any]) -> bool:
 
 
 class _Decimals:
-    """fastavro's reader of a decimal, but for so many bytes that it would take minutes (256 are 616 digits)."""
+    """fastavro's reader of a decimal, without lengths that would take minutes (256 bytes are 616 digits)."""
 
     def __init__(self, read: Callable[..., Any]) -> None:
         self._read = read

@@ -11,7 +11,7 @@ Guarantees of every adapter, held by one contract suite (common/eventlog/tests/t
 - Offsets grow by one per record and are never used again. Kafka may leave gaps between them; nothing of ours counts
   records by subtracting offsets.
 - Several processes may append to one partition and read it at the same time.
-- A reader sees a record whole or not at all, and never one whose append has failed for good.
+- A reader sees a record whole or not at all, and never a record whose append has failed for good.
 - Retention removes whole records from the old end only; reading below it raises DataLoss instead of skipping.
 """
 
@@ -76,7 +76,7 @@ class Record:
     value: bytes
     headers: RecordHeaders
     fault: str = ""
-    """Why its only event cannot be used, and is no Example: a record of somebody else's topic (sourced_log.py)."""
+    """Why its only event cannot be used, and is no Example: a record of a foreign topic (sourced_log.py)."""
 
 
 class EventLog(Protocol):
@@ -111,7 +111,7 @@ class EventLog(Protocol):
 
         Raises:
             DataLoss: `start` is below the oldest kept offset, or what is stored about a record fails its checksum. A
-                damaged value comes as it is: the frames in it have checksums of their own (tfrecord.py).
+                damaged value comes as it is: the frames in it have their own checksums (tfrecord.py).
             InvalidInput: `end` is above the end position.
         """
 

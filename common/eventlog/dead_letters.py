@@ -1,7 +1,7 @@
 """Dead letters: events that were refused, or that could not be trained on, each with its reason.
 
 A letter is a DeadLetter message (protos/example.proto) in the topic deadletter.<stream>, TFRecord-framed as events are.
-Whoever sets an event aside writes it with this module, so that there is one format and one bound. Only retention
+Every process that sets an event aside uses this module, so that there is one format and one bound. Only retention
 removes letters.
 """
 

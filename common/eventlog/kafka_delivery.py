@@ -1,4 +1,4 @@
-"""Waiting for what a Kafka producer was given, without waiting for one that has stopped to deliver.
+"""Waits for the records of a Kafka producer, but not for a producer that has stopped to deliver.
 
 The producer goes on for minutes while Kafka is away, so that a batch keeps its sequence number (kafka_log.py). But
 after some failures of a broker, such as a full disk, kafka-python 3.0.12 sends nothing more, though the broker is back
@@ -45,10 +45,10 @@ def wait_delivered(
 
     Args:
         deadline: of the monotonic clock.
-        answers: whether Kafka answers a question of its own now; may wait for about a second.
+        answers: whether Kafka answers a separate request now; may wait for about a second.
 
     Raises:
-        KafkaTimeoutError: the deadline passed. StuckProducer: Kafka has answered for so long without a break, and the
+        KafkaTimeoutError: the deadline passed. StuckProducer: Kafka has answered for this long without a break, and the
         record is still not delivered. Any other KafkaError, as the delivery ended.
     """
     answering_since: float | None = None

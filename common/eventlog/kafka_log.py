@@ -30,7 +30,7 @@ _LARGEST_RECORD_BYTES = 16 << 20
 _REQUEST_TIMEOUT_MS = 15_000
 _BOOTSTRAP_TIMEOUT_MS = 10_000
 _DELIVERY_TIMEOUT_MS = 600_000
-"""So long the producer goes on sending a batch under the same sequence number, by which Kafka knows it again. Given up
+"""How long the producer sends a batch again under the same sequence number, by which Kafka recognizes it. Given up
 earlier, while Kafka is away or paused, the batch might still land after its events were appended a second time."""
 _APPEND_TIMEOUT_SECONDS = 630.0
 _CONNECT_TIMEOUT_SECONDS = 1.0
@@ -140,7 +140,7 @@ class KafkaLog:
             raise
 
     def append_keyed(self, topic: str, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """Appends (key, value) pairs to somebody else's topic, by its keys' partitions; returns when they are there.
+        """Appends (key, value) pairs to a foreign topic, by its keys' partitions; returns when they are there.
 
         Raises:
             NotFound: there is no such topic. Unavailable: some, all or none of them may be there.
@@ -428,7 +428,7 @@ def _send(
 
 
 def _value(message: KafkaMessage) -> bytes:
-    """Raises DataLoss: somebody else's message without a value."""
+    """Raises DataLoss: a foreign message without a value."""
     if not isinstance(message.value, bytes):
         raise DataLoss(f"{_place(message)} has no value")
     return message.value

@@ -2,7 +2,8 @@
 
 <partition>/<first offset, 20 digits>.tfrecord   the values, one after the other: a TFRecord file
 <partition>/<first offset, 20 digits>.index      see segment_index.py; a segment exists when its index exists
-<partition>/committed                            locked by whoever appends; holds the offset below which every record
+<partition>/committed                            locked by the appending process; holds the offset below which every
+record
                                                  is durable (u64, not fsynced: a machine's crash may set it back)
 <partition>/turn                                 held while waiting for `committed`, so that a busy appender cannot
                                                  overtake a waiting one

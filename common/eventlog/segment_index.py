@@ -89,7 +89,7 @@ def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start
 
 
 def entry_at(data: bytes, start: int) -> IndexEntry | None:
-    """The entry that begins at `start`, or None when there is no whole, correct one."""
+    """The entry that begins at `start`, or None when there is no whole, correct entry."""
     if len(data) - start < _SMALLEST_BYTES:
         return None
     (magic, entry_bytes, commit_start, offset, value_start, value_bytes, value_crc, schema_version, example_count,
@@ -123,7 +123,7 @@ def parse_tail(data: bytes, *, data_start: int, first_offset: int, path: object)
     What follows them is the torn tail of a crash; the caller cuts it off.
 
     Raises:
-        DataLoss: a bad entry is followed by a good one of a later commit, or offsets do not grow by one.
+        DataLoss: a bad entry is followed by a good entry of a later commit, or offsets do not grow by one.
     """
     entries: list[IndexEntry] = []
     place = 0

@@ -44,7 +44,7 @@ class SegmentLog:
 
     @property
     def flush_count(self) -> int:
-        """fdatasync calls so far, by this process: two for each commit, whatever number of appends shared it."""
+        """fdatasync calls so far, by this process: two for each commit, for any number of appends in it."""
         with self._lock:
             return sum(partition.writer.flush_count for partitions in self._topics.values() for partition in partitions)
 

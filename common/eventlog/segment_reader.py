@@ -1,6 +1,6 @@
 """Reading one partition of a SegmentLog, without locks: only committed records are looked at, and those never change.
 
-A reader keeps the segment it is in open, so retention cannot pull it away; when the next one is gone it says so.
+A reader keeps the segment it is in open, so retention cannot pull it away; when the next segment is gone it raises.
 """
 
 import os

@@ -86,7 +86,7 @@ class _Tail:
         os.close(self.index)
 
     def is_as_known(self, directory: Path) -> bool:
-        """Whether nobody else appended to it, left something behind in it, rolled it or removed it."""
+        """Whether no other process appended to it, left something behind in it, rolled it or removed it."""
         index = os.fstat(self.index)
         return (
             index.st_size == self.index_end
@@ -107,8 +107,8 @@ class _Tail:
 
 
 class SegmentWriter:
-    """Thread-safe. Concurrent appends share one write and one pair of flushes: whoever comes while a commit is under
-    way waits, and the first of those who waited commits for all of them."""
+    """Thread-safe. Concurrent appends share one write and one pair of flushes: an append that comes while a commit is
+    under way waits, and the first of those who waited commits for all of them."""
 
     def __init__(self, directory: Path, commit_file: CommitFile, settings: SegmentSettings) -> None:
         self._directory = directory

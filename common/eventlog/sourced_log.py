@@ -1,6 +1,6 @@
-"""The event log by the names of streams: under which name the log has them, and which are somebody else's topics.
+"""The event log by the names of streams: under which name the log has them, and which are foreign topics.
 
-A stream that succeeds a deleted one of its name lies under a name of its own (common/registry/catalog.py,
+A stream that succeeds a deleted one of its name lies under a separate name (common/registry/catalog.py,
 Stream.log_name). A stream with a source has the topic `examples.<stream>` there: a record is one event, its offset the
 event's, its timestamp the ingest time. Nothing is copied, and nothing is written to the source.
 """

@@ -8,7 +8,7 @@ One framed example, all integers little-endian (tensorflow/core/lib/io/record_wr
     uint32  masked CRC32C of data
 
 The mask (tensorflow/core/lib/hash/crc32c.h, from LevelDB's util/crc32c.h) is a rotation right by 15 bits plus a
-constant, so that the CRC of bytes that hold CRCs stays a good one:
+constant, so that the CRC of bytes that hold CRCs stays a good CRC:
 
     masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8   (mod 2**32)
 
@@ -53,7 +53,7 @@ class _HeaderOfLength(dict[int, bytes]):
 
 
 class _LengthOfHeader(dict[bytes, int]):
-    """Holds checked headers only; raises KeyError for one whose checksum is wrong or that is cut short."""
+    """Holds checked headers only; raises KeyError for a header whose checksum is wrong or that is cut short."""
 
     def __missing__(self, header: bytes) -> int:
         length = int.from_bytes(header[:8], "little")
@@ -119,7 +119,7 @@ class Damaged:
     """A stretch of bytes that is no sound frame.
 
     Attributes:
-        number: of the frame, sound ones counted too, from 0.
+        number: of the frame, sound frames counted too, from 0.
         at: the byte of the value at which it begins.
         content: its bytes, header and checksums included.
     """

@@ -1,4 +1,4 @@
-"""Records of somebody else's topic to tf.train.Examples, by the source and the schema of a stream."""
+"""Records of a foreign topic to tf.train.Examples, by the source and the schema of a stream."""
 
 import base64
 import functools
@@ -135,7 +135,7 @@ def _avro(source: TopicSource) -> Decode:
         schema, reader = using
         try:
             record = reader.schemaless_reader(file, schema, None)
-        except Exception as error:  # whatever it stumbles over in foreign bytes
+        except Exception as error:  # any fault of a library in foreign bytes
             raise InvalidInput(f"the record is not of its Avro schema: {type(error).__name__}: {error}") from error
         if rest := file.read():
             raise InvalidInput(f"the record is not of its Avro schema: it has {len(rest)} bytes more")
@@ -213,7 +213,7 @@ def _protobuf(source: TopicSource) -> Decode:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """Fields by name: enums by theirs, messages as mappings; one that is not set only where it has a presence."""
+    """Fields by name: enums by theirs, messages as mappings; an unset field only where it has a presence."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):

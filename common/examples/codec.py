@@ -11,7 +11,7 @@ depend on the event prepared per schema: a column at a time it takes a sixth of 
 
 A string is any bytes, as in TensorFlow, and may come as {"b64": "..."} in JSON; bytes, which tensors and images are,
 always do. A tf.train.SequenceExample is read, too: its context holds features, its lists are those of any length. A
-Feature without a kind, which TensorFlow writes for an empty one, is absent, as tf.io.parse_example has it.
+Feature without a kind, which TensorFlow writes for an empty feature, is absent, as tf.io.parse_example has it.
 
 `ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.

@@ -1,6 +1,6 @@
 """Lists of any length whose steps hold several values each, as JSON nests them and as a SequenceExample lists them.
 
-The steps of a list of lists are its rows: as many values as they like each, and how many is a list of its own.
+The steps of a list of lists are its rows: each of any length, and the lengths are a separate list.
 """
 
 from collections.abc import Mapping, Sequence

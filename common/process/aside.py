@@ -4,7 +4,7 @@ so a thread would leave the event loop no freer.
     python -m common.process.aside <fd> <parent pid> <most memory in bytes> <niceness>
 
 One process does one piece of work after the other: a function that can be imported, called with the message. It is
-started when it is first needed and stays; one that takes too long, or more memory than it may, is ended and replaced.
+started when it is first needed and stays; past its time or its memory it is ended and replaced.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 Call = Callable[[bytearray], tuple[Any, bytes]]
 """Of a message: what can be pickled of it, and a further message. Pickled itself, so a function of a module, or a
-functools.partial of one."""
+functools.partial of it."""
 _SIZES = struct.Struct("!QQ")
 _TOO_MUCH = "reading the message takes more than the {} MiB of memory that there are for it; send less at once"
 
@@ -84,7 +84,7 @@ class Aside:
                 self._has_work.wait_for(lambda: bool(self._waiting))
                 call, message, deadline, done = self._waiting.popleft()
             if not done.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
+                continue  # its caller waits no longer
             try:
                 done.set_result(self._exchange(call, message, deadline))
             except BaseException as error:

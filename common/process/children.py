@@ -1,7 +1,7 @@
 """What both zygotes share: processes that stay single-threaded and are forked for every piece of work.
 
 Their messages differ in meaning and stay apart. The trainer's control never waits for its zygote, so its messages are
-packets, taken whole or not at all; serving's lines may be longer than a packet, so whoever sends them may have to wait.
+packets, taken whole or not at all; serving's lines may be longer than a packet, so their sender may have to wait.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ def start_zygote(
 
 class Children:
     """Forks, is woken by SIGCHLD, reaps without blocking. Make one in the main thread, and no other thread at all: a
-    fork copies the locks that other threads hold, and nobody releases them.
+    fork copies the locks that other threads hold, and no thread releases them.
 
-    `name` is what the log calls a child, `crashed_status` the exit status of one that raised. With `lead_groups` every
-    child leads a process group of its own, and a SIGKILL goes to all of it."""
+    `name` is what the log calls a child, `crashed_status` the exit status of a child that raised. With `lead_groups`
+    every child leads a process group, and a SIGKILL goes to all of it."""
 
     def __init__(self, name: str, *, crashed_status: int, lead_groups: bool = False) -> None:
         self._name = name

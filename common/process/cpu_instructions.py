@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class UnusedInstructions:
-    """Asks a process of its own, which loads one library of TensorFlow and no Python of it: TensorFlow writes the
+    """Runs a process that loads one library of TensorFlow and no Python of it: TensorFlow writes the
     sentence to its log once, below the level that a service's processes log at."""
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ def _own(scope: Scope, principal: Principal) -> None:
 
 
 def bearer_of(scope: Scope) -> str:
-    """The header Authorization; "" without one. Raises Unauthenticated where there are two."""
+    """The header Authorization; "" without it. Raises Unauthenticated where there are two."""
     found = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(found) > 1:
         raise Unauthenticated("the request has two Authorization headers")
@@ -100,7 +100,7 @@ def bearer_of(scope: Scope) -> str:
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """The header Authorization; without one the names in the client's certificate, if it has shown one."""
+    """The header Authorization; without it the names in the client's certificate, if any."""
     return bearer_of(scope) or scope.get(CERTIFICATE) or ""
 
 

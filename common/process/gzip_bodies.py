@@ -1,4 +1,4 @@
-"""gzip bodies: inflated within a bound, in time that grows with their length, whatever their members are."""
+"""gzip bodies: inflated within a bound, in time that grows with their length, with any members."""
 
 import zlib
 

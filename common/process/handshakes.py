@@ -29,7 +29,7 @@ class Handshake(asyncio.Protocol):
         if not self._door.admit(self):
             transport.abort()
             return
-        self._task = self.loop.create_task(self._shake_hands())  # A task that nobody holds may be collected.
+        self._task = self.loop.create_task(self._shake_hands())  # A task without a reference may be collected.
 
     def data_received(self, data: bytes) -> None:
         """The loop has begun to read, and TLS has not begun to listen."""

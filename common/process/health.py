@@ -17,7 +17,7 @@ _PROBE_TIMEOUT_SECONDS = 3.0
 class Health:
     """Readiness as a set of named conditions, each set by the part of the service that knows.
 
-    Thread-safe. A service is ready when it is not stopping and every condition holds. Listeners are told of each
+    Thread-safe. A service is ready when it is not stopping and every condition holds. Listeners hear of each
     change of readiness (gRPC health follows by one).
     """
 

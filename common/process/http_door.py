@@ -1,7 +1,7 @@
 """One HTTP door: what all of its clients may hold together, whose names it answers to, who gives way when it is full.
 
-Memory is counted as bytes arrive, not as they are announced. Where room runs out, whoever has been silent longest gives
-way, so that silent connections cannot keep others out.
+Memory is counted as bytes arrive, not as they are announced. Where room runs out, the connection that has been silent
+longest gives way, so that silent connections cannot keep others out.
 
 Refused are Host names that are not the door's (a page whose name comes to resolve to this address could read and
 write), and methods that change something in the name of a page that is not the door's own (a page could post).
@@ -30,7 +30,7 @@ _FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
 """Another port of this machine is the same site."""
 _MAX_KNOWN_HOSTS = 256
 _BEGUN_PER_TURN = 32
-"""Of all connections' requests that came behind another one; the event loop accepts and reads between two turns."""
+"""Of all connections' pipelined requests; the event loop accepts and reads between two turns."""
 _FORBIDDEN, REQUEST_TIMEOUT, _MISDIRECTED, _TOO_MANY = 403, 408, 421, 429
 
 
@@ -59,7 +59,7 @@ class HttpTimes:
         body: for a body as a whole, and more by its length: a second for every 16 KiB.
         unread: how long an answer may be left unread.
         dropped_after: the silence after which a connection is dropped when another needs its room.
-        linger: after a refusal what still comes is thrown away for so long; closed at once, the client might not read
+        linger: how long after a refusal further bytes are thrown away; closed at once, the client might not read
             the answer.
         look: how often the door looks at the time.
     """
@@ -132,7 +132,7 @@ class Connection(Protocol):
 
     address: str
     owner: str
-    """The principal that asked last; "" before the first one."""
+    """The principal of the last request; "" before the first request."""
     loop: asyncio.AbstractEventLoop
     held_bytes: int
     """Of bodies; kept by the door."""
@@ -169,7 +169,7 @@ class Door:
         )
 
     def admit(self, connection: "Connection") -> bool:
-        """Takes a new connection; when there are too many, the one that waits longest for its client goes."""
+        """Takes a new connection; when there are too many, the connection that waits longest for its client goes."""
         client = self._clients.setdefault(connection.address, _Client())
         bounds = self.bounds
         limit = bounds.max_connections
@@ -267,7 +267,7 @@ class Door:
         """Raises RefusedByDoor for a page that is not this door's own.
 
         Args:
-            origin: what Origin says, `null` included; empty without one.
+            origin: what Origin says, `null` included; empty without it.
             site: what Sec-Fetch-Site says of the page, where a browser says so; a name in `allowed_hosts` outweighs it.
         """
         scheme, _, rest = origin.partition(b"://")
@@ -292,7 +292,7 @@ class Door:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # Nobody else can make an address mean another machine.
+        return True  # Only its owner can make an address mean another machine.
 
     def _make_room(self, among: Callable[["Connection"], bool]) -> bool:
         waiting = [

@@ -36,7 +36,7 @@ _ONLY_ONCE = frozenset(
         b"x-request-timeout-ms",
     }
 )  # fmt: skip
-"""Headers of which readers would have to choose one. Of Content-Length the parser takes one only."""
+"""Headers that may not be repeated: readers could take different values. The parser refuses a second Content-Length."""
 _URI_TOO_LONG, _HEAD_TOO_LARGE = 414, 431
 
 
@@ -140,7 +140,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self.stage == BODY and self.loop.time() - self.heard_at >= self.door.bounds.times.dropped_after
 
     def look_at_time(self) -> None:
-        """Called every so often: ends what takes too long."""
+        """Called at intervals: ends what takes too long."""
         now, times = self.loop.time(), self.door.bounds.times
         if self._unread_since and now - self._unread_since > times.unread:
             self.transport.abort()
@@ -305,7 +305,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.begin_message()
 
     def begin_message(self) -> None:
-        """Forgets what was said of the message before."""
+        """Forgets the headers of the message before."""
         self.stage, self._open_since, self._head_bytes, self._body_bytes = HEAD, 0.0, 0, 0
         self._content_length = -1
         self._first_bytes = self._chunk_bytes
@@ -315,7 +315,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._upgrades = self._is_old_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.stage != HEAD:  # Behind a chunked body; nobody reads these.
+        if self.stage != HEAD:  # Behind a chunked body; they are not read.
             return
         name = name.lower()
         if name == b"host":
@@ -343,7 +343,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise RefusedByDoor(400, f"Transfer-Encoding is {shown!r}, expected chunked, and HTTP/1.1")
 
     def take_host(self, value: bytes) -> None:
-        """Raises RefusedByDoor for a name that is not ours, and for a second one."""
+        """Raises RefusedByDoor for a name that is not ours, and for a second name."""
         if self._host:
             raise RefusedByDoor(400, "the request has two Host headers")
         self._host = value
@@ -356,7 +356,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise RefusedByDoor(400, "a request of HTTP/1.1 has a Host header")
         if not self.url.startswith(b"/"):
             _, separator, rest = self.url.partition(b"://")
-            if separator:  # The name in the URL is meant, whatever Host says (RFC 9112, 3.2.2).
+            if separator:  # The name in the URL counts, not Host (RFC 9112, 3.2.2).
                 self.door.check_host(rest.partition(b"/")[0])
         if len(self.url) > MAX_URL_BYTES:
             raise RefusedByDoor(_URI_TOO_LONG, f"the URL has {len(self.url)} bytes, expected at most {MAX_URL_BYTES}")

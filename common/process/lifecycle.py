@@ -24,11 +24,11 @@ class Stop:
     def listen_for_signals(
         self, others: Sequence[signal.Signals] = (), *, on_signal: Callable[[], None] | None = None
     ) -> None:
-        """Only in the main thread of a process without an asyncio loop of its own.
+        """Only in the main thread of a process without an asyncio loop.
 
-        `on_signal` hears of each that comes, of the `others` too, in a thread beside the main one.
+        `on_signal` hears of each signal, of the `others` too, in a thread beside the main thread.
 
-        The kernel may hand a signal to any thread, for example one that is just being made. Python then notes it, but
+        The kernel may hand a signal to any thread, also to a thread that is just being made. Python then notes it, but
         runs the handler only when the main thread next wakes by itself, which may be a minute later. So it is not the
         handler that stops the process, but a thread that reads the number which Python writes down at once
         (signal.set_wakeup_fd). Nor could a handler set an Event safely: it may have interrupted that Event's wait.
@@ -63,7 +63,7 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 def close_all(*closers: Callable[[], None]) -> None:
-    """Calls each closer in order; one that fails is logged and does not keep the others from closing."""
+    """Calls each closer in order; a failure is logged and does not keep the others from closing."""
     for closer in closers:
         try:
             closer()

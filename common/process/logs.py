@@ -14,7 +14,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 _service_here: contextvars.ContextVar[str] = contextvars.ContextVar("service_here")
 _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-"""What begins a line or moves a terminal's cursor, as Python writes it: a name that somebody sends makes no line."""
+"""What begins a line or moves a terminal's cursor, as Python writes it: a name from outside makes no line."""
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 A process's own memory (`private_bytes`) is what only the end of the process gives back: pages it has written to
 (Private_Dirty), its share of what was swapped out, huge pages. Private_Clean is not: those are pages of
-files, TensorFlow's libraries mostly, that nobody else happens to map right now. The kernel drops them when it needs the
-room, and the next process that maps them turns them into shared ones.
+files, TensorFlow's libraries mostly, that no other process maps right now. The kernel drops them when it needs the
+room, and the next process that maps them turns them into shared pages.
 """
 
 import contextlib

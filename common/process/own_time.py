@@ -91,7 +91,7 @@ class OwnClock:
         if seconds < self._look_seconds:
             return
         found = self._usage()
-        # Less than before: a descendant has ended that nobody waited for, and took its time with it.
+        # Less than before: a descendant has ended without a wait for it, and took its time with it.
         cpu_seconds = max(0.0, found.cpu_seconds - self._cpu_before)
         own_seconds = min(seconds, cpu_seconds) if found.wants else seconds
         self._cpu_before, self._looked_at = found.cpu_seconds, now
@@ -100,7 +100,7 @@ class OwnClock:
         self._looks.append(Lately(seconds, cpu_seconds, seconds - own_seconds))
 
     def lately(self, seconds: float) -> Lately | None:
-        """The newest looks that make up so many wall seconds; None: there are not so many yet."""
+        """The newest looks that make up this many wall seconds; None: there are fewer yet."""
         wall = cpu = starved = 0.0
         for look in reversed(tuple(self._looks)):  # which another thread may add to
             wall, cpu, starved = wall + look.seconds, cpu + look.cpu_seconds, starved + look.starved_seconds

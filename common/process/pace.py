@@ -8,7 +8,7 @@ _BURST_SECONDS = 0.01
 
 
 class Pace:
-    """So many bytes per second over all threads that share it. Thread-safe."""
+    """A bound of bytes per second over all threads that share it. Thread-safe."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Trying again: growing waits with jitter, up to a ceiling, and an end where there is one.
+"""Trying again: growing waits with jitter, up to a ceiling, and a deadline where there is any.
 
 Backoff   how long to wait after the n-th failure in a row
 Pauses    the waits of one loop that goes on until it succeeds
@@ -63,7 +63,7 @@ class Retry:
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """at_most_seconds: in all, whatever progress there is."""
+        """at_most_seconds: in all, with any progress."""
         self._for_seconds, self._at_most_seconds = for_seconds, at_most_seconds
         self._ends_at = now() + at_most_seconds
         self._pauses = Pauses(backoff)
@@ -83,11 +83,11 @@ class Retry:
     def wait_or_raise(self, error: Exception) -> None:
         """Waits before the next attempt.
 
-        The next attempt has at least as long as this wait: one that has next to no time fails for that, and its error
-        would hide this one.
+        The next attempt has at least as long as this wait: an attempt with next to no time fails for that, and its
+        error would hide this error.
 
         Raises:
-            The error given, when there would not be so much time left.
+            The error given, when there is not this much time left.
             Unavailable: at_most_seconds are over.
         """
         seconds = self._pauses.next_seconds()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1024
 KEPT_CONNECTIONS = MAX_CONNECTIONS * 3 // 4
-"""Past it silent ones give way, so that there is room for who comes (rpc_connections.py)."""
+"""Past it silent connections are dropped, so that there is room for new connections (rpc_connections.py)."""
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),
@@ -45,7 +45,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Pings are not counted: past the count gRPC keeps 2.7 kB of every ping until a client reads what it was told, as
+    # Pings are not counted: past the count gRPC keeps 2.7 kB of every ping until a client reads its answer, as
     # long as that sends. Uncounted, it reads no further once 10,000 answers wait for a client that takes none.
     ("grpc.http2.max_ping_strikes", 0),
 ]
@@ -350,11 +350,11 @@ def start_server(
     """Starts a server with health and reflection; returns it and the port it listens on.
 
     Args:
-        address: "host:port"; port 0 takes a free one.
+        address: "host:port"; port 0 takes a free port.
         service_names: fully qualified names, for health and reflection.
-        max_workers: threads of calls that are being answered; those that wait for their client have further ones.
+        max_workers: threads of calls that are being answered; calls that wait for their client have further threads.
         guard: who may make which call.
-        shares_of: what one principal may have of so many calls at once; None: all of them.
+        shares_of: a principal's share of this many calls at once; None: all of them.
         tls: None: plain text.
 
     Raises:

@@ -277,7 +277,7 @@ async def start_aio_server(
     thread; gRPC health follows.
 
     Args:
-        address: "host:port"; port 0 takes a free one.
+        address: "host:port"; port 0 takes a free port.
         service_names: fully qualified names, for health and reflection.
         tls: None: plain text.
         socket_path: a Unix socket to listen on as well, in plain text.
@@ -285,7 +285,7 @@ async def start_aio_server(
         max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
         max_messages_bytes: of all messages that arrive or are being answered.
         guard: who may make which call.
-        shares_of: what one principal may have of so many calls at once; None: all of them.
+        shares_of: a principal's share of this many calls at once; None: all of them.
 
     Raises:
         Unavailable: the address cannot be bound.

@@ -35,7 +35,7 @@ CHANNEL_OPTIONS = [
 """Of both ends."""
 _LOOK_SECONDS = 2.0
 """As gRPC has it under gevent; else its queues look 5 times a second, and who reads a stream 10 times. A call may take
-so long to notice Ctrl-C."""
+that long to notice Ctrl-C."""
 
 
 @contextmanager
@@ -122,7 +122,7 @@ class RenewedChannel:
         self._taken, self._channel = self._generation(), connect()
 
     def stub(self, kind: Callable[[grpc.Channel], Any]) -> Any:
-        """A stub of the newest channel, whichever that is at a call."""
+        """A stub of the channel that is the newest at a call."""
         return _RenewedStub(self, kind)
 
     def newest(self) -> grpc.Channel:

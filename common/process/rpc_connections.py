@@ -40,7 +40,8 @@ def _look(port: int, most: int, is_running: Callable[[], bool]) -> None:
 
 
 def connections() -> Iterator[tuple[int, socket.socket]]:
-    """The TCP connections of this process by descriptor, each as a copy of its socket that lasts until the next one."""
+    """The TCP connections of this process by descriptor, each as a copy of its socket that lasts until the next
+    look."""
     for path in list(_DESCRIPTORS.iterdir()):
         descriptor = int(path.name)
         with contextlib.suppress(OSError):  # Closed meanwhile, or no connection.

@@ -1,8 +1,8 @@
 """Calls that wait for their client: how long each may, how many may at once, and how much arrives for all together.
 
-Neither a thread nor a place is kept by a client that says nothing: where too many wait, the one that has waited longest
-gives way. gRPC does not tell how much of a message has come, the kernel does: what a connection was sent (tcp(7),
-TCP_INFO) less the messages that were read of it is what arrives. Memory so counts as it is taken, not as it is
+Neither a thread nor a place is kept by a client that says nothing: where too many wait, the call that has waited
+longest gives way. gRPC does not tell how much of a message has come, the kernel does: what a connection was sent
+(tcp(7), TCP_INFO) less the messages that were read of it is what arrives. Memory so counts as it is taken, not as it is
 announced.
 """
 
@@ -21,7 +21,7 @@ from common.process.rpc_connections import connections
 _TCP_INFO_BYTES, _BYTES_RECEIVED_AT = 136, 128
 _SMALL_MESSAGE_BYTES = 4096
 _OVERHEAD_BYTES, _MOST_OVERHEAD_BYTES = 512, 16 * 1024 * 1024
-"""Of a message, in headers and frames: so much may come of a connection that no message holds."""
+"""Of a message, in headers and frames: the most bytes of a connection beside the messages that are held."""
 _MOST_TIME_LOOKING = 0.05
 _FOR_EVER = float("inf")
 
@@ -35,7 +35,7 @@ class WaitBounds:
         send_seconds: how long it may take to read one of ours.
         max_waits: calls that may wait at once; past it the oldest give way.
         max_bytes: of messages that arrive or are being answered.
-        max_message_bytes: of one.
+        max_message_bytes: of a single message.
         dropped_after_seconds: a wait shorter than this is not dropped for another.
         look_seconds: how often is looked at what arrives.
     """
@@ -120,7 +120,7 @@ class Waits:
 
     @contextlib.contextmanager
     def held(self, size: int) -> Iterator[None]:
-        """Around the answering of a message of so many bytes. Raises Overloaded when there is no room for it."""
+        """Around the answer to a message of this many bytes. Raises Overloaded when there is no room for it."""
         if size < _SMALL_MESSAGE_BYTES:
             yield
             return

@@ -1,12 +1,12 @@
 """How a runner keeps out of the way while it loads, and comes back to normal when it is ready.
 
-SCHED_IDLE threads run only when nobody else wants the core; leaving it again needs CAP_SYS_NICE or RLIMIT_NICE
+SCHED_IDLE threads run only when no other thread wants the core; leaving it again needs CAP_SYS_NICE or RLIMIT_NICE
 (sched(7)), and so does lowering a nice value. What is permitted is found out by a child that tries it, before a runner
 depends on it.
 
 All of this counts within a scheduling group only. Linux makes one of every session (sched(7), autogroup) unless
 containers make their own, and shares the cores between groups before it looks at their members: a loading runner that
-is alone in its session has the weight of a whole one, SCHED_IDLE or not. So serving stays in one session.
+is alone in its session has the weight of a whole session, SCHED_IDLE or not. So serving stays in one session.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def best_permitted() -> LoadPriority:
 
 
 def normal_niceness() -> int:
-    """Whoever starts the platform decides on it: what they made nice comes back to that and not to 0."""
+    """The operator's choice at the start: a process that was made nice comes back to that value and not to 0."""
     return int(os.environ.get(_NORMAL_VARIABLE) or os.getpriority(os.PRIO_PROCESS, 0))
 
 
@@ -80,7 +80,8 @@ def stepped_back(priority: LoadPriority) -> Iterator[None]:
 
 
 def stay_in_background(priority: LoadPriority) -> None:
-    """For a process that answers no request itself: a tenth of a share, and behind whoever wakes up to answer one.
+    """For a process that answers no request itself: a tenth of a share, and behind every thread that wakes up to answer
+    a request.
 
     Its children begin like that; `return_to_normal` ends it. Nothing happens where that would not be permitted.
     """
@@ -91,7 +92,7 @@ def stay_in_background(priority: LoadPriority) -> None:
 
 
 def return_to_normal(priority: LoadPriority, *, pid: int | None = None) -> None:
-    """Undoes step_back and stay_in_background for every thread of this process, or of another one: TensorFlow's pools
+    """Undoes step_back and stay_in_background for every thread of this process, or of another: TensorFlow's pools
     have inherited them.
 
     Raises:

@@ -76,7 +76,7 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def _renamed(cls) -> Mapping[str, str]:
-        """Settings that had another name before: {old: new}. An old one is refused with its new name."""
+        """Settings that had another name before: {old: new}. An old name is refused with the new name."""
         return {}
 
     @classmethod
@@ -118,7 +118,7 @@ class ServiceSettings(BaseSettings):
         return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)
 
     def shares_of_calls(self, limit: int) -> Shares:
-        """Of a gRPC door that answers so many calls at once."""
+        """Of a gRPC door that answers this many calls at once."""
         prefix = str(self.model_config.get("env_prefix", ""))
         most, setting = self.max_calls_per_principal, f"{prefix}MAX_CALLS_PER_PRINCIPAL"
         return Shares("call", limit=limit, most=most, setting=setting)

@@ -60,8 +60,8 @@ def refuse_lossy(body: bytes) -> None:
 
 
 def refuse_unknown_query(request: Request, known: set[str], *, lists: Container[str] = ()) -> None:
-    """Raises InvalidInput for a query parameter that is not in `known`, and for one that stands twice and is not among
-    `lists`."""
+    """Raises InvalidInput for a query parameter that is not in `known`, and for a parameter that stands twice and is
+    not among `lists`."""
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         names = ", ".join(sorted(known)) or "none"

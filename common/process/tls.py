@@ -92,7 +92,7 @@ class Material:
         return grpc.ssl_channel_credentials(self.authorities or None, self.key or None, self.certificate or None)
 
     def ends_at(self) -> float:
-        """Epoch seconds; of the first certificate; infinity without one. Raises InvalidInput."""
+        """Epoch seconds; of the first certificate; infinity without a certificate. Raises InvalidInput."""
         if not self.certificate:
             return math.inf
         try:
@@ -229,7 +229,7 @@ def _content(path: str) -> bytes:
 
 
 def _load(context: ssl.SSLContext, both: bytes) -> None:
-    """The ssl module reads keys from files only; this one is in memory, and gone at once."""
+    """The ssl module reads keys from files only; this file is in memory, and gone at once."""
     with os.fdopen(os.memfd_create("tls"), "wb") as file:
         file.write(both)
         file.flush()

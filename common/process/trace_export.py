@@ -1,4 +1,4 @@
-"""Spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names: OpenTelemetry's exporter, in a thread of its own."""
+"""Spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names: OpenTelemetry's exporter, in a separate thread."""
 
 import logging
 import os

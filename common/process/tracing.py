@@ -110,7 +110,7 @@ class Tracing:
         at: float | None = None,
         always: bool = False,
     ) -> Span | None:
-        """Begins a span where it is traced: as its parent is, or, without one, for a share of all.
+        """Begins a span where it is traced: as its parent is, or, without a parent, for a share of all.
 
         Args:
             parent: a traceparent; what is none counts as no parent, as W3C asks.
@@ -194,7 +194,7 @@ def traceparent_of(link: bytes) -> str:
 
 
 def link_of(traceparent: str) -> bytes | None:
-    """The inverse; None for what is no traceparent, and for one that is not sampled."""
+    """The inverse; None for text that is no traceparent, and for a span that is not sampled."""
     found = _FORM.fullmatch(traceparent)
     if found is None or not int(found[3], 16) & _IS_SAMPLED:
         return None

@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def _begin(self) -> None:
-        """The first connection after a while: the date that uvicorn puts on every answer is an old one."""
+        """The first connection after a while: the date that uvicorn puts on every answer is old."""
         dated = (b"date", formatdate(time.time(), usegmt=True).encode())
         self.server_state.default_headers = [dated, *self.config.encoded_headers]
         self._woken.set()

@@ -91,7 +91,7 @@ def _fault(fault: dict[str, Any]) -> str:
 
 
 def _http_response(request: Request, error: Exception) -> Response:
-    """What the framework refuses itself: paths and methods that nobody serves, bodies that it cannot parse."""
+    """What the framework refuses itself: paths and methods without a route, bodies that it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == _NOT_FOUND:
         path = request.url.path
@@ -106,7 +106,7 @@ def _http_response(request: Request, error: Exception) -> Response:
 
 
 def _gone_response(request: Request, error: Exception) -> Response:
-    """Nobody reads it: the client hung up, or the door hung up on it, before its body was there."""
+    """An unread answer: the client hung up, or the door hung up on it, before its body was there."""
     return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
 
@@ -250,7 +250,7 @@ def _announced_bytes(scope: Scope) -> int:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening-ready TCP socket; port 0 takes a free one.
+    """A listening-ready TCP socket; port 0 takes a free port.
 
     Raises:
         Unavailable: the address is taken.
@@ -302,7 +302,7 @@ def bounds_of(
 
 
 class WebServer:
-    """uvicorn in a thread of its own, for services whose core uses plain threads."""
+    """uvicorn in a separate thread, for services whose core uses plain threads."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from common.registry.catalog import JsonMap
 PRUNED = "prune_audit"
 """The action of an entry that says which were removed before the first: up to `through`, whose digest was `removed`."""
 FIRST = "0" * 64
-"""What the first entry names as the digest of the one before."""
+"""What the first entry names as the digest of its predecessor."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def head_of(line: str) -> Head:
 
 
 def verify_chain(lines: Iterable[str], *, after: str = FIRST) -> Head:
-    """The head of an unbroken log; EMPTY for one without entries. The first entries may be missing where a later entry
-    says that the registry has pruned them.
+    """The head of an unbroken log; EMPTY for a log without entries. The first entries may be missing where a later
+    entry says that the registry has pruned them.
 
     Args:
         after: digest of the entry before the first line, for a part of a log.

@@ -34,7 +34,7 @@ class Stream:
     archived: bool = False
     """Takes neither events nor models."""
     log_number: int = 1
-    """Which of the streams of this name it is, so that it has none of the events of one that was deleted: 1, or the
+    """Which of the streams of this name it is, so that it has none of the events of a deleted stream: 1, or the
     schema version that it began with."""
 
     @property
@@ -118,11 +118,11 @@ EVENTS_FROM = "events_from"
 events (a definition's event_window)."""
 WINDOW = "window"
 """The key of a plan's configuration under which ranges of ancestors stand (`ranges_as_json`): where the round's own
-held-out examples are few, candidate and parent are judged on the newest ones held out there as well.
+held-out examples are few, candidate and parent are judged on the newest examples held out there as well.
 
 Under the same key a version's `evaluation` says on what it was judged: {"examples": how many, "earlier": those of them
-from before the round, "unusable": held out there and not readable today, "ranges": where the earlier ones are, and
-"own_set": how many where the definition has examples of its own (evaluation.examples)}."""
+from before the round, "unusable": held out there and not readable today, "ranges": where the earlier examples are, and
+"own_set": how many where the definition has its own examples (evaluation.examples)}."""
 
 LABELS = "labels"
 """The key of a plan's configuration for which labels are joined to its events
@@ -140,7 +140,7 @@ SCORES_ALARM = "scores"
 """The key of a plan's configuration for how production's answers have shifted (services/trainer/live/scores.py,
 Scores.shown), once they have."""
 QUALITY_ALARM = "quality"
-"""The key of a plan's configuration for what live quality said of production (services/trainer/live/evidence.py,
+"""The key of a plan's configuration for the live quality of production (services/trainer/live/evidence.py,
 Decline.shown), once it has alarmed."""
 
 MOST_LISTED = 1_000
@@ -360,7 +360,7 @@ class Version:
     @property
     def newest_event_time(self) -> float | None:
         """Of the round's events, epoch seconds; None where the stream has no event time, or the release knew of none.
-        `last_event_at` is when ingest took the newest one."""
+        `last_event_at` is when ingest took the newest event."""
         newest = self.environment.get(NEWEST_EVENT_TIME)
         return float(newest) if isinstance(newest, int | float) and math.isfinite(newest) else None
 
@@ -378,7 +378,7 @@ class AliasChange:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One thing that somebody did to a model or a stream: who, when, what, why."""
+    """A change of a model or a stream by a principal: who, when, what, why."""
 
     at: float
     by: str

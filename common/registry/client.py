@@ -47,7 +47,7 @@ _SILENCE_SECONDS = 15.0
 class RegistryClient:
     """Thread-safe. Every call has a timeout and raises Unavailable when the registry does not answer in time.
 
-    Within that time a call that may be said twice is tried again while the registry is away (all but rollback).
+    Within that time a call that may be repeated is tried again while the registry is away (all but rollback).
     """
 
     def __init__(
@@ -218,12 +218,12 @@ class RegistryClient:
         return wire.read_from(self._call(self._stub.AskJob, request), Job)
 
     def jobs(self, *, model: str = "", job_id: str = "") -> list[Job]:
-        """The newest first. Raises NotFound when the one that is named is not there."""
+        """The newest first. Raises NotFound when the named job is not there."""
         answer = self._call(self._stub.ListJobs, pb.ListJobsRequest(model=model, job_id=job_id))
         return [wire.read_from(job, Job) for job in answer.jobs]
 
     def take_job(self, holder: str, kind: JobKind, *, model: str = "", ttl_seconds: float) -> Job | None:
-        """One that waits, that this holder had, or whose holder is silent; None: nothing to do."""
+        """A job that waits, that this holder had, or whose holder is silent; None: nothing to do."""
         request = pb.TakeJobRequest(holder=holder, kind=str(kind), model=model, ttl_seconds=ttl_seconds)
         answer = self._call(self._stub.TakeJob, request)
         return wire.read_from(answer.job, Job) if answer.HasField("job") else None
@@ -265,7 +265,7 @@ class RegistryClient:
         Args:
             pace: how fast, together with all other downloads that share it.
             bases: {digest: file that is here}, the likeliest first: a big file of which one of these has the size comes
-                as a patch where the registry can make one, and whole where the patch does not give its digest.
+                as a patch where the registry can make it, and whole where the patch does not give its digest.
 
         Returns the bytes received. A file appears under its name only when it is whole.
 

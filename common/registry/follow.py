@@ -28,11 +28,11 @@ def follow(
     stop: Stop,
     on_away: Callable[[str], None] = lambda reason: None,
 ) -> None:
-    """Tells of every change until the stop; run it in a thread of its own.
+    """Reports every change until the stop; run it in a separate thread.
 
-    Each connection begins with a RESET: anything may have changed, and another registry may answer, so whoever keeps
-    a picture draws it anew. An error that `on_change` raises counts as a break. `on_away` hears the reason of each
-    break. What it takes to end is a heartbeat's time at most, spent in the watch.
+    Each connection begins with a RESET: anything may have changed, and another registry may answer, so a caller that
+    keeps a picture draws it anew. An error that `on_change` raises counts as a break. `on_away` hears the reason of
+    each break. What it takes to end is a heartbeat's time at most, spent in the watch.
     """
     pauses = Pauses(_BACKOFF)
     while not stop.is_requested():

@@ -1,4 +1,4 @@
-"""Events that a model is never to learn from again, by their places in the log: whole records, or rows of one.
+"""Events that a model is never to learn from again, by their places in the log: whole records, or rows of a record.
 
 The registry keeps them per model; a plan carries those in its ranges, so that a rebuild leaves out what the round did.
 """

@@ -31,7 +31,7 @@ class Job:
     Attributes:
         version: 0 where it concerns none yet.
         attempts: how often a trainer has taken it; what tells one holding from the next.
-        told: while it runs how far it is, then what came out; always {"reason"} where it failed.
+        told: while it runs its progress, then its outcome; always {"reason"} where it failed.
         asked_at, ended_at: epoch seconds; 0 while it has not ended.
     """
 

@@ -13,7 +13,7 @@ class Evidence:
     counts each label.
 
     Attributes:
-        revision: the one that this follows; 0 before the first.
+        revision: that this follows; 0 before the first.
         state: all that a trainer needs to go on (services/trainer/live).
         counts: labels and predictions by what became of them.
         versions: {version: {"tracks": [...], "judge": {...}, "canary": {...}}}; what stands of a judge or canary stays

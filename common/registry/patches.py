@@ -1,7 +1,7 @@
 """The difference between two files of equal size, for a table of which a round touched some rows.
 
-A patch is the zlib stream of: the count of blocks that differ (uint64); for each, its distance from the one before, in
-blocks of 64 bytes (uint32); their bytes, the last block of a file filled up with zeros. All little-endian.
+A patch is the zlib stream of: the count of blocks that differ (uint64); for each, its distance from the block before,
+in blocks of 64 bytes (uint32); their bytes, the last block of a file filled up with zeros. All little-endian.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ SMALLEST_FILE_BYTES = 4 * 1024 * 1024
 """A smaller file travels whole: to look for a patch takes longer than it saves."""
 GENTLE_BYTES = 32 * 1024
 """Of one write. Linux keeps what one write(2) brings in one piece of memory (a folio), up to megabytes, and copies
-several of them to whoever reads a big part of the file later in one go, during which nothing else gets the core,
-whatever its priority: 31 ms for a file written by the megabyte, 1.4 ms for one written like this. TensorFlow reads a
+several of them to a process that later reads a big part of the file at once, during which nothing else gets the core,
+whatever its priority: 31 ms for a file written by the megabyte, 1.4 ms for a file written like this. TensorFlow reads a
 variable with one call."""
 _BLOCK_BYTES = 64
 _COMPARED_BYTES = 4 * 1024 * 1024

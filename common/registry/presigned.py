@@ -15,7 +15,7 @@ _SCHEMES = ("http", "https")
 
 
 def pieces_at(url: str, offset: int, *, timeout_seconds: float) -> Iterator[bytes]:
-    """The bytes from the offset on. Whoever takes them compares the digest. Messages leave the URL's signature out.
+    """The bytes from the offset on. The caller compares the digest. Messages leave the URL's signature out.
 
     Args:
         timeout_seconds: the longest silence of the store.

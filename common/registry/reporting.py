@@ -1,6 +1,6 @@
-"""Reports: what an instance of a service is, serves, does and could not do, told to the registry every few seconds.
+"""Reports to the registry every few seconds: what an instance of a service is, serves, does and could not do.
 
-A report replaces the one before and is kept in memory only, so losing some loses nothing: the next says it all again.
+A report replaces its predecessor and is kept in memory only, so a lost report costs nothing: the next has it all.
 """
 
 import logging
@@ -27,7 +27,7 @@ _MAX_NAME = 100
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
 _LONGEST_UNSENT_SECONDS = 4.0
-"""Of a report that says what the last one has said: the registry takes an instance for gone after 15 s."""
+"""Of a report without news: the registry takes an instance for gone after 15 s."""
 COLD = "COLD"
 """The state of a version that a request has loaded: its replica has more models than its memory holds."""
 _Key = tuple[str | int, ...]
@@ -82,7 +82,7 @@ class Report:
     faults: tuple[str, ...] = ()
     """What it could not do and why, as sentences."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Rates, queues and percentiles; a name ends with its unit. Of one that ends with _total the rate is added."""
+    """Rates, queues and percentiles; a name ends with its unit. Of a name that ends with _total the rate is added."""
     parts: tuple[Part, ...] = ()
     """The same numbers by stream, model and version; rates are added as in `numbers`."""
     models: JsonMap = field(default_factory=dict)
@@ -188,10 +188,10 @@ def _offsets(value: Mapping[str, Any]) -> dict[str, int]:
 
 
 class Reporter:
-    """Sends `make()` until the stop, in a thread of its own that the process does not wait for.
+    """Sends `make()` until the stop, in a separate thread that the process does not wait for.
 
     Args:
-        send: RegistryClient.report: returns the seconds to wait before the next one.
+        send: RegistryClient.report: returns the seconds to wait before the next report.
         make: called in that thread; it must not wait.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from common.registry.catalog import Lease
 
 OFFER_SECONDS = 6.0
-"""A trainer that has not been heard of for so long is lost to its team."""
+"""A trainer that is silent for this long is lost to its team."""
 AGAIN_SECONDS, ALONE_SECONDS = OFFER_SECONDS / 3, 10.0
 """How often a free trainer says that it is there; where no other has been heard of, which a round makes it say too."""
 PRESENCE_SECONDS = 0.5
@@ -21,7 +21,7 @@ PRESENCE_SECONDS = 0.5
 class Offer:
     """Attributes:
     holder: the trainer's name, as in leases.
-    group: teams are formed within a group; a digest of the cluster that TF_CONFIG describes, "" without one.
+    group: teams are formed within a group; a digest of the cluster that TF_CONFIG describes, "" without it.
     index: the place in the group's order.
     addresses: host:port of each process that it would bring.
     code_digest: of the code that it would run.
@@ -56,7 +56,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Orders:
-    """What a trainer that offers itself is told.
+    """The answer to a trainer that offers itself.
 
     Attributes:
         goes_on: the team that it computes for still stands.
@@ -71,7 +71,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class TeamState:
-    """What a chief is told.
+    """The answer to a chief.
 
     Attributes:
         team_id: "" while there is none.

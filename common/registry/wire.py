@@ -1,4 +1,4 @@
-"""The catalog's values as protobuf messages, and back. Both ends of RegistryService use it, nobody else."""
+"""The catalog's values as protobuf messages, and back. Only both ends of RegistryService use it."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ def json_text(value: JsonMap) -> str:
 
 
 def json_map(name: str, text: str) -> dict[str, Any]:
-    """The mapping in a *_json field; {} for an empty one.
+    """The mapping in a *_json field; {} for an empty field.
 
     Raises:
         InvalidInput: it is not a JSON object.
@@ -79,7 +79,7 @@ def _shared(sent: type[Message], value: Any) -> tuple[Mapping[str, Any], frozens
 
 
 def sent_as(sent: type[Sent], value: Any, **others: Any) -> Sent:
-    """The message of a dataclass's value: fields of one name are copied, values in them as messages of their own, a
+    """The message of a dataclass's value: fields of the same name are copied, nested values as nested messages, a
     mapping `x` stands in `x_json`.
 
     Args:

@@ -22,7 +22,8 @@ _MOST_STEPS = 1_000_000
 _Place = tuple[str, Node, int | None]
 """An input of a node by its scope and number; None where the number is not known."""
 LOADERS_OWN = ("__saved_model_init_op", "__saved_model_train_op")
-"""Signatures that a loader runs, with its assets' paths; one that gives a tensor can be called like any other."""
+"""Signatures that a loader runs, with its assets' paths; a signature that gives a tensor can be called like any
+other."""
 _RUN_BY_LOADERS = ("saved_model_main_op", "legacy_init_op")
 """Collections of TensorFlow 1 that name what a loader runs."""
 _SWAPPED = "api_implements"
@@ -125,7 +126,7 @@ class Calls:
         return False
 
     def _before(self, where: str, tensor: str, *, is_asset: bool) -> list[_Place] | None:
-        """The inputs that a tensor is made of, none for a path that a loader gives; None where nobody can say."""
+        """The inputs that a tensor is made of, none for a path that a loader gives; None where they cannot be known."""
         name = _node_name(tensor)
         source = self._scopes[where].get(name)
         if source is not None and source.op in _PASSES_ON:

@@ -1,7 +1,7 @@
 """The signature contract: what a version promises its callers, and what another version changes about it.
 
 A caller is kept whole by: every signature, input and output of before with its type and shape. New signatures and
-outputs break nobody. A new input does, unless a request may leave it out.
+outputs break no client. A new input does, unless a request may leave it out.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -71,7 +71,7 @@ def _changed(kind: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) ->
 
 
 def _takes(old: Tensor, new: Tensor, *, is_input: bool) -> bool:
-    """Whether callers of the old shape get along with the new one: an input may take more than before."""
+    """Whether callers of the old shape get along with the new shape: an input may take more than before."""
     if old.shape == new.shape:
         return True
     if not is_input or new.shape is None or old.shape is None:

@@ -22,7 +22,7 @@ _TRIED_FROM_BYTES = 16 << 20
 _MOST_READ_BYTES = 2 << 30
 _TRIAL_SECONDS = 120.0
 _LOADERS_OWN = "__saved_model_"
-"""Signatures that begin so are the loader's, and nobody calls them."""
+"""Signatures that begin so are the loader's, and no client calls them."""
 Proto = saved_model_pb2.SavedModel
 GraphProto = saved_model_pb2.MetaGraphDef
 

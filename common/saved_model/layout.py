@@ -15,9 +15,9 @@ from common.saved_model.variables import INDEX_FILE, check_sizes, read_index
 _MOST_BYTES = {MODEL_FILE: 512 << 20, INDEX_FILE: 64 << 20}
 """What is read whole to be looked at."""
 _MOST_NODES = 1_000_000
-"""Two bytes may be one, and looking at it takes some hundred."""
+"""Two bytes may be a node, and looking at it takes some hundred."""
 _OTHER_FORMS = ("saved_model.pbtxt", "saved_model.cpb")
-"""Loaders take these in the place of saved_model.pb, or beside it; nobody would have looked at them."""
+"""Loaders take these in the place of saved_model.pb, or beside it, without a check of them."""
 OWN_OPERATIONS_FILE = "assets.extra/custom_ops.txt"
 _VARIABLES = {"VarHandleOp", "VariableV2", "Variable"}
 _MOST_REMEMBERED = 64
@@ -129,7 +129,7 @@ def own_libraries(content: bytes) -> list[str]:
     count.
 
     Raises:
-        InvalidInput: a path is absolute or leads out of the version: it would load what nobody has looked at.
+        InvalidInput: a path is absolute or leads out of the version: it would load what was not checked.
     """
     named = [line.strip() for line in content.decode(errors="replace").splitlines()]
     paths = [path for path in named if path and not path.startswith("#")]

@@ -28,7 +28,8 @@ def program_digest(digests: Mapping[str, str]) -> str:
 
 
 def program_of(directory: Path) -> str:
-    """The program's digest of a SavedModel's folder, by reading it; "" for a folder without one. Raises OSError."""
+    """The program's digest of a SavedModel's folder, by reading it; "" for a folder without a SavedModel. Raises
+    OSError."""
     if not (directory / "saved_model.pb").is_file():
         return ""
     digests = {}

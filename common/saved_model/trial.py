@@ -1,4 +1,4 @@
-"""`python -m common.saved_model.trial BYTES`: exits with 0 when a process that may have so much memory can read
+"""`python -m common.saved_model.trial BYTES`: exits with 0 when a process with this much memory can read
 standard input as a saved_model.pb."""
 
 import resource

@@ -22,9 +22,9 @@ _FOOTER_BYTES, _TRAILER_BYTES = 48, 5
 _MAGIC = 0xDB4775248B80FB57
 _MOST_BYTES_OF_VARINT = 10
 _MOST_BYTES_OF_NAME = 4096
-"""A name takes its beginning from the one before it, so that short files could write long names without end."""
+"""A name takes its beginning from the name before it, so that short files could write long names without end."""
 _MOST_TIMES_OF_NAMES, _ALWAYS_READ_BYTES_OF_NAMES = 16, 1024 * 1024
-"""All names together may have so many times the bytes of the index, and always so many."""
+"""All names together may have this multiple of the bytes of the index, and always this many bytes."""
 _MOST_SHARDS = 10_000
 """What a version may have of files."""
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

@@ -14,7 +14,7 @@ from protos.example_pb2 import Example
 
 _AT_ONCE = 2000
 _MOST_VALUES = 4096
-"""Per example; of larger ones (pictures) only what is missing is counted."""
+"""Per example; of larger values (pictures) only the missing are counted."""
 
 
 def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldStatistics]:

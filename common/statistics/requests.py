@@ -14,7 +14,7 @@ from protos.tfserving_pb2 import DataType, TensorProto
 
 _EXAMPLES = "examples"
 _NUMPY = {"DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_INT32": "<i4", "DT_INT64": "<i8", "DT_BOOL": "|b1"}
-"""Of other types (pictures) nothing is told."""
+"""Other types (pictures) have no statistics."""
 _MOST_VALUES = 4096
 Array = NDArray[Any]
 
@@ -60,7 +60,8 @@ def _of_column(arrays: Sequence[Array]) -> FieldStatistics:
 
 
 def array_of(proto: TensorProto) -> Array | None:
-    """As serving writes them: numbers as bytes. None of other types, and of rows of more values than are told of."""
+    """As serving writes them: numbers as bytes. None of other types, and of rows with more values than statistics
+    take."""
     name, shape = DataType.Name(proto.dtype), [dim.size for dim in proto.tensor_shape.dim]
     if int(np.prod(shape[1:])) > _MOST_VALUES:
         return None

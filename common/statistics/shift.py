@@ -1,13 +1,13 @@
 """Whether a window of events is distributed as the events that a version has learned from, by a permutation test.
 
-Each feature's values fall into parts: numbers between the twentieths of both samples, with a part for a missing one,
-texts into the most frequent words of both, the others, and a missing one. Its distance is the largest difference of the
-cumulated shares (Kolmogorov and Smirnov) of numbers, and half the sum of the differences of shares (total variation) of
-texts. Where both samples come from one distribution, every choice of the window's events among all of them is equally
-likely, and the counts of such a choice are multivariate hypergeometric. So the threshold is drawn and not assumed: a
-feature has shifted where fewer than _EXTREME of _EXTREME * features / alpha draws reach its distance (Besag and
-Clifford 1991, "Sequential Monte Carlo p-values"; Bonferroni over the features). The chance that a window of the same
-distribution names any feature is then at most alpha.
+Each feature's values fall into parts: numbers between the twentieths of both samples, with a part for missing values,
+texts into the most frequent words of both, the others, and missing values. Its distance is the largest difference of
+the cumulated shares (Kolmogorov and Smirnov) of numbers, and half the sum of the differences of shares (total
+variation) of texts. Where both samples come from one distribution, every choice of the window's events among all of
+them is equally likely, and the counts of such a choice are multivariate hypergeometric. So the threshold is drawn and
+not assumed: a feature has shifted where fewer than _EXTREME of _EXTREME * features / alpha draws reach its distance
+(Besag and Clifford 1991, "Sequential Monte Carlo p-values"; Bonferroni over the features). The chance that a window of
+the same distribution names any feature is then at most alpha.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ class Finding:
 
 
 def values_of(examples: Sequence[bytes], schema: Schema, names: Sequence[str]) -> dict[str, Values]:
-    """By feature a value of each example: of a list of numbers the mean, of texts a drawn one. Missing: NaN, None."""
+    """By feature a value of each example: of a list of numbers the mean, of texts a drawn text. Missing: NaN, None."""
     rng = np.random.default_rng(len(examples))
     rows = [Example.FromString(content).features.feature for content in examples]
     found: dict[str, Values] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRID = 100
-"""Quantiles are told at 0, 1/GRID, ... 1."""
+"""Quantiles are given at 0, 1/GRID, ... 1."""
 TOP_WORDS = 20
 _KLL_K, _HLL_LOG_K, _WORDS_LOG_K = 200, 12, 10
 """Errors: about 1.3 % of rank, 1.6 % of a count, and words of a share above 1 in 500."""

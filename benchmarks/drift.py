@@ -3,8 +3,8 @@ trigger's own code on drawn events, no services.
 
     python -m benchmarks.drift [--windows 1000] [--runs 100]
 
-Each draw: 5,000 learned events of eight features, six normal ones, one of counts, one of words. Of a shift the first
-feature moves by so many standard deviations from the first new event on; its delay is the events until a window names
+Each draw: 5,000 learned events of eight features: six normal, one of counts, one of words. Of a shift the first
+feature moves by some standard deviations from the first new event on; its delay is the events until a window names
 that feature.
 """
 
@@ -30,7 +30,7 @@ def draw(rng: np.random.Generator, count: int, *, further: float = 0.0) -> dict[
 
 
 def quiet_row(drift: Drift, *, windows: int) -> dict[str, Cell]:
-    """Each window against learned events of its own, so that the windows are independent of each other."""
+    """Each window against separate learned events, so that the windows are independent of each other."""
     rng = np.random.default_rng(7)
     found = 0
     for seed in range(windows):

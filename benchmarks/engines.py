@@ -37,7 +37,7 @@ def _save_digits(directory: Path) -> None:
     parameters = yaml.safe_load((folder / "model.yaml").read_text())["parameters"]
     keras.utils.set_random_seed(7)
     model = build_model(schema, parameters)
-    # As the trainer exports it: unless told otherwise, the layers that turn digits in training would turn them here.
+    # As the trainer exports it: by default the layers that turn digits in training would turn them here.
     module = tf.Module()
     module.weights = [variable.value for variable in model.variables]
     answer = tf.function(lambda pixels: {"logits": model(pixels, training=False)})

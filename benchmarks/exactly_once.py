@@ -2,7 +2,7 @@
 
 `python -m benchmarks.exactly_once [--passes 6] [--repeats 3]`
 
-Both are whole rounds over a real registry process, on the same events, taken in turns, each in a process of its own.
+Both are whole rounds over a real registry process, on the same events, taken in turns, each in a separate process.
 What counts is the time that the round spends reading, training and saving resume points. To the rounds with exactly-
 once the lineage is added: capturing the final weights, their digest, writing and hashing the checkpoint.
 """
@@ -196,7 +196,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
 
 
 def _leased(registry: RegistryClient, event_log: str, settings: dict[str, Any]) -> tuple[Lease, int]:
-    """A model of its own, with a round over everything; and how many passes it makes."""
+    """A separate model, with a round over everything; and the number of its passes."""
     name = f"flights-{time.time_ns()}"
     mapping = yaml.safe_load((_FLIGHTS / "model.yaml").read_text())
     mapping |= {"name": name, "training": {**mapping["training"], "passes": settings["passes"]}}

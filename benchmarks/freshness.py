@@ -60,7 +60,7 @@ class Post:
 
 
 class Feeder:
-    """Posts events at a fixed rate in a thread of its own; what was late is posted at once, not left out."""
+    """Posts events at a fixed rate in a separate thread; late events are posted at once, not left out."""
 
     def __init__(self, client: Client, stream: str, bodies: Sequence[bytes], events_per_post: int) -> None:
         self.posts: list[Post] = []
@@ -182,7 +182,7 @@ def _all_served(posts: Sequence[Post], seen: Seen, replica_count: int) -> bool:
 
 
 def _waits_for_more(seen: Seen) -> bool:
-    """The newest version was rejected, and no round is open: its events wait for further ones."""
+    """The newest version was rejected, and no round is open: its events wait for further events."""
     newest = max(seen.versions, key=lambda version: version.version, default=None)
     return newest is not None and not seen.is_promoted(newest) and seen.open_round is None
 

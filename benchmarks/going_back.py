@@ -1,4 +1,4 @@
-"""A version that turns out worse than the one before it: how soon every replica answers with the good one again, and
+"""A version that turns out worse than its predecessor: how soon every replica answers with the good one again, and
 what the shadow costs by which it was found.
 
     python -m benchmarks.going_back [--versions 3] [--replicas 2] [--rate 100] [--seconds 10] [--turns 3]

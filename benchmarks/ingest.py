@@ -2,8 +2,8 @@
 
 `python -m benchmarks.ingest [--seconds 4]`
 
-Ingest runs as a real process, held to one core; the load comes from the other ones. "Acknowledged" means that the
-answer has come, so the log has the events: two flushes per commit, shared by whatever waits.
+Ingest runs as a real process, held to one core; the load comes from the other cores. "Acknowledged" means that the
+answer has come, so the log has the events: two flushes per commit, shared by all that wait.
 """
 
 import argparse
@@ -208,7 +208,7 @@ def _grpc_stream(port: int, examples: list[bytes], messages: int) -> Callable[[]
 
 
 def _channel(port: int) -> grpc.Channel:
-    # A channel of its own per connection, else all threads would share one.
+    # A channel per connection, else all threads would share a connection.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", 64 << 20)]
     return grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
 

@@ -1,4 +1,4 @@
-"""Ingest's two fast ways through the codec beside the plain one, event by event: CPU time of the same work.
+"""Ingest's two fast ways through the codec beside the plain path, event by event: CPU time of the same work.
 
     python -m benchmarks.ingest_fast_paths [--rounds N]
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.kafka [--seconds 3]`
 
 One broker on loopback (Maven's jars, KRaft, one partition). Both ways in send the same examples and wait for acks=all;
-ingest has a core of its own, the producer the others, where the load of ingest's rows comes from. Reading compares the
+ingest has its own core, the producer the others, where the load of ingest's rows comes from. Reading compares the
 log's iterator with kafka-python's consumer on the same topic.
 """
 

@@ -41,7 +41,7 @@ _FEATURES = (
 
 
 def _examples(count: int) -> list[bytes]:
-    """Serialized examples of 11 features; 1,000 different ones, repeated."""
+    """Serialized examples of 11 features; 1,000 different examples, repeated."""
     choice = random.Random(7)
     different = []
     for _ in range(min(count, 1000)):

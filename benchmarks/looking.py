@@ -3,7 +3,7 @@
 `python -m benchmarks.looking`
 
 CPU time, which depends less than the clock on what else the machine does. Statistics and a pass of training take turns
-over the same events. A report of ten served models is sent to a registry of its own, one after the other.
+over the same events. A report of ten served models is sent to a separate registry, in sequence.
 """
 
 import statistics

@@ -2,8 +2,8 @@
 
 Two models share one front. `heavy` costs the runner so much that the runner is what limits; `light` is asked little,
 all the time. First the capacity of `heavy` is measured (a closed loop), then three times that is asked of it at a fixed
-rate (an open loop: nobody waits for answers before asking again), every request with a deadline of a second. Goodput
-counts the answers that came within it.
+rate (an open loop: no client waits for an answer before its next request), every request with a deadline of a second.
+Goodput counts the answers that came within it.
 
     python -m benchmarks.overload
     python -m benchmarks.overload save DIR UNITS LAYERS | load URL BODY RATE SECONDS DEADLINE_MS OUT  (its own children)
@@ -110,7 +110,7 @@ def _body(path: Path) -> Path:
 
 
 def _generate(arguments: list[str]) -> None:
-    """One open loop, as a process of its own."""
+    """One open loop, as a separate process."""
     url, body, rate, seconds, deadline_ms, out = arguments
     request = http_request(url, Path(body).read_bytes())
     head, _, rest = request.partition(b"\r\n")

@@ -32,7 +32,7 @@ _PAGES = ("/", "/models/m", "/models/m/versions", "/models/m/versions/{newest}",
 
 
 def _busy_catalog(directory: Path, versions: int) -> Catalog:
-    """With so much in it as the pages are measured with."""
+    """With the contents with which the pages are measured."""
     clock = Clock(time.time() // 3600 * 3600 - _DAY_SECONDS)
     catalog = new_catalog(directory, clock)
     publish_version(catalog)

@@ -1,4 +1,4 @@
-"""This tree beside another one: CPU time per request of serving's front and of ingest, in turn, in one run.
+"""This tree beside another tree: CPU time per request of serving's front and of ingest, in turn, in one run.
 
 `python -m benchmarks.paired TREE [--starts 6] [--rounds 6] [--seconds 1]`, where TREE is a checkout of another commit
 (`git worktree add TREE COMMIT`).

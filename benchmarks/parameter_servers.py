@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _measured(question: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own: {"seconds", "steps", "said"}."""
+    """In a separate process: {"seconds", "steps", "said"}."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.parameter_servers", json.dumps(question)],
@@ -201,7 +201,7 @@ def _without(connections: list[socket.socket], own: list[socket.socket]) -> list
 
 
 def _forked(live: Callable[[], None], others: Sequence[socket.socket] = ()) -> int:
-    """`others`: connections that are not the process's; a death is seen once nobody else holds its end."""
+    """`others`: connections that are not the process's; a death is seen once no other process holds its end."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid

@@ -1,10 +1,10 @@
-"""What a version of a big table costs on its way to the registry, and to a replica that holds an older one.
+"""What a version of a big table costs on its way to the registry, and to a replica that holds an older version.
 
 `python -m benchmarks.patches [--rows 1000000] [--touched 10000] [--versions 6]`
 
-A table of float32 [rows, 32] stands in for a version's variables; between two versions so many rows, drawn anew,
-change. A real registry over loopback gets each version beside the one before, as a trainer uploads it, and gives it
-twice: whole, and to a client that holds the one before.
+A table of float32 [rows, 32] stands in for a version's variables; between two versions a number of rows, drawn anew,
+change. A real registry over loopback gets each version beside its predecessor, as a trainer uploads it, and gives it
+twice: whole, and to a client that holds its predecessor.
 """
 
 import argparse

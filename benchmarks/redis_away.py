@@ -88,7 +88,7 @@ class Redis(Protocol):
     def thaw(self) -> None: ...
 
     def dial(self) -> socket.socket:
-        """Raises OSError when nobody listens."""
+        """Raises OSError when no process listens."""
 
 
 class LocalRedis:
@@ -145,7 +145,7 @@ class ComposeRedis:
 
 
 class Asker:
-    """Asks at one door, one prediction after the other, in a thread of its own."""
+    """Sends predictions to one door in sequence, in a separate thread."""
 
     def __init__(self, predict: Callable[[], str]) -> None:
         self.heard: list[Heard] = []
@@ -238,7 +238,7 @@ def _be_away(redis: Redis, askers: Sequence[Asker], away_seconds: float, *, froz
     """Takes Redis away and back, and returns when both doors have answered for a while."""
     begun_at = time.monotonic()
     (redis.freeze if frozen else redis.stop)()
-    # A frozen process is away from the signal on; one that is stopped, when it has ended.
+    # A frozen process is away from the signal on; a stopped process, when it has ended.
     at = begun_at if frozen else time.monotonic()
     time.sleep(away_seconds)
     ended_at = time.monotonic()

@@ -3,7 +3,7 @@
     python -m benchmarks.reload [--model small|large ...] [--reloads N] [--every SECONDS] [--programs]
 
 An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while every ten seconds another
-version comes into production: a new one is registered (small), or production is set to another of the registered
+version comes into production: a new version is registered (small), or production is set to another of the registered
 versions, whose 300 MB serving then has to fetch (large). They are states of one program, or programs. A request belongs
 to a reload window if it was due between the call to the registry and the moment when the old version is let go.
 Generator, Redis and registry share the machine with serving.
@@ -46,7 +46,7 @@ _PILED_UP_SECONDS = 0.1
 _DEADLINE_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _SETTLED_RELOADS = 10
-"""After so many reloads all that is allocated once has been."""
+"""After this many reloads all that is allocated once has been."""
 _RATIO_LIMIT, _PRIVATE_LIMIT_MB, _GROWTH_LIMIT = 1.2, 40, 0.02
 
 
@@ -88,7 +88,7 @@ class Replica:
         return sum(anonymous_mb(process.pid) for process in (self._front, self._manager, self._zygote))
 
     def wait_for(self, before: float) -> dict[str, Any]:
-        """The version that became available since then (epoch seconds), once it is the only one."""
+        """The version that became available since then (epoch seconds), once it is alone."""
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while time.monotonic() < deadline:
             loaded = [item for item in _versions(self.url) if item["state"] not in ("START", "END")]
@@ -181,7 +181,7 @@ def _capacity(url: str, body: Path, out: Path) -> float:
     """The highest rate of evenly spaced requests that do not pile up, to a thirtieth of what wrk gets.
 
     Less than wrk gets: wrk sends the next request when one is answered, so that they come in large batches, which
-    cost less each; and the generator of evenly spaced ones takes more of the two cores.
+    cost less each; and the generator of evenly spaced requests takes more of the two cores.
     """
     low, high = 0.0, closed_loop.run(url, body, connections=64, seconds=2).per_second
     for _ in range(_CAPACITY_STEPS):

@@ -1,9 +1,10 @@
-"""1, 2 and 4 replicas on one queue: what each one more adds, asked at the first and spread over all of them.
+"""1, 2 and 4 replicas on one queue: what each further replica adds, with requests to the first and spread over all of
+them.
 
     python -m benchmarks.replicas [--replicas 1 2 4] [--seconds N]
 
-Each replica is a front, a manager and a runner; a front puts requests into the one queue of Redis, and whichever runner
-is free takes them. On a machine with as many cores as one replica keeps busy, more of them cannot be faster; the table
+Each replica is a front, a manager and a runner; a front puts requests into the one queue of Redis, and a free runner
+takes them. On a machine with as many cores as one replica keeps busy, more of them cannot be faster; the table
 says how much is lost, and on a larger machine how much is won.
 """
 

@@ -1,8 +1,8 @@
 """One round's training on 1, 2 and 4 processes, beside TensorFlow's own mirrored strategies, and what more would give.
 
-Every figure is of a process of its own that trains a block over and over, with one thread for each process. The time of
+Every figure is of a separate process that trains a block over and over, with one thread for each process. The time of
 a step is parted into computing (the same shards in one process, divided by the processes), exchanging (the same floats
-and nothing else) and the rest: waiting for the slower one, and cores that are not there.
+and nothing else) and the rest: waiting for the slower process, and cores that are not there.
 
 Processes of one machine exchange through shared memory. Between machines TensorFlow's collectives do, in P - 1 hops:
 seconds = (P - 1) * latency + bytes received / bandwidth. Both are fitted to what the collectives took here, on the
@@ -153,7 +153,7 @@ def _bytes_received(floats: int, processes: int, shards: int = _SHARDS) -> float
 
 
 def _lighter_row(name: str, training: dict[str, Any]) -> dict[str, str | int | float | None]:
-    """With less to exchange, on two processes; against one that computes the same."""
+    """With less to exchange, on two processes; against a process that computes the same."""
     alone, found = (_measured({"model": name, "processes": count, "training": training}) for count in (1, 2))
     listed = ", ".join(f"{key}: {value}" for key, value in training.items())
     return _row(f"  {listed}", 2, found, alone, None) | {"target": _SPEED_TARGET}
@@ -198,7 +198,7 @@ def _publish_exchange() -> None:
 
 
 def _measured(question: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own: {"seconds": of a step, "batch", "floats": exchanged in a step}."""
+    """In a separate process: {"seconds": of a step, "batch", "floats": exchanged in a step}."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.scaling", json.dumps(question)],
         stdout=subprocess.PIPE, timeout=_TIMEOUT_SECONDS, check=True, text=True,

@@ -43,7 +43,7 @@ _START_LIMIT_SECONDS = 1.0
 
 
 def _model_seconds(saved_model: Path) -> dict[int, float]:
-    """Seconds per call of the runner's engine, by batch size, in a process of its own."""
+    """Seconds per call of the runner's engine, by batch size, in a separate process."""
     sizes = [str(min(connections, _MAX_BATCH_SIZE)) for connections in _RECORDED]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.serving_load.model", "time", str(saved_model), *sorted(set(sizes), key=int)],

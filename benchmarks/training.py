@@ -244,7 +244,7 @@ def _by_layers(model: BuiltModel) -> keras.Model:
 
 
 def _loss_of(model: BuiltModel, head: BuiltHead) -> Any:
-    """Keras's own where it has one that does the same."""
+    """Keras's own where it has the same."""
     if head.head.is_plain and model.definition.module is None and head.task == "binary":
         return keras.losses.BinaryCrossentropy(from_logits=True)
     if head.head.is_plain and head.task == "multiclass":
@@ -292,7 +292,7 @@ def seconds_of(*passes: Callable[[], None]) -> list[list[float]]:
 
 
 def flights(count: int) -> Arrays:
-    """Made-up flights with the real ones' columns and cardinalities."""
+    """Made-up flights with the columns and cardinalities of real flights."""
     random = np.random.default_rng(1)
     departs, lasts = random.integers(300, 1380, count), random.integers(60, 400, count)
     return {

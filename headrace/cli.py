@@ -61,7 +61,7 @@ _EPILOG = (
 
 
 class Commands(TyperGroup):
-    """Turns errors into a sentence and an exit status; nobody sees a traceback for something foreseen."""
+    """Turns errors into a sentence and an exit status; a foreseen error shows no traceback."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
         """As typer does it, but with --json what typer refuses is JSON, too."""
@@ -118,12 +118,12 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         return
     say("error: ", fg="red", nl=False, err=True)
     say(error.message, err=True)
-    # The sentence names the first ones itself.
-    untold = [(index, reason) for index, reason in refused if reason not in error.message]
-    for index, reason in untold[:_LISTED_REFUSALS]:
+    # The sentence names the first itself.
+    unnamed = [(index, reason) for index, reason in refused if reason not in error.message]
+    for index, reason in unnamed[:_LISTED_REFUSALS]:
         say(f"  event {index}: {reason}", err=True)
-    if len(untold) > _LISTED_REFUSALS:
-        say(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
+    if len(unnamed) > _LISTED_REFUSALS:
+        say(f"  and {len(unnamed) - _LISTED_REFUSALS} more", err=True)
 
 
 def _print_version(is_given: bool) -> None:

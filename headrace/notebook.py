@@ -105,7 +105,7 @@ class ModelView:
         return self.client.versions(self.name).to_frame()
 
     def load(self, version: int = 0) -> Any:
-        """A version as a Keras model, in this process, whose `predict` takes a DataFrame; 0: the one in production.
+        """A version as a Keras model, in this process, whose `predict` takes a DataFrame; 0: the version in production.
         `hr.client.load_model` gives TensorFlow's own object."""
         return self.client.load(self.name, version)
 

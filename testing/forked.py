@@ -1,4 +1,4 @@
-"""Services as processes of their own, forked from one that has imported what all of them need: that is most of what a
+"""Services as separate processes, forked from a process that has imported what all of them need: that is most of what a
 start costs."""
 
 import importlib
@@ -48,7 +48,7 @@ class ForkedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Of one that a signal has ended, the signal's number below zero."""
+        """Of a process that a signal has ended, the signal's number below zero."""
         return self._process.exitcode
 
     def poll(self) -> int | None:

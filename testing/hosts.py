@@ -1,4 +1,4 @@
-"""Hosts made of network namespaces: each has an address of its own on a switch, and a cable that can be pulled. Needs
+"""Hosts made of network namespaces: each has its own address on a switch, and a cable that can be pulled. Needs
 root and iproute2. Files and memory are shared by all: a host here is a machine as far as the network shows it."""
 
 import os
@@ -10,7 +10,7 @@ _SECONDS = 20
 
 
 class Network:
-    """A switch, in a namespace of its own, so that this machine's packet filters see nothing of what hosts send each
+    """A switch, in a separate namespace, so that this machine's packet filters see nothing of what hosts send each
     other; this process reaches it as the host with the last number 1.
 
     Args:

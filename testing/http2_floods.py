@@ -53,7 +53,7 @@ def _headers_without_end() -> Iterator[bytes]:
 
 
 def _priorities() -> Iterator[bytes]:
-    """Of streams that nobody opens (CVE-2019-9513)."""
+    """Of streams that were not opened (CVE-2019-9513)."""
     for stream in _streams():
         yield frame(_PRIORITY, bytes([0, 0, 0, 0, 16]), stream=stream & 0x7FFFFFFF)
 

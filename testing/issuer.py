@@ -30,7 +30,7 @@ def rsa_key(name: str) -> rsa.RSAPrivateKey:
 
 @dataclass
 class Issuer:
-    """`keys`: private ones by id, as its key set lists them now; `fetched` counts the questions for them."""
+    """`keys`: private keys by id, as its key set lists them now; `fetched` counts the requests for them."""
 
     url: str = ""
     stated_issuer: str = ""

@@ -123,7 +123,7 @@ def imported(path: Path) -> set[Path]:
 
 
 def nearest_tests(module: Path, imports: dict[Path, set[Path]]) -> list[Path]:
-    """The test files of the module's service with the fewest imports to it; of equal ones, those of its name first."""
+    """The test files of the module's service with the fewest imports to it; of equal files, those of its name first."""
     service = module.parts[: 2 if module.parts[0] == "services" else 1]
     layer, seen, tests = {module}, {module}, list[Path]()
     while layer and len(tests) < _NEAREST:

@@ -17,7 +17,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ones, none of which this process was given before."""
+    """That many different ports, none of which this process was given before."""
     found: list[int] = []
     while len(found) < count:
         port = _CHANCE.randrange(_FIRST_PORT, _LAST_PORT)
@@ -28,7 +28,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port_with(offset: int) -> int:
-    """A free port, with another one as far above it."""
+    """A free port, with another free port as far above it."""
     while True:
         port = free_port()
         if port + offset <= _LAST_PORT and _is_free(port + offset):

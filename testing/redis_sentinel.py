@@ -47,7 +47,7 @@ def watched_redis(directory: Path) -> Iterator[Watched]:
     try:
         with redis.Redis(port=port) as client:
             wait_until(lambda: _knows_replica(client), "the Sentinel knows the replica")
-        # The first one named is nobody, as a Sentinel that died would be.
+        # The first address has no listener, as a Sentinel that died would have none.
         nobody = free_port()
         yield Watched(
             f"redis://127.0.0.1:{nobody}/0?sentinel_master=headrace&sentinels=127.0.0.1:{port}", master, replica

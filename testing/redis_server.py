@@ -30,12 +30,12 @@ def redis_binary() -> str:
 
 @dataclass
 class RedisServer:
-    """A redis-server with its append-only file in a folder of its own; its data survives kill() and start().
+    """A redis-server with its append-only file in a separate folder; its data survives kill() and start().
 
     Attributes:
         port: a TCP port on loopback; None: a Unix socket in the folder.
         appendfsync: `always` where a test kills it and counts what is left.
-        arguments: further ones of the server.
+        arguments: further arguments of the server.
     """
 
     directory: Path

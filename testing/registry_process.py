@@ -1,4 +1,4 @@
-"""A real registry as a process of its own, with versions registered in it as a trainer would."""
+"""A real registry as a separate process, with versions registered in it as a trainer would."""
 
 import json
 import tempfile

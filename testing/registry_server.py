@@ -1,4 +1,4 @@
-"""A real registry as a process of its own, to be killed and started again."""
+"""A real registry as a separate process, to be killed and started again."""
 
 import os
 import signal

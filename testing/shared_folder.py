@@ -10,7 +10,8 @@ _IS_FILLED = ".filled"
 
 
 def filled_once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
-    """The folder `name` of this run, filled by whoever comes first; the others wait. Nobody changes it afterwards."""
+    """The folder `name` of this run, filled by the process that comes first; the others wait. It does not change
+    afterwards."""
     folder = factory.getbasetemp() / "shared" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{name}.lock").open("w") as lock:

@@ -123,7 +123,7 @@ class Workers:
             worker.connection.send(None)
 
     def _ended(self, worker: _Worker) -> None:
-        """Where its process has ended within a test, that one has failed, and another worker takes the rest."""
+        """Where its process has ended within a test, that test has failed, and another worker takes the rest."""
         del self._workers[worker.connection]
         worker.connection.close()
         status = _wait(worker.pid)
@@ -144,7 +144,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _wait(pid: int) -> int:
-    """Its status, of a process that has been told to end; below zero the signal that ended it."""
+    """Its status, of a process after the order to end; below zero the signal that ended it."""
     deadline = time.monotonic() + _END_SECONDS
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -10,7 +10,7 @@ from common.errors import HeadraceError
 JSON_VALUES: tuple[object, ...] = (
     None, True, -1, 1.5, 2**63, "", "x", "\ud800", [], ["x"], [None], {}, {"x": []},
 )  # fmt: skip
-"""Of every type that JSON has, the empty ones and nested ones too."""
+"""Of every type that JSON has, the empty and the nested too."""
 YAML_VALUES: tuple[object, ...] = (
     *JSON_VALUES, math.nan, math.inf, datetime.date(2026, 1, 1), b"x", {"x"}, {1: 2, "x": 3}, {None: 1},
 )  # fmt: skip

@@ -79,7 +79,7 @@ def compare(
     """Measures Headrace and the named rivals (all that are installed where there are none) and prints the tables.
 
     All servers run at the same time and are asked in turn, so that what a table compares is seconds apart: the
-    machine's own speed changes by a third within minutes. What the idle ones cost is printed.
+    machine's own speed changes by a third within minutes. The cost of the idle servers is printed.
     """
     wanted = list(names) or list(RIVALS)
     missing = [name for name in wanted if not is_installed(name)]

@@ -4,7 +4,7 @@ Without names: all of them, some 4 GB and ten minutes. An environment that is co
 requirements have changed, or whose installation broke off, is made again. The packages come from PyPI, each rival's
 pinned in requirements/<name>.txt.
 
-TensorFlow is installed once, into an environment of its own, which the others see behind their own packages. MLServer
+TensorFlow is installed once, into a separate environment, which the others see behind their own packages. MLServer
 does not agree with that (it needs an older protobuf), and has one itself.
 """
 

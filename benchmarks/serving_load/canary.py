@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving_load.canary SECONDS OUT
 
-Runs for so many seconds or until SIGTERM. OUT gets an array of rows (from, to, kind), on the monotonic clock, one per
+Runs for that many seconds or until SIGTERM. OUT gets an array of rows (from, to, kind), on the monotonic clock, one per
 late wake: `from` is when it should have woken.
 Kind 0, the machine: SCHED_FIFO, one per core; nothing of ours can delay it but the kernel or the hypervisor.
 Kind 1, the scheduler: a normal process; it is late, too, when others run that it has to wait for.

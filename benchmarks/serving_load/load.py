@@ -35,7 +35,8 @@ def generator() -> str:
 
 
 def run(url: str, body: Path, *, connections: int, seconds: int, caller: Caller = PLAIN) -> Load:
-    """Posts the body for some seconds over so many connections, each waiting for its answer before it asks again."""
+    """Posts the body for some seconds over some connections, each of which waits for its answer before its next
+    request."""
     if generator() == "wrk":
         return _wrk(url, body, connections, seconds, caller)
     return _closed_loop(url, body.read_bytes(), connections, seconds, caller)

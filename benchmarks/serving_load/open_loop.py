@@ -1,9 +1,9 @@
-"""Load at a fixed rate, whatever becomes of the answers, from a process that costs little and is not delayed.
+"""Load at a fixed rate, with or without answers, from a process that costs little and is not delayed.
 
     python -m benchmarks.serving_load.open_loop URL BODY RATE SECONDS OUT [CONNECTIONS]
 
-Runs for so many seconds or until SIGTERM. OUT gets rows (due at, seconds, status), an array: `due at` of the monotonic
-clock, `seconds` from then to the last byte of the answer, status the HTTP status or 0. A request is due at a
+Runs for that many seconds or until SIGTERM. OUT gets rows (due at, seconds, status), an array: `due at` of the
+monotonic clock, `seconds` from then to the last byte of the answer, status the HTTP status or 0. A request is due at a
 fixed time; what waits because all connections are busy has been waiting since then, so a stall of the server is seen in
 full (no coordinated omission).
 

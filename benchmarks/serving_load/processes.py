@@ -1,4 +1,4 @@
-"""Redis, a registry with one version, and serving, on loopback ports and in a folder of their own."""
+"""Redis, a registry with one version, and serving, on loopback ports and in a separate folder."""
 
 import importlib.util
 import json
@@ -174,7 +174,7 @@ def serving(
 
 @contextmanager
 def replicas(directory: Path, saved_model: Path, count: int) -> Iterator[list[str]]:
-    """So many replicas on one queue; yields their URLs."""
+    """`count` replicas on one queue; yields their URLs."""
     with ExitStack() as stack:
         backing = stack.enter_context(_backing(directory, saved_model))
         names = [f"serving-{index}" for index in range(count)]

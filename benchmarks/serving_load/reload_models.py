@@ -18,7 +18,7 @@ _LARGE_BYTES = 300 * 10**6
 
 
 def save(size: str, count: int, directory: Path, *, programs: int = 1) -> None:
-    """`count` SavedModels, each with weights of its own; the first `programs` of them have programs of their own, too,
+    """`count` SavedModels, each with its own weights; the first `programs` of them have their own programs, too,
     and the others that of the first."""
     import tensorflow as tf
 

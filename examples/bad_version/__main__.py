@@ -1,8 +1,8 @@
 """`python -m examples.bad_version`: a version that learned inverted labels goes live by itself, and back by itself.
 
 A scanner sends `late` inverted for a while. The round's held-out events are inverted as well, so the gate finds its
-version good and the one before it bad. Customers say what was late, hours later in life and at once here, under the
-parcel's number: these labels find the predictions, and a judge compares the live version with the one before it.
+version good and its predecessor bad. Customers say what was late, hours later in life and at once here, under the
+parcel's number: these labels find the predictions, and a judge compares the live version with its predecessor.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`python -m examples.cluster [NAME...]`: the modes of modes.yaml, each on a platform of its own, in one table.
+"""`python -m examples.cluster [NAME...]`: the modes of modes.yaml, each on a separate platform, in one table.
 
 Every mode learns the same digits in one round, and the version is then trained again by one trainer: where steps follow
 each other to the same bits, where they are asynchronous to metrics within the definition's tolerance.

@@ -9,7 +9,7 @@ from examples.demo.asker import Answered, percentile
 from examples.demo.watcher import Load, Seen
 
 AFTER_FIRST_ANSWER_SECONDS = 1.0
-"""An answer counts as "during a reload" from the moment a version begins to load until so long after it serves."""
+"""An answer counts as "during a reload" from the moment a version begins to load until this long after it serves."""
 MANUAL = "manual"
 
 
@@ -50,7 +50,7 @@ def reload_latencies(answers: Sequence[Answered], loads: Sequence[Load]) -> list
 
 def version_row(seen: Seen, version: Version, metric: str, replica_count: int) -> dict[str, Any]:
     """One entry of `versions`. `freshness_seconds` counts from the ingest of the last event of the range until every
-    replica served the version; None for one that was not promoted."""
+    replica served the version; None for a version that was not promoted."""
     served_at = seen.served_at(version, replica_count) if seen.is_promoted(version) else None
     fresh = None if served_at is None else round(served_at - version.last_event_at, 3)
     return {

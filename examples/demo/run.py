@@ -39,9 +39,9 @@ EXPECTATION_OF: Mapping[str, Expectation] = {
 _LONGEST_SECONDS = 900.0
 _LOOK_SECONDS = 0.2
 _AFTERGLOW_SECONDS = 2.0
-"""Predictions go on so long after the last version is served, so that its reload is measured whole."""
+"""Predictions go on this long after the last version is served, so that its reload is measured whole."""
 _QUIET_SECONDS = 2.0
-"""No round was open for so long: none is coming by a trigger soon."""
+"""No round was open for this long: none is coming by a trigger soon."""
 _CONNECTIONS = 8
 _SAMPLE_REQUESTS = 256
 _FAILED_ROUNDS = 3
@@ -114,7 +114,7 @@ def _fresh_launcher(settings: DemoSettings) -> "Launcher | ComposeLauncher":
     if settings.kind == COMPOSE:
         from headrace.compose.platform import ComposeLauncher
 
-        # One per folder, as with the local platform's data: a run takes the place of one that was cut off there.
+        # One per folder, as with the local platform's data: a run takes the place of a run that was cut off there.
         project = f"headrace-demo-{blake2b(os.fsencode(settings.directory), digest_size=4).hexdigest()}"
         containers = ComposeLauncher(project=project, services=("proxy", *SERVICES), is_temporary=True)
         with contextlib.suppress(NotFound):
@@ -240,7 +240,7 @@ class _Demo:
         requests = self._settings.directory / "requests.ndjson"
         instances = ({name: event[name] for name in inputs} for event in replay(self._folder, _SAMPLE_REQUESTS))
         requests.write_bytes(b"\n".join(orjson.dumps({"instances": [instance]}) for instance in instances))
-        # A proxy spreads them over the replicas; without one, the asker does.
+        # A proxy spreads them over the replicas; without it, the asker does.
         addresses = [state.addresses.predictions] if state.addresses.predictions else state.addresses.serving
         ports = [int(url.rpartition(":")[2]) for url in addresses]
         asker = AskerSettings(
@@ -258,7 +258,7 @@ class _Demo:
     def _start(self, module: str, argument: str) -> _Lines:
         log = (self._settings.directory / f"{module.rpartition('.')[2]}.log").open("wb")
         with log:
-            # In a session of its own, so that Ctrl-C reaches this process first and the asker can write its answers.
+            # In a separate session, so that Ctrl-C reaches this process first and the asker can write its answers.
             return _Lines(
                 subprocess.Popen(
                     [sys.executable, "-m", module, argument],

@@ -59,7 +59,7 @@ class Seen:
         return all(end.get(partition, 0) >= offset for partition, offset in position.items())
 
     def served_at(self, version: Version, replica_count: int) -> float | None:
-        """When every replica served the version or a later one; None while one does not."""
+        """When every replica served the version or a later version; None while a replica does not."""
         moments = [self._served_by(replica, version.version) for replica in range(replica_count)]
         known = [moment for moment in moments if moment is not None]
         return max(known) if known and len(known) == len(moments) else None
@@ -85,7 +85,7 @@ class Watcher:
         rounds = {found.round_id: found for found in (*seen.rounds, *self._client.rounds(self._model))}
         seen.rounds = sorted(rounds.values(), key=lambda found: found.planned_at, reverse=True)
         known = seen.versions[-1].version if seen.versions else 0
-        for number in range(known + 1, seen.model.newest_version + 1):  # one by one: there is one a second
+        for number in range(known + 1, seen.model.newest_version + 1):  # each alone: there is one a second
             seen.versions.append(self._client.version(self._model, number))
         try:
             seen.progress = (self._client.trainer_status().get("attempt") or {}).get("progress") or {}

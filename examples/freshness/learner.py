@@ -31,7 +31,7 @@ class Learner:
     def __init__(
         self, definition: Mapping[str, Any], schema: Mapping[str, Any], events: Sequence[object], *, first: int
     ) -> None:
-        """`first`: so many of the first events fit the statistics and are learned by `begin`."""
+        """`first`: how many of the first events fit the statistics and are learned by `begin`."""
         parsed = parse_definition({"model.yaml": yaml.safe_dump(dict(definition)).encode()})
         described = Schema.from_mapping({key: value for key, value in schema.items() if key != "stream"})
         codec = ExampleCodec(described)

@@ -13,8 +13,8 @@ from services.trainer.plan.triggers import Fire, Situation, decide
 @dataclass(frozen=True)
 class Replayed:
     """Attributes:
-    scores: of the events after the first ones, each by the version that was live when it came.
-    versions: epoch seconds at which one was made.
+    scores: of the events after the first, each by the version that was live when it came.
+    versions: epoch seconds at which each was made.
     fired: how many by each trigger.
     """
 

@@ -53,7 +53,7 @@ class Answer:
 
 
 class Door:
-    """Thread-safe; every thread that calls at the same time has a connection of its own, kept for the next call."""
+    """Thread-safe; every thread that calls at the same time has its own connection, kept for the next call."""
 
     def __init__(
         self, name: str, url: str, *, timeout_seconds: float, token: str | None = None, ca_file: str = ""
@@ -102,7 +102,7 @@ class Door:
         sent again: it would most likely do so again.
 
         Args:
-            repeat_refused: whether one that is not repeatable is sent again when it was certainly not taken (429).
+            repeat_refused: whether a call that is not repeatable is sent again when it was certainly not taken (429).
             timeout_seconds: of this call; none means the door's.
 
         Raises:
@@ -147,7 +147,7 @@ class Door:
         return document
 
     def get_once(self, path: str) -> Answer:
-        """GET without a repetition, whatever the status. Raises Unavailable when there is no answer."""
+        """GET without a repetition; any status is an answer. Raises Unavailable when there is no answer."""
         return self._exchange("GET", path, None, {}, time.monotonic() + self._timeout_seconds)
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Ingesting(Doors):
         on_invalid: OnInvalid = "reject",
     ) -> Appended:
         """As `append`; a path or URL means the events of a file, of a folder or of a name with *, as `headrace ingest`
-        reads them: in batches, each with a key of its own. After an error the same call with the same key goes on.
+        reads them: in batches, each with its own key. After an error the same call with the same key goes on.
 
         Raises:
             what `append` raises; InvalidInput: a file cannot be read, says where.
@@ -96,7 +96,7 @@ class Ingesting(Doors):
         A DataFrame's rows are made to fit the stream's schema as `headrace ingest` does with a file's.
 
         Args:
-            idempotency_key: the same key again appends nothing; without one, each call makes its own, so that a
+            idempotency_key: the same key again appends nothing; without it, each call makes its own, so that a
                 repetition by this client never doubles events.
 
         Raises:

@@ -189,7 +189,7 @@ class Lifecycle(Doors):
         return self._registry.get(f"/v1/models/{segment(model)}/diff?{query}")
 
     def pause(self, model: str, *, reason: str = "") -> Model:
-        """No round is planned until `resume`; one that runs goes on to its end."""
+        """No round is planned until `resume`; a running round goes on to its end."""
         return self._change_model(model, "pause", reason)
 
     def resume(self, model: str, *, reason: str = "") -> Model:
@@ -197,7 +197,7 @@ class Lifecycle(Doors):
         return self._change_model(model, "resume", reason)
 
     def pin(self, model: str, version: int = 0, *, reason: str = "") -> Model:
-        """Production stays at the version it names (0: whichever that is); what passes the gate is held."""
+        """Production stays at the version (0: the present version); what passes the gate is held."""
         return build(Model, self._post(f"/v1/models/{segment(model)}:pin", reason, version=version))
 
     def unpin(self, model: str, *, reason: str = "") -> Model:
@@ -266,7 +266,7 @@ class Lifecycle(Doors):
         return answer
 
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
-        """Ends a round that is planned or running, whoever holds it."""
+        """Ends a round that is planned or running, with any holder."""
         return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:fail", reason))
 
     def stop_round(self, model: str, round_id: str, *, reason: str = "") -> Round:

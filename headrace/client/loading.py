@@ -39,9 +39,9 @@ def load(directory: Path, files: Sequence[Path]) -> Any:
 
 
 def load_as_keras(directory: Path, files: Sequence[Path]) -> Any:
-    """What `load` gives as a Keras model: itself where it is one, else one that calls the SavedModel's serving_default,
-    from inputs to outputs, by name. Its `predict` takes a DataFrame, too. It has no weights to train; `signatures` has
-    the others. Raises as `load`.
+    """What `load` gives as a Keras model: itself where it is a Keras model, else a model that calls the SavedModel's
+    serving_default, from inputs to outputs, by name. Its `predict` takes a DataFrame, too. It has no weights to train;
+    `signatures` has the others. Raises as `load`.
     """
     import tensorflow as tf
 
@@ -152,7 +152,7 @@ class _Called:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[Any]]:
-    """By input. Raises InvalidInput: a row lacks an input, or has an unknown one."""
+    """By input. Raises InvalidInput: a row lacks an input, or has an unknown input."""
     for number, row in enumerate(rows, 1):
         if wrong := sorted(row.keys() ^ names.keys()):
             fault = f"has the unknown input {wrong[0]!r}" if wrong[0] in row else f"has no {wrong[0]}"

@@ -58,7 +58,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         """The client of the local platform on that data directory.
 
         Args:
-            token: as for `Client`; where there is none, the operator's that the platform keeps, if it has one.
+            token: as for `Client`; where there is none, the operator's that the platform keeps, if any.
 
         Raises:
             NotFound: no platform runs there.
@@ -119,8 +119,8 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         version of another trainer whose files have one `*.keras` comes as that Keras model, not compiled.
 
         Args:
-            version: 0 for the one in production.
-            into: the folder that gets its files; none: a new temporary one, which stays.
+            version: 0 for the version in production.
+            into: the folder that gets its files; none: a new temporary folder, which stays.
 
         Raises:
             NotFound: there is no such version, or nothing is in production. InvalidInput: TensorFlow is not installed,
@@ -184,7 +184,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, and what lies between is left out.
-            allow_signature_change: the version may break the signatures of the one before it; else it is rejected.
+            allow_signature_change: the version may break the signatures of its predecessor; else it is rejected.
             wait_seconds: for the trainer's answer; None: as for every call.
 
         Raises:
@@ -273,7 +273,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return self._registry.get("/v1/whoami")
 
     def status(self) -> list[ServiceStatus]:
-        """Every service, serving replica by replica; never raises for one that is away."""
+        """Every service, serving replica by replica; never raises for a service that is away."""
         named = {"registry": self.addresses.registry, "ingest": self.addresses.ingest}
         named |= {"trainer": self.addresses.trainer}
         named |= {f"serving-{index}": url for index, url in enumerate(self.addresses.serving)}

@@ -127,7 +127,7 @@ class GrpcTransport:
             except grpc.RpcError as error:
                 code, details = error.code(), harmless(str(error.details()))
                 wait_seconds = pauses.next_seconds()
-                # Without time the next attempt would hide what this one was told.
+                # Without time the next attempt would hide this answer.
                 if code not in _REPEATED or time.monotonic() + 2 * wait_seconds >= deadline:
                     raise self._error(code, details) from error
             time.sleep(wait_seconds)

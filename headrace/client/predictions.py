@@ -6,7 +6,7 @@
         answer = client.predict("digits", {"pixels": pixels})
         answer.outputs["probabilities"], answer.version
 
-Thread-safe. Every call has a timeout, which the server is told, and raises one of the six errors. Predictions change
+Thread-safe. Every call has a timeout, which the server knows, and raises one of the six errors. Predictions change
 nothing, so they are sent again, with growing and random pauses, while the server is away or overloaded; a prediction
 that failed (500) or took too long (504) is not. A submission is sent again only where it certainly was not taken.
 """
@@ -94,7 +94,7 @@ class PredictionClient:
             rows: in place of inputs, one mapping per row.
             output_filter: the outputs that are wanted; none means all.
             timeout_seconds: of this call, repetitions included.
-            request_id: what the server's logs call the request; without one, a random one.
+            request_id: what the server's logs call the request; without it, a random id.
 
         Raises:
             InvalidInput: the inputs do not fit the signature, or there is none of that name. NotFound: no such model or
@@ -129,7 +129,7 @@ class PredictionClient:
             deadline_seconds: after which the server gives the prediction up; none means its own limit.
 
         Raises:
-            the errors of `predict`; Unavailable also when nobody knows whether it was taken.
+            the errors of `predict`; Unavailable also when it is unknown whether it was taken.
         """
         target = Target(model, version, label, signature_name)
         call = self._call(target, inputs, rows, output_filter, "", None)

@@ -43,7 +43,7 @@ class Rebuild:
 
 
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> Rebuild:
-    """Raises Unavailable: not ready in time, or failed for a reason that is told."""
+    """Raises Unavailable: not ready in time, or failed; the sentence has the reason."""
     path = f"/v1/rebuilds/{rebuild_id}"
     return _rebuild_of(_done(trainer, path, "rebuild", wait_seconds=wait_seconds, on_wait=on_wait))
 

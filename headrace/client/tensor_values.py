@@ -66,7 +66,7 @@ def type_name_of(array: Array) -> str:
 
 
 def as_input(name: str, value: Any, type_name: str | None) -> Array:
-    """The value as an array of the signature's type; of its own where that is not known.
+    """The value as an array of the signature's type; of numpy's choice where that is not known.
 
     Raises:
         InvalidInput: it is ragged, or would lose what makes it different (1.5 as an integer).
@@ -88,7 +88,7 @@ def as_input(name: str, value: Any, type_name: str | None) -> Array:
             return given
         wanted = numpy_dtype(type_name)
         is_number = wanted.kind in "iuf" and given.dtype.kind in "iub"
-        # A Python list has no type of its own, so its integers may become any kind of number.
+        # A Python list has no type, so its integers may become any kind of number.
         casting = "unsafe" if is_number and not hasattr(value, "dtype") else "same_kind"
         with np.errstate(over="raise"):
             cast: Array = given.astype(wanted, casting=casting, copy=False)  # type: ignore[call-overload]  # not a literal

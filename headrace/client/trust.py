@@ -1,7 +1,7 @@
 """The authorities that verify https:// and grpcs:// doors, and the certificate for them.
 
 HEADRACE_CA_FILE names authorities (PEM); without it those of the platform's own folder count, else the machine's.
-HEADRACE_CERTIFICATE_FILE and HEADRACE_KEY_FILE name a certificate of this client, for doors that ask for one.
+HEADRACE_CERTIFICATE_FILE and HEADRACE_KEY_FILE name a certificate of this client, for doors that ask for it.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""login, logout, whoami, token new, certs: whose token the platform is shown, new ones, and certificates for TLS."""
+"""login, logout, whoami, token new, certs: the token that the platform is shown, new tokens, and certificates for
+TLS."""
 
 import socket
 import sys

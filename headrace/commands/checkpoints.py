@@ -104,7 +104,7 @@ def export(
         import numpy as np
 
         source = Path(folder) / "weights.npz"
-        with zipfile.ZipFile(source, "w") as file:  # np.savez takes no name with a slash as a keyword of its own
+        with zipfile.ZipFile(source, "w") as file:  # np.savez takes no name with a slash as a keyword
             for path, array in arrays.items():
                 with file.open(f"{path}.npy", "w") as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

@@ -176,7 +176,7 @@ def _schema_of(client: Client, stream: str) -> Schema:
 
 
 def _stream_named_like(client: Client, file: Place) -> str:
-    """The one that `headrace init` would have named. Raises InvalidInput when there is none."""
+    """The stream that `headrace init` would have named. Raises InvalidInput when there is none."""
     name = column_name(file.stem, 0)
     known = [stream.name for stream in client.streams()]
     if name not in known:

@@ -283,7 +283,7 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
 
 
 def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:
-    """By the names that the checkpoint has where there is one: an export numbers its variables."""
+    """By the checkpoint's names where there is a checkpoint: an export numbers its variables."""
     counted: defaultdict[str, int] = defaultdict(int)
     for weights in sorted(checkpoint.glob("weights*.npz")):
         import numpy as np

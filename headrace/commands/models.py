@@ -281,7 +281,7 @@ def _live(model: Model) -> str:
 
 
 def replicas_of(serving: Mapping[str, Any] | None) -> str:
-    """ "2/3": so many replicas answer with the production version; empty where nobody has said."""
+    """ "2/3": the replicas that answer with the production version, of all; empty where none has reported."""
     if not serving or not serving.get("version"):
         return "-"
     return f"{len(serving['available'])}/{len(serving['replicas'])}"

@@ -74,7 +74,7 @@ def _answers(asking: "Asking", source: str, known: "Known | None") -> Iterator[l
 def _answered(
     asking: "Asking", records: list[tuple[str, bytes]], known: "Known | None", path: Path
 ) -> list[dict[str, Any]]:
-    """Together where all of them fit, else one by one."""
+    """Together where all of them fit, else each alone."""
     try:
         answered = list(asking.answers(_rows(asking, [value for _, value in records], known, path)))
     except InvalidInput as error:

@@ -83,7 +83,7 @@ def profile(
 
 
 def _traced(client: Client, model: str, number: int) -> Version:
-    """The version, or the newest one that has a trace."""
+    """The version, or the newest version that has a trace."""
     if number:
         version = client.version(model, number)
         if _has_trace(version):

@@ -54,7 +54,7 @@ def push(
     """
     session: Session = context.obj
     with session.client() as client:
-        client.model(model)  # before a large one is loaded for nobody
+        client.model(model)  # before a large folder is loaded in vain
     place = place_of(str(exported_by(script, Path(source))) if script else source)
     with place.as_local() as local, saved_model_of(local) as directory:
         note = checked(directory)
@@ -76,7 +76,7 @@ def push(
 
 
 def exported_by(script: Path, directory: Path) -> Path:
-    """What the script wrote: the folder itself, or the highest of its numbered ones.
+    """What the script wrote: the folder itself, or the highest of its numbered folders.
 
     Raises:
         InvalidInput: the script fails, or there is no new SavedModel then.

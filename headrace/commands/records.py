@@ -89,7 +89,7 @@ def archive(
 
 
 def _stream_of(session: Session, stream: str) -> "Stream | None":
-    """None where no platform runs that could say what the log calls the stream, and whether it is somebody else's."""
+    """None where no platform runs that knows the stream's name in the log, and whether its topic is foreign."""
     try:
         with session.client() as client:
             return client.stream(stream)

@@ -59,7 +59,7 @@ class Session:
         return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=user_name(), token=token)
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
-        """Prints the document as JSON, or whatever people are shown instead."""
+        """Prints the document as JSON, or the text for people in its place."""
         if self.as_json:
             json.dump(document, sys.stdout, indent=2, default=str)
             sys.stdout.write("\n")
@@ -98,7 +98,7 @@ class StatusLine:
 
 @dataclass
 class Steps:
-    """The steps of a command that works for a while, each said when it is over, with its time."""
+    """The steps of a command that works for a while, each printed at its end, with its time."""
 
     quiet: bool
     finished: list[dict[str, Any]] = field(default_factory=list)
@@ -183,10 +183,10 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
 
 
 def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
-    """The widest of the left columns is wrapped where need be, no other one.
+    """Only the widest of the left columns is wrapped where need be.
 
     Args:
-        gap: how many characters there are between two columns besides the one that separates them.
+        gap: how many characters there are between two columns besides the separator.
     """
     from rich import box
     from rich.table import Table
@@ -211,7 +211,7 @@ def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]
 
 
 def age(seconds: float, *, units: int = 2) -> str:
-    """A length of time in its largest units, two or one: 42 s, 3 min 20 s, 5 h 12 min."""
+    """A length of time in its two largest units: 42 s, 3 min 20 s, 5 h 12 min."""
     whole = max(0, round(seconds))
     for name, size, smaller, smaller_size in (
         ("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1),

@@ -123,7 +123,7 @@ def _transformed_requests(client: Client, title: str, url: str, last: int) -> Ma
 
 
 def _of_requests(url: str, model: str, last: int) -> Mapping[str, Any]:
-    """Of the inputs of the logged predictions of a model, the last ones that there are."""
+    """Of the inputs of the last logged predictions of a model."""
     try:
         import numpy as np
 

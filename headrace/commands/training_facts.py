@@ -17,13 +17,13 @@ def left_out(version: Version) -> str:
 
 
 def duplicates(version: Version) -> str:
-    """How many of the held-out events were trained on as well; empty where none was, or nobody has counted."""
+    """How many of the held-out events were trained on as well; empty where none was, or none was counted."""
     found = version.evaluation.get("duplicates", {}).get("same_features", 0)
     return f" ({found:,} with the features of a trained one)" if found else ""
 
 
 def judged(version: Version) -> str:
-    """On how many examples; "-" where nothing was measured, or before versions told it."""
+    """On how many examples; "-" where nothing was measured, or the version is older than this figure."""
     window = version.evaluation.get("window")
     if not window:
         return "-"

@@ -1,4 +1,4 @@
-"""`versions --watch`: what happens to a model's versions and aliases, line by line, and how far the next one is.
+"""`versions --watch`: what happens to a model's versions and aliases, line by line, and how far the next version is.
 
 The registry's HTTP door has no watch, so it is asked again and again. Nothing is lost in between, because versions stay
 and aliases have a history.
@@ -83,20 +83,20 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
 
 
 def look_at(client: Client, model: str) -> Look:
-    history = client.alias_history(model)  # First, so that no alias is told to move to a version that was not told.
+    history = client.alias_history(model)  # First, so that no alias moves to a version that was not printed.
     versions = {version.version: version for version in client.versions(model, limit=_VERSIONS_LOOKED_AT)}
     return Look(history, versions, _progress(client, model))
 
 
 def _progress(client: Client, model: str) -> Progress:
-    """The open round with its stage, progress and place in the queue; without one, what the next round waits for."""
+    """The open round with its stage, progress and place in the queue; without it, what the next round waits for."""
     rounds = client.rounds(limit=_ROUNDS_LOOKED_AT)
     open_rounds = [found for found in rounds if found.state in _OPEN]
     own = next((found for found in open_rounds if found.plan.model == model), None)
     if own is None:
         waiting_for = str(client.why(model).get("waiting_for") or "")
         if not waiting_for or any(found.round_id in waiting_for.split() for found in rounds):
-            return Progress()  # Nobody has reported since the round's end.
+            return Progress()  # No report has come since the round's end.
         return Progress(f"no round is open: {waiting_for}", _DIGITS.sub("", waiting_for))
     before = sum(found.planned_at < own.planned_at for found in open_rounds)
     queue = f", {counted(before, 'round')} before it" if before and own.state is RoundState.PLANNED else ""
@@ -108,7 +108,7 @@ def _progress(client: Client, model: str) -> Progress:
 def follow(
     seen: Look, look: Callable[[], Look], *, pause: Callable[[], None], on_away: Callable[[str], None]
 ) -> Iterator[tuple[list[Happening], Progress]]:
-    """For each look what has changed since the one before; endless. on_away is called once each time the registry goes
+    """For each look what has changed since the look before; endless. on_away is called once each time the registry goes
     away."""
     is_away = False
     while True:
@@ -155,7 +155,7 @@ def _registered(version: Version) -> Happening:
 
 
 def _status_changed(version: Version) -> Happening:
-    """The registry keeps no time of it: it is told with the time of the look."""
+    """The registry keeps no time of it: its line has the time of the look."""
     at = time.time()
     document = {
         "at": at, "change": "status", "model": version.model, "version": version.version, "status": str(version.status),

@@ -36,7 +36,7 @@ def run_docker(*arguments: str) -> str:
 
 
 def containers(label: str) -> list[Mapping[str, Any]]:
-    """What the engine knows of every container with the label, stopped ones too, as `docker inspect` has it."""
+    """What the engine knows of every container with the label, stopped or not, as `docker inspect` has it."""
     ids = run_docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}").split()
     try:
         found = json.loads(run_docker("inspect", "--type", "container", *ids)) if ids else []

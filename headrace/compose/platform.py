@@ -1,6 +1,6 @@
 """The platform in containers: starts, watches and stops it as headrace/local/launcher.py does with one of processes.
 
-Clients talk to the proxy, whose ports stay the same; each replica has a port of its own beside it, which the engine
+Clients talk to the proxy, whose ports stay the same; each replica has its own port beside it, which the engine
 chooses anew at every start, for questions that are put to one replica.
 """
 
@@ -42,10 +42,10 @@ _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 
 
 class ComposeLauncher:
-    """One Compose project. Any number of launchers, in any process, may act on the same one."""
+    """One Compose project. Any number of launchers, in any process, may act on the same project."""
 
     look_seconds = 2.0
-    """How often state() may be asked by one who watches."""
+    """How often a caller that watches may call state()."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class ComposeLauncher:
         """Nothing is asked or started yet.
 
         Args:
-            folder: holds docker-compose.yml and, if there is one, .env.
-            project: the Compose project; "" for the one that COMPOSE_PROJECT_NAME names, else the folder's.
+            folder: holds docker-compose.yml and, optionally, .env.
+            project: the Compose project; "" for the project that COMPOSE_PROJECT_NAME names, else the folder's.
             extra_files: compose files on top of those that COMPOSE_FILE names.
             services: start these and what they depend on; all when empty.
             is_temporary: stopping it removes its data.
@@ -167,7 +167,7 @@ class ComposeLauncher:
         return Client(state.addresses, timeout_seconds=timeout_seconds, by=by, token=token)
 
     def _operators_token(self, state: ComposeState) -> str:
-        """The one that the platform's first start has made; "" where it has none."""
+        """The token that the platform's first start has made; "" where it has none."""
         if not self._token and state.access_id:
             with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Unavailable):
                 run_docker("cp", f"{state.access_id}:/tokens/operator/token", f"{folder}/token")
@@ -194,7 +194,8 @@ class ComposeLauncher:
                 self.down()
 
     def scale(self, replicas: int, *, service: str = "serving") -> None:
-        """Changes how many containers a service has; returns when surplus ones are gone and new ones are started."""
+        """Changes how many containers a service has; returns when surplus containers are gone and new containers are
+        started."""
         _check_count(f"containers of {service}", replicas)
         with self._without_leftovers():
             self.compose("up", "--detach", "--no-deps", "--no-recreate", "--scale", f"{service}={replicas}", service)
@@ -214,19 +215,19 @@ class ComposeLauncher:
 
 
 def _own_volumes(state: ComposeState) -> frozenset[str]:
-    """Those without a name of their own."""
+    """Those without their own name."""
     return frozenset(volume for volume in state.volumes if _ANONYMOUS.fullmatch(volume))
 
 
 def _lack(process: ProcessState, identity: str) -> str:
-    """What is wrong with it, and the last that it said."""
+    """What is wrong with it, and the end of its log."""
     with read_logs(identity, lines=1, follow=False) as reader:
         log = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
     return lacks(process) + (f", its log ends: {log}" if log else "")
 
 
 def _is_ready(process: ProcessState) -> bool:
-    """By its own door where it has one: the engine asks only every few seconds."""
+    """By its own door if it has any: the engine looks only every few seconds."""
     return process.phase == "ready" or (
         process.phase == "starting" and process.http_port > 0 and _answers(url_of(process.http_port))
     )

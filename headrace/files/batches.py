@@ -73,7 +73,7 @@ def batches(file: SourceFile, schema: Schema, *, lenient: bool = False) -> Itera
 def batches_of_all(
     files: Sequence[SourceFile], schema: Schema, *, readers: int = 1, lenient: bool = False
 ) -> Generator[Batch, None, None]:
-    """The batches of all places, in order. With several readers so many places are read at once, a few batches ahead.
+    """The batches of all places, in order. With several readers as many places are read at once, a few batches ahead.
 
     Raises:
         HeadraceError: what reading raised, where its batch would have come.
@@ -94,7 +94,7 @@ def batches_of_all(
 
 
 class _ReadAhead:
-    """One place, read by a thread of its own into a short queue."""
+    """One place, read by a separate thread into a short queue."""
 
     def __init__(self, file: SourceFile, schema: Schema, *, lenient: bool) -> None:
         self._file, self._schema, self._lenient = file, schema, lenient

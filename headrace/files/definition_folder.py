@@ -134,7 +134,7 @@ def _with_weights(files: dict[str, bytes], warm_start: object) -> dict[str, byte
     if not isinstance(url, str) or not is_url(url):
         return files
     place = place_of(url)
-    if place.is_local:  # as with links, a folder of somebody else's reads nothing of this machine
+    if place.is_local:  # as with links, a foreign folder reads nothing of this machine
         raise InvalidInput(f"warm_start: {url} is on this machine; put the file into the folder and name it")
     size = place.size()
     if size > MAX_BUNDLE_BYTES:

@@ -199,7 +199,7 @@ def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> 
 
 
 def _cells(features: list[Feature], row: list[str], place: str, *, lenient: bool) -> Iterator[tuple[str, Any]]:
-    """(name, value) of each cell that has one. With `lenient`, a cell of another type goes on as the text it is."""
+    """(name, value) of each cell with a value. With `lenient`, a cell of another type goes on as the text it is."""
     for feature, cell in zip(features, row, strict=True):
         if is_missing(feature, cell):
             continue

@@ -1,4 +1,4 @@
-"""A folder that a person hands over: its files, and nothing that only looks like one."""
+"""A folder that a person hands over: its regular files, and nothing else."""
 
 import os
 import zipfile
@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from common.errors import InvalidInput
 
 _MOST_INFLATED, _ALWAYS_INFLATED_BYTES = 100, 64 * 1024 * 1024
-"""An archive may grow by so many times when it is read, and always to so many bytes."""
+"""An archive may grow by this factor when it is read, and always to this many bytes."""
 
 
 def own_files(directory: Path) -> dict[str, Path]:

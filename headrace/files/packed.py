@@ -1,4 +1,4 @@
-"""What the name and the first bytes of a file say: its format, how it is packed, and what to do with another one."""
+"""What the name and the first bytes of a file tell: its format, its packing, and the remedy for a foreign format."""
 
 import bz2
 import gzip
@@ -117,7 +117,7 @@ class _Inflated:
                 raise EOFError("it ends before what is packed does")
 
     def close(self) -> None:
-        """Whoever opened the packed file closes it."""
+        """The caller that opened the packed file closes it."""
 
 
 class _Unpacked(io.RawIOBase):

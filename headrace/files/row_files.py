@@ -60,7 +60,7 @@ class Rows:
 
 
 def read_rows(path: Path, wanted: Wanted) -> Rows:
-    """The rows of a file; columns that nobody asked for are left out.
+    """The rows of a file; columns that are not wanted are left out.
 
     Raises:
         InvalidInput: the file cannot be read as what its name says, or an input is missing; says where.

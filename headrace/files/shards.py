@@ -42,7 +42,7 @@ class Shard:
 
 
 def records_of(path: Place) -> Iterator[bytes]:
-    """Every record of a TFRecord file, also of one that gzip or zlib packed, its checksums verified.
+    """Every record of a TFRecord file, also packed by gzip or zlib, its checksums verified.
 
     Raises:
         InvalidInput: the file cannot be read. DataLoss: a record is damaged or cut short; which and where.

@@ -1,6 +1,6 @@
-"""Sources of events: whatever can be opened, read on event by event, and opened again where it was left.
+"""Sources of events: they are opened, read event by event, and opened again where reading ended.
 
-csv, ndjson, parquet and tfrecord are there always, and folders of images or texts. Another one is a function
+csv, ndjson, parquet and tfrecord are there always, and folders of images or texts. A further source is a function
 `open_source(request) -> Source`, registered under its name as an entry point of the group `headrace.sources`
 (docs/guide/events.md).
 """
@@ -36,7 +36,7 @@ class SourceRequest:
     """What a source is given to open.
 
     Attributes:
-        place: of one file, or of whatever else the source understands by it.
+        place: of one file, or as the source understands it.
         schema: of the stream that the events go to.
         position: where to go on: a `position` of an earlier source of the same place; None for the beginning.
         lenient: events that do not fit are given as they are, for ingest to set aside with the reason.
@@ -59,11 +59,11 @@ class Source(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where a source goes on that is to give the events after the one that `next` gave last."""
+        """Where a source goes on to give the events after the last event of `next`."""
 
     @property
     def byte_count(self) -> int:
-        """How many bytes of the place are behind; 0 where that cannot be told."""
+        """How many bytes of the place are behind; 0 where that is not known."""
 
     def close(self) -> None: ...
 
@@ -144,7 +144,7 @@ def open_source(name: str, request: SourceRequest) -> "FileSource | class_folder
 
 @contextmanager
 def _source_errors(place: str) -> Iterator[None]:
-    """Raises InvalidInput for whatever a plugin raises, with its line."""
+    """Raises InvalidInput for any error of a plugin, with its line."""
     try:
         yield
     except HeadraceError:
@@ -161,7 +161,7 @@ def _source_errors(place: str) -> Iterator[None]:
 
 
 class _Guarded:
-    """Names the plugin in whatever it raises, and in what it gives that is no event."""
+    """Names the plugin in each of its errors, and refuses what is no event."""
 
     def __init__(self, source: Source, schema: Schema, shown: str) -> None:
         self._source, self._shown = source, shown

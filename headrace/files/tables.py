@@ -1,4 +1,4 @@
-"""Tables in files: CSV, NDJSON, Parquet and Arrow as rows under headers, whatever is done with them."""
+"""Tables in files: CSV, NDJSON, Parquet and Arrow as rows under headers, for any use."""
 
 import codecs
 import csv
@@ -35,7 +35,7 @@ _ARROW = b"ARROW1"
 """An Arrow file begins so (Arrow Columnar Format, IPC File Format); Feather is its other name."""
 _MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
-"""What ingest takes in one request unless told otherwise."""
+"""The default bound of a request to ingest."""
 _MAX_ARRAY_BYTES = 1 << 30
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
 _FOR_EXCEL = re.compile(r'"?sep=."?', re.IGNORECASE)
@@ -152,7 +152,7 @@ def wrong_width(cells: Sequence[str], headers: Sequence[object]) -> str:
 
 
 def delimiter_of(header_line: str) -> str:
-    """The one that cuts the header into most names."""
+    """The delimiter that cuts the header into most names."""
     return max(_DELIMITERS, key=lambda mark: _name_count(header_line, mark))
 
 

@@ -29,7 +29,7 @@ class UploadState:
 
     @classmethod
     def read(cls, path: Path | None, stream: str, *, key: str) -> "UploadState":
-        """What is kept there; where nothing is, a new one with that key.
+        """The state that is kept there; where none is, a new state with that key.
 
         Raises:
             InvalidInput: it is no such file. Conflict: it is about another stream.

@@ -16,7 +16,7 @@ from common.examples.values import TRUTHS
 from headrace.files.tables import Row
 
 MOST_DISTINCT = 100_000
-"""Values that are counted one by one; with more, a column has `many`."""
+"""Values that are counted each; with more, a column has `many`."""
 _CHUNK_ROWS = 10_000
 _NUMBERS = ("whole", "number")
 _STRAY_SHARE = 0.1

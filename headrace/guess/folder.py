@@ -11,10 +11,11 @@ from headrace.guess.parts import Guess, LabelGuess
 
 _SMALL, _MIDDLE = 2_000, 20_000
 _EXAMPLES_SEEN = 30_000
-"""So often, all in all, a first round looks at examples of a small file."""
+"""How many times a first round looks at examples of a small file, all in all."""
 _MOST_PASSES = 60
 _NEAR = 10.0
-"""How far from 0 a label may be, and how far from 1 its deviation, by factor, before a network is told of it."""
+"""How far from 0 a label may be, and how far from 1 its deviation, by factor, before the definition has
+`standardize`."""
 
 
 def write_folder(directory: Path, files: Mapping[str, str], *, replace: bool) -> None:
@@ -97,7 +98,7 @@ def _gate(label: LabelGuess, rows: int, deviation: float) -> dict[str, Any]:
 
 
 def _standardize(label: LabelGuess, mean: float, deviation: float) -> list[str]:
-    """A network starts near 0 and moves in steps of about 1: a label of another size is told to it."""
+    """A network starts near 0 and moves in steps of about 1: a label of another size is standardized."""
     is_of_its_size = abs(mean) <= _NEAR and 1 / _NEAR <= deviation <= _NEAR
     if label.task != "regression" or is_of_its_size or not deviation:
         return []

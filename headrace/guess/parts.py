@@ -35,7 +35,7 @@ _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _BY_COMMA = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _MOST_REASONS = 5
 _FLOAT32_STEP = 2.0**-22
-"""Numbers that differ by less than this share of their size are hardly told apart as float32."""
+"""Numbers that differ by less than this share of their size are hardly distinct as float32."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
     """Every column's part. `label` is a header or a name; "" has it guessed.
 
     Raises:
-        InvalidInput: a column holds what no feature can, no label can be told, or nothing is left to learn from.
+        InvalidInput: a column holds what no feature can, no column can be the label, or nothing is left to learn from.
     """
     for column in columns:
         if column.kind == "nested" or "nested" in column.elements:
@@ -137,7 +137,7 @@ def _label_column(columns: Sequence[Column], wanted: str) -> Column:
 
 
 def _no_label(column: Column) -> str:
-    """Why nobody would predict it; empty where one may."""
+    """Why it is no label; empty where it may be a label."""
     if column.kind == "empty" or column.missing:
         return f"is empty in {column.missing:,} of {column.rows:,} rows"
     if column.kind in ("list", "date", "bytes"):
@@ -285,7 +285,7 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 
 
 def _is_sentences(column: Column, *, differs: bool) -> bool:
-    """Whether its words say more than the whole: several in a text, and too many texts to be classes of their own."""
+    """Whether its words tell more than the whole text: several in a text, and too many texts to be classes."""
     if differs:
         return column.words_a_text > _NAME_WORDS
     is_various = column.distinct > 0.2 * column.rows or column.words_a_text >= _SENTENCE_WORDS

@@ -164,7 +164,7 @@ def _write_definition(work_dir: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _follow(child: "subprocess.Popen[bytes]", on_step: Callable[[str], None], limit_seconds: float) -> dict[str, Any]:
-    """The last line that the child said; every step is told on the way."""
+    """The child's last line; every step is reported on the way."""
     assert child.stdout is not None
     last: dict[str, Any] = {}
     is_late = threading.Event()

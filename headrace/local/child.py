@@ -129,7 +129,7 @@ class Child:
 
     def _ended(self, status: int) -> None:
         assert self._process is not None
-        # Whatever it had forked and not taken with it.
+        # The children that outlived it.
         self._signal_group(signal.SIGKILL)
         self._process = None
         how = f"ended with status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"

@@ -1,4 +1,4 @@
-"""Runs the trainer's code over a model's files, as a process: the command line has no TensorFlow of its own."""
+"""Runs the trainer's code over a model's files, as a process: the command line has no TensorFlow."""
 
 import shutil
 import subprocess
@@ -44,7 +44,7 @@ def in_binary(directory: Path, folder: Path) -> Path:
 
 
 def run_session_script(script: Path, target: Path) -> None:
-    """Runs a script of TensorFlow 1 in a process of its own, with `target` as its only argument; what it prints is
+    """Runs a script of TensorFlow 1 in a separate process, with `target` as its only argument; what it prints is
     printed to standard error.
 
     Raises:

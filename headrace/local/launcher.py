@@ -50,7 +50,7 @@ class Launcher:
     """One data directory. Any number of launchers, in any process, may act on the same platform."""
 
     look_seconds = 0.2
-    """How often state() may be asked by one who watches."""
+    """How often a caller that watches may call state()."""
 
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = Path(data_dir).absolute()
@@ -73,7 +73,7 @@ class Launcher:
             port_offset: added to every default port; None takes a random one at which all are free.
             detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
             identity: its doors ask for tokens from now on; they are made at the first such start.
-            tls: its doors speak TLS from now on, with certificates of its own, issued again in their last third.
+            tls: its doors speak TLS from now on, with its own certificates, issued again in their last third.
 
         Raises:
             Conflict: a platform runs on this directory, or a port is taken. NotFound: there is no redis-server.
@@ -208,7 +208,8 @@ class Launcher:
         self.start(name)
 
     def scale(self, replicas: int) -> None:
-        """Changes the number of serving replicas; returns when surplus ones have ended and new ones are started."""
+        """Changes the number of serving replicas; returns when surplus replicas have ended and new replicas are
+        started."""
         if not 1 <= replicas <= MAX_REPLICAS:
             raise InvalidInput(f"a local platform has 1 to {MAX_REPLICAS} serving replicas, not {replicas}")
         self._desire(replace(self._desired(), replica_count=replicas))

@@ -16,7 +16,8 @@ class Patience:
     """Call `is_over` often, with the processes that are waited for.
 
     Seconds in which a process computes, or wants a core, count for nothing. A state that no process had before (ready,
-    another reason why not) gives all of them their time again; one that dies and starts over and over has no new ones.
+    another reason why not) gives all of them their time again; a process that dies and starts over and over has no new
+    phases.
 
     Args:
         seconds: in which each of them has stood still.

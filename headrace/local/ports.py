@@ -13,7 +13,7 @@ _TRIES = 50
 
 
 class PortsTaken(Conflict):
-    """Somebody else listens where the platform would."""
+    """Another process listens where the platform would."""
 
 
 def check_free(name_of: Mapping[int, str]) -> None:

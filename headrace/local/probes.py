@@ -16,7 +16,7 @@ from headrace.local.child import Probe
 
 _TIMEOUT_SECONDS, _UNREADY_SECONDS, _READY_SECONDS = 1.0, 0.1, 2.0
 _STEADY_SECONDS, _STEADY_AFTER_SECONDS = 6.0, 20.0
-"""Between two probes once everything has been ready for so long."""
+"""Between two probes once everything has been ready for this long."""
 _PENDING_ANSWERS = 256
 
 

@@ -1,4 +1,4 @@
-"""Ways of computing a version, each in a process of serving's code: the command line has no TensorFlow of its own."""
+"""Ways of computing a version, each in a process of serving's code: the command line has no TensorFlow."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class VariantProcess:
         self.close()
 
     def milliseconds(self, rows: int, seconds: float) -> float:
-        """The median of the calls with so many rows that fit in the time, of at least one."""
+        """The median of the calls with this many rows that fit in the time, of at least one call."""
         return self.median_and_p99(rows, seconds)[0]
 
     def median_and_p99(self, rows: int, seconds: float) -> tuple[float, float]:

@@ -46,7 +46,7 @@ from services.ingest.settings import IngestSettings
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 3.0
 _LOOK_SECONDS, _AGAIN_SECONDS = 30.0, 1.0
-"""Between two looks at the streams without news of one; where one of them cannot be opened yet."""
+"""Seconds between two looks at the streams without news; and where a stream cannot be opened yet."""
 _LOG_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
 _DRAIN_SECONDS = 10.0
 _SEGMENTS = "segments"
@@ -182,8 +182,8 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
         settings.key_window_seconds, settings.key_window_count, settings.key_claim_seconds, settings.key_wait_seconds
     )
     incarnation = time.time_ns() // 1000
-    # Whoever listens on this port of this host is the only one: its predecessor is dead. A port that the system chose
-    # names nobody.
+    # The process that listens on this port of this host is alone: its predecessor is dead. A port that the system chose
+    # names no process.
     named = f"{platform.node()}:{settings.http_port}" if settings.http_port else uuid.uuid4().hex
     return SharedKeys(settings.redis_url, window, holder=settings.replica or named, incarnation=incarnation)
 

@@ -23,7 +23,7 @@ _LABELS = ":labels"
 
 
 def labels_name(stream: str) -> str:
-    """Under which the late labels of a stream are known here: as a stream of their own beside it."""
+    """Under which the late labels of a stream are known here: as a separate stream beside it."""
     return stream + _LABELS
 
 
@@ -32,7 +32,7 @@ def is_of_labels(name: str) -> bool:
 
 
 def stream_of(name: str) -> str:
-    """The stream, of its own name or that of its late labels."""
+    """The stream by its name or by the name of its late labels."""
     return name.removesuffix(_LABELS)
 
 
@@ -123,7 +123,7 @@ class Schemas:
         return self._clock() - self._fetched_at.get(stream_of(name), -_REFRESH_PAUSE_SECONDS) >= _REFRESH_PAUSE_SECONDS
 
     def follow(self, stop: Stop, health: Health) -> None:
-        """Learns every stream and then each change, until stopped; run it in a thread of its own."""
+        """Learns every stream and then each change, until stopped; run it in a separate thread."""
 
         def learn(change: Change) -> None:
             if change.kind is ChangeKind.RESET:
@@ -158,4 +158,4 @@ class Schemas:
 
 
 def _nothing() -> None:
-    """Nobody waits for news."""
+    """No waiter for news."""

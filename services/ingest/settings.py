@@ -9,7 +9,7 @@ from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
 JSON_MEMORY_FACTOR = 8
-"""Parsed JSON takes about so many bytes of memory per byte of body."""
+"""Parsed JSON takes about this many bytes of memory per byte of body."""
 
 
 class IngestSettings(ServiceSettings):

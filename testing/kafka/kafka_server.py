@@ -22,11 +22,11 @@ _CLUSTER_ID = "aGVhZHJhY2UtdGVzdHMxMQ"
 
 @dataclass
 class KafkaServer:
-    """One broker with its data in a folder of its own; the data survives kill() and start().
+    """One broker with its data in a separate folder; the data survives kill() and start().
 
     Attributes:
         properties: further lines of its configuration.
-        format_arguments: further ones of kafka-storage format.
+        format_arguments: further arguments of kafka-storage format.
     """
 
     directory: Path

@@ -72,7 +72,7 @@ def called(function: Callable[..., T], into: Path, *arguments: object) -> T:
 
 
 def _make(folder: Path) -> None:
-    """A virtual environment, as far as Python looks, with the packages of the one that runs."""
+    """A virtual environment, as far as Python looks, with the packages of the environment that runs."""
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", folder)
     (folder / "lib").symlink_to(Path(sys.prefix) / "lib")
     (folder / "bin").mkdir()

@@ -62,7 +62,7 @@ def main(folder: str, interpreter: str, owner: int, arguments: list[str]) -> Non
 
 
 def _is_open(descriptor: int) -> bool:
-    """Not so of the one that listed the others."""
+    """Not so of the process that listed the others."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_GETFD)
     except OSError:

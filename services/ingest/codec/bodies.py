@@ -34,7 +34,7 @@ def events_of_json(body: bytes, *, most: int | None = None, member: str = "event
 
 
 def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:
-    """One event per line that is not blank; a BadLine for one that is not JSON."""
+    """One event per line that is not blank; a BadLine for a line that is not JSON."""
     lines = [line for line in body.split(b"\n") if line and not line.isspace()]
     check_count(len(lines), most)  # before the lines are read: a line that is no JSON takes ten times as long
     try:

@@ -1,7 +1,7 @@
 """Many events at once, column by column: what ExampleCodec.encode does, at a fraction of the cost per event.
 
 Either every event of a batch is valid and encoded here, or `encode` answers None and the batch goes through
-ExampleCodec one by one, which names the faults. So nothing here ever refuses; it may only be too strict.
+ExampleCodec each alone, which names the faults. So nothing here ever refuses; it may only be too strict.
 """
 
 import struct
@@ -39,7 +39,7 @@ class ColumnarEncoder:
         self._is_by_value = codec.has_links
 
     def encode(self, events: Sequence[Any]) -> list[bytes] | None:
-        """Serialized Examples as ExampleCodec.encode gives them, or None: look at them one by one."""
+        """Serialized Examples as ExampleCodec.encode gives them, or None: look at each alone."""
         if self._is_by_value:
             return None
         try:

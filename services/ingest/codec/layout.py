@@ -1,6 +1,6 @@
 """Serialized Examples checked against the schema many at a time, without parsing each: a wire walk in lockstep.
 
-All examples of a block advance together, one map entry per step, whatever the order of their features: a step reads
+All examples of a block advance together, one map entry per step, in any order of their features: a step reads
 the entries' lengths, guesses the feature from the first example's key, checks every example that has the same key, and
 guesses again for the rest. A numpy operation costs a few nanoseconds per example, a protobuf parse ten microseconds.
 
@@ -166,7 +166,7 @@ class _Literal:
 
 
 def _varints(block: Block, at: Indexes) -> tuple[Indexes, Indexes]:
-    """Lengths of up to three bytes and where they end; -(2**40), which fits nowhere, for longer or padded ones."""
+    """Lengths of up to three bytes and where they end; -(2**40), which fits nowhere, for longer or padded lengths."""
     first = block.octets[at].astype(np.int64)
     after = at + 1
     long = np.flatnonzero(first >= 0x80)
@@ -201,7 +201,7 @@ def _check_nothing(block: Block, at: Indexes, ends: Indexes) -> Mask:
 
 
 def _check_bytes(column: FeatureCodec, count: int) -> Check:
-    """One value of a fixed number of bytes, whichever they are."""
+    """One value of a fixed number of any bytes."""
     entry = column.entry([bytes(count)])
     after_key = len(entry) - entry.index(column.entry_key) - len(column.entry_key)
     prefix = _Literal(entry[len(entry) - after_key : len(entry) - count])
@@ -274,7 +274,7 @@ def _check_int(column: FeatureCodec) -> Check:
 
 
 def _decoded(block: Block, groups: Words, at: Indexes, size: Indexes) -> tuple[NDArray[np.int64], Mask]:
-    """The numbers, and whether the ninth and tenth byte (of negative and very large ones) are as they should be."""
+    """The numbers, and whether the ninth and tenth byte (of negative and very large numbers) are as they should be."""
     rest = groups & _LOW_BYTES[np.minimum(size, 8)] & np.uint64(0x7F7F7F7F7F7F7F7F)
     rest = (rest & np.uint64(0x007F007F007F007F)) | ((rest & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
     rest = (rest & np.uint64(0x00003FFF00003FFF)) | ((rest & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
@@ -332,7 +332,7 @@ def _is_long_word(block: Block, at: Indexes, ends: Indexes) -> Mask:
 
 
 class _Vocabulary:
-    """Short words as sorted numbers; words of more than eight bytes, or with a zero byte, are looked up one by one."""
+    """Short words as sorted numbers; words of more than eight bytes, or with a zero byte, are looked up each."""
 
     def __init__(self, words: frozenset[bytes]) -> None:
         self._words = words

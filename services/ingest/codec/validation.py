@@ -1,7 +1,7 @@
 """Events against a schema: which are taken, as framed bytes, and which are refused, with the reason.
 
-The fast ways (columns.py, layout.py) decide nothing that ExampleCodec would decide otherwise; whatever they do not
-settle goes through it one by one. Long work gives way to other requests every few milliseconds.
+The fast ways (columns.py, layout.py) decide nothing that ExampleCodec would decide otherwise; the examples that they do
+not settle go through it alone. Long work gives way to other requests every few milliseconds.
 """
 
 import asyncio
@@ -72,7 +72,8 @@ class Validator:
         self._max_event_bytes = max_event_bytes
 
     async def check_json(self, events: Sequence[Any], *, with_keys: bool, body_bytes: int = 0) -> Checked:
-        """`events` as parsed; what is no object is refused. `body_bytes`: of all of them; few large ones go at once."""
+        """`events` as parsed; what is no object is refused. `body_bytes`: of all of them; few large events go at
+        once."""
         checked = Checked()
         at_once = max(1, min(_COLUMNAR_EVENTS, len(events) * _COLUMNAR_BYTES // max(1, body_bytes)))
         for first in range(0, len(events), at_once):
@@ -96,7 +97,7 @@ class Validator:
         """`framed`: TFRecord frames of serialized Examples.
 
         Args:
-            sets_aside: damaged frames are among the rejected, where there are sound ones.
+            sets_aside: damaged frames are among the rejected, where there are sound frames.
 
         Raises:
             InvalidInput: the frames are cut short or damaged, or more than `most`.

@@ -55,7 +55,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
     async def AppendStream(  # noqa: N802
         self, requests: AsyncIterator[pb.AppendRequest], context: Any
     ) -> pb.AppendResponse:
-        """A few messages are under way at a time, each behind the one before it; the first error ends the call."""
+        """A few messages are under way at a time, each behind its predecessor; the first error ends the call."""
         with traced_call(self._intake.tracing, "IngestService/AppendStream", context) as span:
             return await self._append_all(requests, context, span)
 
@@ -144,7 +144,7 @@ async def _added(total: Answer, first_index: int, task: asyncio.Task[Answer]) ->
 
 
 async def _settled(open_messages: deque[tuple[int, asyncio.Task[Answer]]]) -> None:
-    """Lets the messages under way come to their end; their outcome is not told."""
+    """Lets the messages under way come to their end; their outcome is not reported."""
     await asyncio.gather(*(task for _, task in open_messages), return_exceptions=True)
 
 

@@ -219,7 +219,7 @@ class Intake:
         return answer
 
     async def _hold_until_known(self, stream: OpenStream, key: RequestKey) -> None:
-        """Keeps the claim while an append with the key's events is under way; then the log can tell whoever asks."""
+        """Keeps the claim while an append with the key's events is under way; then the log knows."""
         assert self._shared_keys is not None
         renewed_at = time.monotonic()
         while any(writer.is_appending(key.key_digest) for writer in stream.all_writers):

@@ -129,7 +129,7 @@ class Chunker:
         limit = events.start_of(first) + self._chunk_bytes - chunk.byte_count
         last = int(np.searchsorted(events.ends, limit, side="right"))
         last = min(last, first + self._chunk_events - chunk.event_count)
-        # An event larger than a chunk is a chunk of its own.
+        # An event larger than a chunk is a separate chunk.
         return max(last, first + 1) if not chunk.event_count else max(last, first)
 
 

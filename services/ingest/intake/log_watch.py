@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _CHECK_SECONDS = 2.0
 _CHECK_AWAY_SECONDS = 0.25
 _SLOW_APPEND_SECONDS = 0.3
-"""An append under way for so long is reason enough to look."""
+"""An append under way for this long is reason enough to look."""
 _PING_SECONDS = 0.5
 _TICK_SECONDS = 0.1
 _QUIET_SECONDS = 2.0
@@ -26,7 +26,7 @@ class LogWatch:
 
     Args:
         slowest_append: for how many seconds the oldest append has been under way.
-        on_away: told once when the log stops answering.
+        on_away: called once when the log stops answering.
     """
 
     def __init__(

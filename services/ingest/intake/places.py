@@ -16,7 +16,8 @@ _FORMATS: Mapping[PayloadFormat, DeadLetter.Format] = {
 
 
 def by_partition(stream: OpenStream, checked: Checked, key: RequestKey | None) -> list[tuple[int, FramedEvents]]:
-    """The accepted events by partition, ascending: by event key where the schema has one, else all to one partition."""
+    """The accepted events by partition, ascending: by event key where the schema has a key, else all to one
+    partition."""
     if not checked.examples:
         return []
     if not checked.keys:

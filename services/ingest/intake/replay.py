@@ -1,6 +1,6 @@
 """Dead letters given another chance: checked under the newest schema, appended once however often this is asked for.
 
-Each letter is a request with an idempotency key of its own. Whether it was replayed before is read from the whole log,
+Each letter is a request with its own idempotency key. Whether it was replayed before is read from the whole log,
 not only from the window of recent keys.
 """
 
@@ -47,7 +47,7 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
 
     Raises:
         NotFound: no such stream.
-        Conflict: it is archived, or reads somebody else's topic.
+        Conflict: it is archived, or reads a foreign topic.
         Unavailable: the log or the registry does not answer; what was appended stays, asking again goes on.
     """
     stream = await intake.open(stream_name)
@@ -103,7 +103,7 @@ async def _checked(validator: Validator, stored: StoredLetter) -> Checked:
 
 
 def _replay_key(stream: str, offset: int, index: int, payload: bytes) -> RequestKey:
-    """The idempotency key under which a dead letter is replayed: always the same one."""
+    """The idempotency key under which a dead letter is replayed: always the same key."""
     return RequestKey.of(f"deadletter/{stream}/{offset}/{index}", payload)
 
 

@@ -94,7 +94,7 @@ def _topic_of(stream: Stream) -> str:
 
 
 def check_takes_events(name: str, validator: Validator) -> None:
-    """Raises Conflict: the stream's events are the records of somebody else's topic."""
+    """Raises Conflict: the stream's events are the records of a foreign topic."""
     if source := validator.schema.source:
         raise Conflict(f"stream {name} reads Kafka topic {source.topic}; its events go there")
 

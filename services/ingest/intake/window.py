@@ -1,4 +1,4 @@
-"""The newest events of a stream, read back from the log when somebody asks: taking events costs nothing for it."""
+"""The newest events of a stream, read back from the log on request: taking events costs nothing for it."""
 
 import heapq
 from typing import Any
@@ -21,7 +21,7 @@ _FIRST_SPAN = 64
 
 
 def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
-    """At most `last` serialized events, oldest first, by the time at which ingest took them; fewer of large ones.
+    """At most `last` serialized events, oldest first, by the time at which ingest took them; fewer of large events.
 
     Raises:
         Unavailable: the log does not answer.
@@ -43,7 +43,7 @@ def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
 
 
 def _first_offset(log: EventLog, topic: str, partition: int, bounds: tuple[int, int], last: int) -> int:
-    """From where on a partition has at least so many events; its start where it has fewer."""
+    """From where on a partition has at least this many events; its start where it has fewer."""
     start, end = bounds
     span = _FIRST_SPAN
     while True:

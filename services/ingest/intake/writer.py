@@ -1,6 +1,6 @@
 """One partition's queue: items wait a few milliseconds for company, then go to the log together, one append at a time.
 
-Whatever arrives while an append is under way goes into the next one, so the batches grow with the load.
+Requests that arrive while an append is under way go into the next append, so the batches grow with the load.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ class PartitionWriter:
 
     @property
     def appending_seconds(self) -> float:
-        """For how long the append that is under way has been; 0 without one."""
+        """Seconds for which the present append has been under way; 0 without any."""
         return time.monotonic() - self._appending_since if self._appending else 0.0
 
     def is_appending(self, key_digest: bytes) -> bool:
-        """Whether events of that request are under way, so that nobody knows yet if the log holds them."""
+        """Whether events of that request are under way, so that it is not known yet if the log holds them."""
         return any(item.request is not None and item.request.key_digest == key_digest for item, _ in self._appending)
 
     def give_up_waiting(self, error: HeadraceError) -> None:
@@ -81,7 +81,7 @@ class PartitionWriter:
         return future
 
     async def _drain(self) -> None:
-        """Appends until nothing waits; a task of its own, so that no request's end ends it."""
+        """Appends until nothing waits; a separate task, so that no request's end ends it."""
         while self._waiting:
             await self._linger()
             taken = self._take()

@@ -24,7 +24,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request is told.
+    """The answer to a request.
 
     Attributes:
         position: {partition: offset after the last record that holds an event of this request}.

@@ -1,18 +1,18 @@
 """The window of idempotency keys that the replicas of ingest share, in Redis.
 
 Before a replica looks into the log for a request with a key, it claims the key; so of two replicas that are given the
-same request at the same time one appends, and the other waits for the first one's answer and gives the same. The log
-stays the truth: every record names its requests (RequestMark), and whoever gets a claim first reads what the log has
+same request at the same time one appends, and the other waits for its answer and gives the same. The log
+stays the truth: every record names its requests (RequestMark), and the holder of a claim first reads what the log has
 gained since. Redis only keeps two replicas from looking and appending at the same time.
 
     {ingest}:key:<stream>:<key digest>   hash: state claimed|done, body (digest), holder, incarnation, answer (JSON)
     {ingest}:done                        sorted set of the keys that are done, by time: the bound on their number
-    {ingest}:holder:<holder>             the incarnation of that replica that runs; earlier ones are dead
+    {ingest}:holder:<holder>             the incarnation of that replica that runs; earlier incarnations are dead
 
 A claim ends with its answer, when its holder gives it up, or by time. Where the holder was killed and its successor
 (the same host and port) has announced itself, the claim counts as ended at once. A holder whose append is under way
-renews its claim until the outcome is known. Without Redis nobody can claim, and requests with a key are refused (503):
-that no event is taken twice goes before that it is taken now.
+renews its claim until the outcome is known. Without Redis no replica can claim, and requests with a key are refused
+(503): that no event is taken twice goes before that it is taken now.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class SharedWindow:
     """How long and how many.
 
     Attributes:
-        window_seconds, window_count: for which answers are known, whichever ends first.
+        window_seconds, window_count: for which answers are known, until the first of both ends.
         claim_seconds: after which a claim ends whose holder says nothing any more.
         wait_seconds: for which a request waits for the answer of the replica that has claimed its key.
     """
@@ -144,7 +144,7 @@ class SharedKeys:
     """Belongs to one event loop.
 
     Args:
-        holder: this replica's name, the same after a restart and nobody else's.
+        holder: this replica's name, the same after a restart and unique.
         incarnation: this process's, a number that grows from start to start.
     """
 
@@ -197,7 +197,7 @@ class SharedKeys:
         await self._try(_KEEP, names, *self._own(), orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), *window)
 
     async def release(self, stream: str, request: RequestKey) -> None:
-        """Ends the claim without an answer: the next one who asks looks into the log."""
+        """Ends the claim without an answer: the next request with the key looks into the log."""
         await self._try(_RELEASE, [_name(stream, request)], *self._own())
 
     async def renew(self, stream: str, request: RequestKey) -> None:
@@ -221,7 +221,7 @@ class SharedKeys:
         return self._holder, self._incarnation
 
     async def _try(self, script: str, names: list[str], *arguments: str | int | bytes) -> None:
-        """What fails here costs the next one with that key a wait, until the claim ends by time."""
+        """A failure here costs the next request with that key a wait, until the claim ends by time."""
         try:
             await self._run(script, names, *arguments)
         except Unavailable:

@@ -193,41 +193,46 @@ def list_versions(
     tainted = _tainted(listing.versions, pieces)
     if pieces:
         listing = _only(listing, tainted, limit)
-    live = clean = known.aliases.get(PRODUCTION, 0)
+    clean = known.aliases.get(PRODUCTION, 0)
     while clean in tainted:
         clean = parents[clean]
-    versions, failed = listing.versions, listing.not_loaded
+    failed = listing.not_loaded
 
-    def table() -> None:
-        if pieces and not versions:
-            say(f"the events at {learned} went into no version of {model}")
-            return
-        if not versions:
-            say(f"{model} has no version yet; `headrace status` says what the first round waits for")
-            return
-        counts = (">trained", ">held", ">unusable")
-        columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
-        metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
-        title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
-        print_table(title, columns, [_version_row(version, known, failed) for version in versions])
-        if clean != live:
-            free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
-            say(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
-        if listing.has_older:
-            say(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
-        for entry in listing.thinned:
-            say(
-                f"thinned: {counted(entry.versions, 'version')}, {entry.first_version} to {entry.last_version}, last "
-                f"{age(time.time() - entry.at, units=1)} ago; {THINNED_TO[entry.rule]} stays (retention of the definition)"
-            )
-
-    listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
     document = {
         "aliases": dict(known.aliases),
-        "versions": listed,
+        "versions": [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in listing.versions],
         "thinned": [asdict(entry) for entry in listing.thinned],
     }
-    session.show(document | ({"production_without": clean} if pieces else {}), table)
+    session.show(
+        document | ({"production_without": clean} if pieces else {}),
+        lambda: _print_versions(known, listing, learned, clean),
+    )
+
+
+def _print_versions(model: Model, listing: Listing, learned: str, clean: int) -> None:
+    """learned: as the option has it. clean: the newest ancestor of production without those events."""
+    versions, live = listing.versions, model.aliases.get(PRODUCTION, 0)
+    if learned and not versions:
+        say(f"the events at {learned} went into no version of {model.name}")
+        return
+    if not versions:
+        say(f"{model.name} has no version yet; `headrace status` says what the first round waits for")
+        return
+    counts = (">trained", ">held", ">unusable")
+    columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
+    metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
+    title = f"versions of {model.name}; parent and candidate: {metrics} on held-out events"
+    print_table(title, columns, [_version_row(version, model, listing.not_loaded) for version in versions])
+    if clean != live:
+        free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
+        say(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
+    if listing.has_older:
+        say(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
+    for entry in listing.thinned:
+        say(
+            f"thinned: {counted(entry.versions, 'version')}, {entry.first_version} to {entry.last_version}, last "
+            f"{age(time.time() - entry.at, units=1)} ago; {THINNED_TO[entry.rule]} stays (retention of the definition)"
+        )
 
 
 def _tainted(versions: Iterable[Version], pieces: Iterable[OffsetRange]) -> set[int]:

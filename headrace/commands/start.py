@@ -1,10 +1,10 @@
 """init, check and features: from a file of data to a folder that can be applied, and what it would do."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
 from headrace.commands.session import Session, Steps, print_table
 from headrace.commands.terminal import say
+
+if TYPE_CHECKING:
+    from headrace.guess.parts import Guess
 
 
 def init(
@@ -53,7 +56,6 @@ def init(
     }
     write_folder(directory, texts, replace=force)
     chosen = next(found for found in guesses if found.part == "label").column
-    unlabelled = chosen.missing
     parts = [
         {"column": found.column.header, "feature": found.feature, "part": found.part, "missing": found.column.missing,
          "model": found.specs, "why": found.why}
@@ -61,39 +63,39 @@ def init(
     ]  # fmt: skip
     document = {
         "folder": str(directory), "stream": stream, "model": model, "task": target.task, "rows": chosen.rows,
-        "rows_without_label": unlabelled, "columns": parts,
+        "rows_without_label": chosen.missing, "columns": parts,
     }  # fmt: skip
+    session.show(document, lambda: _print_guesses(document, data, file.name, guesses))
 
-    def show() -> None:
-        headings = ("column", "type", "part", ">missing", "because")
-        rows = [
-            [
-                found.column.header or found.column.name,
-                _type(found.feature),
-                found.part,
-                f"{found.column.missing:,}",
-                found.why,
-            ]
-            for found in guesses
+
+def _print_guesses(document: Mapping[str, Any], data: str, name: str, guesses: "Sequence[Guess]") -> None:
+    folder, stream, model, unlabelled = (document[key] for key in ("folder", "stream", "model", "rows_without_label"))
+    headings = ("column", "type", "part", ">missing", "because")
+    rows = [
+        [
+            guess.column.header or guess.column.name,
+            _type(guess.feature),
+            guess.part,
+            f"{guess.column.missing:,}",
+            guess.why,
         ]
-        print_table(f"{file.name}: {counted(chosen.rows, 'row')}, {counted(len(guesses), 'column')}", headings, rows)
-        say(f"{directory / 'stream.yaml'} and {directory / 'model.yaml'}: {target.task} on {chosen.header}")
-        if unlabelled:
-            say(
-                f"{counted(unlabelled, 'row')} without {chosen.header}: nothing can be learned from them. "
-                "--on-invalid leaves them out."
-            )
-        say("Read both files, then:")
-        for line in (
-            f"check {directory} --data {data}{' --on-invalid skip' if unlabelled else ''}", f"apply {directory}",
-            f"ingest {data} --stream {stream}{' --on-invalid deadletter' if unlabelled else ''}",
-            f"versions {model} --watch", f"predict {model} --file {data}",
-        ):  # fmt: skip
-            say(f"  headrace {line}")
-
-    if not chosen.rows:
-        raise InvalidInput(f"{file} has no rows")
-    session.show(document, show)
+        for guess in guesses
+    ]
+    print_table(f"{name}: {counted(document['rows'], 'row')}, {counted(len(guesses), 'column')}", headings, rows)
+    label = next(guess.column.header for guess in guesses if guess.part == "label")
+    say(f"{Path(folder) / 'stream.yaml'} and {Path(folder) / 'model.yaml'}: {document['task']} on {label}")
+    if unlabelled:
+        say(
+            f"{counted(unlabelled, 'row')} without {label}: nothing can be learned from them. "
+            "--on-invalid leaves them out."
+        )
+    say("Read both files, then:")
+    for line in (
+        f"check {folder} --data {data}{' --on-invalid skip' if unlabelled else ''}", f"apply {folder}",
+        f"ingest {data} --stream {stream}{' --on-invalid deadletter' if unlabelled else ''}",
+        f"versions {model} --watch", f"predict {model} --file {data}",
+    ):  # fmt: skip
+        say(f"  headrace {line}")
 
 
 def check(

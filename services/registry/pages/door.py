@@ -118,7 +118,7 @@ class Pages:
             routes.append(Route(page.path, self._answering(self._page(page)), methods=["GET"]))
             routes.append(Route("/live" + page.path.rstrip("/"), self._live(page), methods=["GET"]))
         for form in actions.FORMS:
-            routes.append(Route(form.path, self._answering(self._asked(form)), methods=["GET"]))
+            routes.append(Route(form.path, self._answering(self._confirming(form)), methods=["GET"]))
             routes.append(Route(form.path, self._answering(self._done(form)), methods=["POST"]))
         tried = self._answering(self._tried)
         routes.append(Route("/models/{model}/versions/{version}/try", tried, methods=["POST"]))
@@ -159,7 +159,7 @@ class Pages:
             by=request.cookies.get(BY_COOKIE, "")[:200],
             base_url=str(request.base_url).rstrip("/"),
             is_live=request.url.path.startswith("/live"),
-            who=current().name if current().is_identified else "",
+            principal=current().name if current().is_identified else "",
             remark=self._access.remark,
         )
 
@@ -170,7 +170,7 @@ class Pages:
         return response
 
     def _answering(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """The one place where the six errors become pages."""
+        """The only place where the six errors become pages."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -186,10 +186,10 @@ class Pages:
         context = {"title": type(error).__name__, "message": error.message, "status": status}
         return self._rendered("error.html", context, self._place(request), status=status)
 
-    # who comes
+    # the reader's login
 
     def refused(self, request: Request, error: Exception) -> Response:
-        """A page, where a person asks for one: a form to log in, or a sentence."""
+        """For a browser a page, either the form to log in or a sentence; for a client the error."""
         if not self._logins.is_page(request):
             return error_response(request, error)
         if isinstance(error, Unauthenticated):
@@ -199,9 +199,9 @@ class Pages:
     def _login_form(self, request: Request, fault: str) -> Response:
         """To log in where the browser is, and go on there."""
         place = self._place(request)
-        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        wanted = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         is_page = request.method == "GET" and request.url.path != _CALLBACK
-        context = self._login_context(fault, asked if is_page else "/")
+        context = self._login_context(fault, wanted if is_page else "/")
         answer = self._rendered("login.html", context, place, status=Unauthenticated.http)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
@@ -238,13 +238,13 @@ class Pages:
 
     async def _login_finished(self, request: Request) -> Response:
         """A page that goes on by itself: a redirect would be the issuer's still, and bring no cookie of this site."""
-        asked = request.query_params
+        query = request.query_params
         try:
-            if fault := asked.get("error"):
+            if fault := query.get("error"):
                 raise Unauthenticated(f"the issuer refuses this login: {fault[:200]}")
             cookie, after = await run_in_threadpool(
                 self._logins.finish, _callback_of(request), request.cookies.get(BEGUN_COOKIE, ""),
-                asked.get("state", ""), asked.get("code", ""),
+                query.get("state", ""), query.get("code", ""),
             )  # fmt: skip
         except Unauthenticated as error:
             return self._login_form(request, error.message)
@@ -259,7 +259,7 @@ class Pages:
         response.delete_cookie(LOGIN_COOKIE, path="/", httponly=True, samesite="strict")
         return response
 
-    # what stays live
+    # live parts
 
     def _live(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -270,7 +270,7 @@ class Pages:
         return answer
 
     def _is_known_as(self, principal: Principal, scope: Scope) -> Callable[[], bool]:
-        """Whether the credentials with which a page was opened still are what they were."""
+        """Whether the page's credentials still name the same principal."""
 
         def is_known() -> bool:
             try:
@@ -295,7 +295,7 @@ class Pages:
                 try:
                     parts = await run_in_threadpool(self._parts, page, place)
                 except HeadraceError:
-                    return  # What the page is of is gone: the browser asks again and is told so.
+                    return  # The page's subject is gone: the browser reloads and shows that.
                 changed = {name: text for name, text in parts.items() if sent.get(name) != text}
                 sent |= changed
                 yield "".join(_event(name, text) for name, text in changed.items()) or ": nothing new\n\n"
@@ -311,13 +311,13 @@ class Pages:
         shape = {"shape": str(context["shape"])} if "shape" in context else {}
         return shape | live_parts(self._environment, page.template, context)
 
-    # what changes something
+    # changes
 
-    def _asked(self, form: actions.Form) -> Callable[[Request], Awaitable[Response]]:
+    def _confirming(self, form: actions.Form) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             refuse_unknown_query(request, set(form.known))
             place = self._place(request)
-            context = await run_in_threadpool(actions.asked, form, self._reading(), place)
+            context = await run_in_threadpool(actions.confirmation, form, self._reading(), place)
             return self._rendered("confirm.html", {**context, "fault": ""}, place)
 
         return answer
@@ -332,10 +332,10 @@ class Pages:
             except NotFound:
                 raise
             except HeadraceError as error:
-                context = await run_in_threadpool(actions.asked, form, self._reading(), place, fields)
+                context = await run_in_threadpool(actions.confirmation, form, self._reading(), place, fields)
                 return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=error.http)
             response = RedirectResponse(target, status_code=_SEE_OTHER, headers=dict(HEADERS))
-            if not place.who:
+            if not place.principal:
                 by = "".join(letter for letter in fields.get("by", "") if letter.isascii() and letter.isprintable())
                 response.set_cookie(BY_COOKIE, by[:200], httponly=True, samesite="strict", max_age=_YEAR_SECONDS)
             return response
@@ -380,7 +380,7 @@ def _with_login(response: Response, request: Request, cookie: str) -> Response:
 
 
 def _own(path: str) -> str:
-    """The page after this: one of this registry's, "/" where the form names another host's."""
+    """The page after this, on this registry; "/" where the form names another host."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 

@@ -76,9 +76,11 @@ class Loads:
         return runners_of(self._slots.values())
 
     def runners_by_model(self) -> dict[str, list[RunnerHandle]]:
+        """Of the models that have any."""
         by_model: dict[str, list[VersionSlot]] = {}
         for slot in self._slots.values():
-            by_model.setdefault(slot.model, []).append(slot)
+            if slot.runner is not None:
+                by_model.setdefault(slot.model, []).append(slot)
         return {model: runners_of(slots) for model, slots in by_model.items()}
 
     def slots_of(self, runner: RunnerHandle) -> list[VersionSlot]:

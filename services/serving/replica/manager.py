@@ -124,12 +124,14 @@ class Manager:
     def _turn(self) -> None:
         if self._zygote is None and time.monotonic() >= self._zygote_retry_at and not self._stop_until:
             self._start_zygote()
-        for key, _ in self._selector.select(self._quiet_seconds() or _TICK_SECONDS):
-            if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
-                key.data()
-        while not self._events.empty():
-            self._events.get()()
-        self._replica.tick()
+        ready = self._selector.select(self._quiet_seconds() or _TICK_SECONDS)
+        with self._replica.hearing():
+            for key, _ in ready:
+                if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
+                    key.data()
+            while not self._events.empty():
+                self._events.get()()
+            self._replica.tick()
         self._source.follow(self._replica.slots())
         targets = self._replica.queues()
         self._recovery.watch_over({queue_name(self._namespace, model): found for model, found in targets.items()})

@@ -52,15 +52,19 @@ class ModelStanding:
 
 def standing_of(slots: Collection[VersionSlot], limits: ReplicaLimits) -> ModelStanding:
     """Of a model's versions. What they share is that of those in memory, where there are any."""
+    shares = limits.models_per_runner > 1
+    if len(slots) == 1:
+        (slot,) = slots
+        if slot.runner is None and slot.is_cold:  # as most of hundreds are
+            return ModelStanding(
+                kin=_kin_of(slot, limits) if shares else None,
+                part_bytes=slot.state_bytes + _PART_BYTES,
+                needs_look=shares and not slot.is_looked_at,
+            )
     held = [slot for slot in slots if slot.runner is not None]
     judged = held or [slot for slot in slots if slot.state is not ServingState.END]
     processes = {slot.runner.pid for slot in held if slot.runner is not None and slot.private_bytes}
-    shares = limits.models_per_runner > 1
-    kin = (
-        {None if slot.apart or slot.kin is None else (slot.kin, slot.model in limits.low_models) for slot in judged}
-        if shares
-        else set()
-    )
+    kin = {_kin_of(slot, limits) for slot in judged} if shares else set()
     return ModelStanding(
         private_bytes=sum(slot.private_bytes for slot in slots),
         is_in_memory=bool(held),
@@ -70,6 +74,11 @@ def standing_of(slots: Collection[VersionSlot], limits: ReplicaLimits) -> ModelS
         part_bytes=sum(slot.state_bytes + _PART_BYTES for slot in judged),
         needs_look=shares and not all(slot.is_looked_at for slot in judged),
     )
+
+
+def _kin_of(slot: VersionSlot, limits: ReplicaLimits) -> Hashable:
+    kin = None if slot.apart else slot.kin
+    return None if kin is None else (kin, slot.model in limits.low_models)
 
 
 class OnDemand:
@@ -101,6 +110,10 @@ class OnDemand:
         for model in models:
             first, last = self._asked.get(model, (now, now))
             self._asked[model] = (first if now - last <= _ASKED_SECONDS else now, now)
+
+    def is_asked(self) -> bool:
+        """Whether requests wait for models."""
+        return bool(self._asked)
 
     def used(self, model: str, *, now: float) -> None:
         """Its runner has answered requests."""

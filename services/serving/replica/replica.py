@@ -7,7 +7,8 @@ through `ReplicaActions`; `reconcile` compares what is wanted with what is and t
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ class Replica:
         self._options_numbers: dict[ModelOptions, int] = {}
         self._is_draining = False
         self._has_settled = False
+        self._is_hearing = False
         self._decided: dict[str, Mapping[str, int]] = {}
         """By model: which version should answer each queue, as decided last; its runner may not have said yet that it
         reads it."""
@@ -74,6 +76,16 @@ class Replica:
         """What the source said last; None before it said anything."""
 
     # What happens
+
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """What happens meanwhile is decided upon once, at the end."""
+        self._is_hearing = True
+        try:
+            yield
+        finally:
+            self._is_hearing = False
+        self.reconcile()
 
     def on_wanted(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -226,7 +238,8 @@ class Replica:
 
     def is_quiet(self) -> bool:
         """Whether `tick` has nothing to do until something else happens."""
-        return self._on_demand is None and all(slot.is_settled() for slot in self._slots.values())
+        is_asked = self._on_demand is not None and self._on_demand.is_asked()
+        return not is_asked and all(slot.is_settled() or slot.is_cold for slot in self._slots.values())
 
     def unsettled(self) -> list[VersionKey]:
         """Versions that the replica waits for after its start: wanted, neither available nor given up, of models that
@@ -269,6 +282,8 @@ class Replica:
 
     def reconcile(self) -> None:
         """Takes every step that can be taken now."""
+        if self._is_hearing:
+            return
         wanted = self._wanted()
         for key in sorted(wanted, key=_newest_first):
             slot = self._slots.get(key)

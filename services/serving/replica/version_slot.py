@@ -8,6 +8,7 @@
 The slot keeps the book; replica.py decides.
 """
 
+import functools
 import signal
 import time
 from collections.abc import Collection, Hashable, Mapping
@@ -84,6 +85,8 @@ class VersionSlot:
     private_bytes: int = 0
     available_at: float = 0.0
     counts: Mapping[str, Any] = field(default_factory=dict)
+    shown: VersionState | None = None
+    """Its snapshot while it is out of memory: of hundreds of models few change between two snapshots."""
 
     def can_serve(self) -> bool:
         return self.runner is not None and self.is_ready and not (self.is_leaving or self.runner.is_leaving)
@@ -196,9 +199,12 @@ class VersionSlot:
             read_by_others: the queues that other runners of this replica read.
             runner_models: how many models its process serves.
         """
+        is_out = self.is_cold and self.runner is None
+        if is_out and self.shown and (self.shown.attempt, self.shown.state) == (self.attempt, self.state):
+            return self.shown
         own = self.targets_read() - (self.targets_assigned() & set(read_by_others))
         aliases = (target for target in own if target.startswith(_ALIAS_PREFIX))
-        return VersionState(
+        shown = VersionState(
             model=self.model,
             version=self.version,
             state=self.state,
@@ -218,9 +224,16 @@ class VersionSlot:
             runner_pid=self.runner.pid if self.runner else 0,
             runner_models=runner_models,
             work={key: value for key, value in self.counts.items() if key not in ("event", "version", "busy_seconds")},
-            options=asdict(self.options) if self.options is not None else {},
+            options=_as_mapping(self.options) if self.options is not None else {},
             is_cold=self.is_cold,
         )
+        self.shown = shown if is_out else None
+        return shown
+
+
+@functools.cache
+def _as_mapping(options: ModelOptions) -> Mapping[str, Any]:
+    return asdict(options)
 
 
 def is_crash(status: int) -> bool:

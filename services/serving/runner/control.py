@@ -148,7 +148,9 @@ class RunnerControl:
         self._membership.close()
 
     def _turn(self) -> None:
-        settled = self._assignment.wanted() == self._assignment.adopted()
+        # The loop may have adopted what is wanted, or have left, since the last turn: the manager waits to hear of it.
+        settled = self._assignment.wanted() == self._assignment.adopted() == self._reported
+        settled = settled and not self._assignment.is_leaving()
         wait_seconds = max(self._renew_at - time.monotonic(), 0.0) if settled else _WAKE_SECONDS
         if readable([self._channel.fileno()], min(wait_seconds, _LEAVE_SECONDS / 4)):
             for message in self._channel.receive():

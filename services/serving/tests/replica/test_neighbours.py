@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from protos.queue_pb2 import PredictionRequest
+from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Wanted
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.manager_process import ManagerProcess
@@ -18,7 +19,7 @@ from services.serving.tests.support.played_replica import Played, playing
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.same_program import expected
 from services.serving.wire.prediction import read_tensor
-from services.serving.wire.replica_state import ReplicaState, ServingState
+from services.serving.wire.replica_state import LoadAttempt, ReplicaState, ServingState
 from testing.redis_server import RedisServer
 from testing.registry_process import RegistryProcess
 from testing.waiting import wait_until
@@ -192,3 +193,25 @@ def test_models_that_share_a_process_take_of_a_budget_what_they_add_to_it(play: 
 def _processes(played: Played) -> dict[int, int]:
     """By version."""
     return {slot.version: slot.runner.pid for slot in played.replica.slots() if slot.runner is not None}
+
+
+def test_what_is_heard_in_a_turn_is_decided_upon_once_and_a_model_out_of_memory_is_quiet(
+    play: Callable[..., Played],
+) -> None:
+    replica = play(models_per_runner=9, memory_bytes=30_000_000).replica
+    replica.on_wanted(Wanted({"m": {}}, versions={"m": (1,)}))
+    assert replica.is_quiet()
+    with replica.hearing():
+        replica.on_asked(["m"])
+        assert not replica.slots()[0].is_fetching
+    assert replica.slots()[0].is_fetching
+    assert not replica.is_quiet()
+
+
+def test_a_model_out_of_memory_shows_its_newest_attempt() -> None:
+    slot = VersionSlot("m", 1)
+    slot.cool()
+    shown = slot.snapshot(read_by_others=(), runner_models=0)
+    assert slot.snapshot(read_by_others=(), runner_models=0) is shown
+    slot.attempt = LoadAttempt(began_at=1.0, ended_at=2.0, error="no such bucket")
+    assert slot.snapshot(read_by_others=(), runner_models=0).attempt.error == "no such bucket"

@@ -1,4 +1,4 @@
-"""The registry's core: everything both doors can ask for, each change one transaction.
+"""The registry's core: every call of both doors, each change a transaction.
 
 The ideas are next door: streams, models, rounds and leases, the gate, versions, aliases, blobs, watching, collection.
 """
@@ -81,7 +81,7 @@ class _Undo(Exception):
 
 @dataclass(frozen=True)
 class CatalogLimits:
-    """Bounds and rules; the settings say what each means."""
+    """Bounds and rules; the settings describe each."""
 
     lease_rules: LeaseRules
     upload_grace_seconds: float
@@ -131,7 +131,7 @@ class Catalog:
             DataLoss, Unavailable.
         """
         self.is_open = True
-        """Until the watches are ended; what waits for changes looks at it."""
+        """Until the watches are ended; waits for changes look at it."""
         self._limits = limits
         self._clock = clock
         self._reports = Reports(clock)
@@ -191,7 +191,7 @@ class Catalog:
     def apply(
         self, *, stream: tuple[str, str] | None, model: tuple[str, Mapping[str, bytes]] | None, by: str, dry_run: bool
     ) -> Applied:
-        """Both or neither; `dry_run` says what would change, and changes nothing."""
+        """Both or neither; `dry_run` only returns the changes."""
         about = {"stream": stream[0] if stream else "", "model": model[0] if model else ""}
         call = Call("apply", by, about, only_changes=dry_run)
         try:
@@ -252,12 +252,12 @@ class Catalog:
     def lease_round(
         self, holder: str, *, ttl_seconds: float, models: Sequence[str] = (), secret: str = ""
     ) -> Lease | None:
-        who = leases.Holder(holder, secret)
+        leaseholder = leases.Holder(holder, secret)
         if self._teams.is_member(holder):
             return None
         with self._database.write() as transaction:
             return leases.lease_round(
-                transaction, holder=who, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
+                transaction, holder=leaseholder, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
             )
 
     def renew_lease(self, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
@@ -395,11 +395,11 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
-    def forget(self, model: str, asked: JsonMap, *, by: str, reason: str) -> JsonMap:
+    def forget(self, model: str, request: JsonMap, *, by: str, reason: str) -> JsonMap:
         """As forgetting.forget; of the events the audit log has how many they are."""
-        about = {"model": model, "examples": asked.get("examples")}
+        about = {"model": model, "examples": request.get("examples")}
         with self._decided("forget", by=by, reason=reason, **about) as transaction:
-            return forgetting.forget(transaction, model, asked, by=by, reason=reason)
+            return forgetting.forget(transaction, model, request, by=by, reason=reason)
 
     would_forget = _reading(forgetting.outcome)
     forgotten_by = _reading(models.forgotten_by)
@@ -412,7 +412,7 @@ class Catalog:
     history_page = _reading(list_history)
 
     def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
-        """Writes into the history what somebody has asked of another service through this one."""
+        """Writes a request to another service through this one into the history."""
         with self._decided(f"ask_{action}", by=by, reason=reason, model=model, stream=stream) as transaction:
             remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
 
@@ -437,7 +437,7 @@ class Catalog:
     # reports
 
     def report(self, report: Report, *, peer: str = "") -> float:
-        """Takes what an instance says of itself; seconds until its next. Production leaves what nobody can load.
+        """Takes a report; returns the seconds until its next. Production leaves a version that no replica can load.
 
         Args:
             peer: the machine that it came from.
@@ -477,7 +477,7 @@ class Catalog:
         return self._reports.serving(model.name, model.aliases.get(PRODUCTION, 0), moved_at=moved_at)
 
     def served_by(self, model: str) -> dict[int, list[JsonMap]]:
-        """{version: [{"instance_id", "state", "since", "aliases", "reason", "given_up"}]}, as replicas say."""
+        """{version: [{"instance_id", "state", "since", "aliases", "reason", "given_up"}]}, as replicas report."""
         found: dict[int, list[JsonMap]] = {}
         for instance, served in self._reports.served(model):
             shown = {key: value for key, value in asdict(served).items() if key not in ("model", "version")}
@@ -506,18 +506,18 @@ class Catalog:
             canary = models.get_model(connection, name).canary if known else {}
         if not stages.is_open(canary) or not (reason := canaries.unfit(canary, name, report)):
             return
-        told = {"version": canary["version"], "stage": canary["stage"], "decision": canaries.BACK, "reason": reason}
-        with self.audit.change(Call("judge", aliases.JUDGE, {"model": name, **told})) as transaction:
-            live.decide_canary(transaction, name, told)
+        decided = {"version": canary["version"], "stage": canary["stage"], "decision": canaries.BACK, "reason": reason}
+        with self.audit.change(Call("judge", aliases.JUDGE, {"model": name, **decided})) as transaction:
+            live.decide_canary(transaction, name, decided)
 
     def _leave(self, transaction: Transaction, model: Model, failed: Mapping[str, str]) -> None:
         version = model.aliases[PRODUCTION]
-        said = "; ".join(sorted(set(failed.values())))[:_MAX_REASON]
-        reason = f"no replica can load version {version} ({', '.join(sorted(failed))[:200]}): {said}"
+        reasons = "; ".join(sorted(set(failed.values())))[:_MAX_REASON]
+        reason = f"no replica can load version {version} ({', '.join(sorted(failed))[:200]}): {reasons}"
         try:
             target = aliases.leave(transaction, model, by=BY_REGISTRY, reason=reason)
         except Conflict:
-            return  # the first version, or nothing is left to go back to: its state says what is wrong
+            return  # the first version, or nothing is left to go back to: its state names the fault
         logger.error("production went back", extra={"model": model.name, "version": target, "reason": reason})
 
     def account(self, name: str) -> JsonMap:
@@ -528,7 +528,7 @@ class Catalog:
         model = self.get_model(name)
         return why(model, self._reports.counted(name), self.serving(model).failed)
 
-    # what people decide about a whole model or stream
+    # decisions of people about a whole model or stream
 
     def change_model(self, name: str, how: ModelChange, *, by: str, reason: str) -> Model:
         change = {
@@ -551,7 +551,7 @@ class Catalog:
             return change(transaction, name, by=by, reason=reason)
 
     def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
-        """With dry_run only refuses what could not be deleted."""
+        """With dry_run only refuses."""
         users = self._reports.users_of(name)
         if dry_run:
             with self._database.read() as connection:
@@ -561,7 +561,7 @@ class Catalog:
             lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
 
     def delete_stream(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
-        """With dry_run only refuses what could not be deleted."""
+        """With dry_run only refuses."""
         if dry_run:
             with self._database.read() as connection:
                 lifecycle.check_stream_deletable(connection, name)
@@ -572,7 +572,7 @@ class Catalog:
     # files
 
     def collect(self, *, by: str = BY_REGISTRY) -> Collected:
-        """`by`: who asks; what the registry collects by itself is in the audit log where something was removed."""
+        """`by`: the author; a run of the registry itself is in the audit log where it removed something."""
         self.audit.prune(self._limits.keep_audit_entries)
         return collect(
             self.audit,
@@ -622,10 +622,10 @@ class Catalog:
             if size is None:
                 raise InvalidInput(f"file {file.path} ({file.digest}) has not been uploaded")
             if size != file.size_bytes:
-                raise InvalidInput(f"file {file.path} is said to have {file.size_bytes} bytes, it has {size}")
+                raise InvalidInput(f"file {file.path} should have {file.size_bytes} bytes, it has {size}")
 
 
 def _outcome_of(made: Version) -> dict[str, Any]:
-    """As the audit log says it."""
+    """As in the audit log."""
     decision = made.verdict.decision
     return {"model": made.model, "version": made.version, "decision": decision, "signed_by": made.signed_by}

@@ -1,6 +1,6 @@
-"""What operators see at /metrics: read from the catalog at each scrape, so that a restart loses nothing.
+"""Operators' metrics at /metrics: read from the catalog at each scrape, so that a restart loses nothing.
 
-Of a model only its version in production is told, with so many metrics and slices at most: what a scrape holds grows
+Of a model only its version in production is shown, with bounded numbers of metrics and slices: a scrape grows
 with the models that are in production and not with their versions.
 """
 
@@ -73,12 +73,12 @@ def _families() -> Iterator[Family]:
 
 
 class CatalogMetrics(Collector):
-    """Rounds by state, versions by status, watchers; quality and freshness of what is in production."""
+    """Rounds by state, versions by status, watchers; quality and freshness of versions in production."""
 
     def __init__(
         self, catalog: Catalog, clock: Callable[[], float] = time.time, *, data_dir: Path | None = None
     ) -> None:
-        """data_dir: whose disk is looked at."""
+        """data_dir: the folder of the measured disk."""
         self._catalog, self._clock, self._data_dir = catalog, clock, data_dir
 
     def collect(self) -> Iterator[Family]:
@@ -119,7 +119,7 @@ class CatalogMetrics(Collector):
             yield "model_metric", [model.name, str(version.version), part, name], value
 
     def _live(self, model: Model) -> Iterator[Sample]:
-        """Of production and of what the judge compares it with, over the window. A version that leaves its alias has
+        """Production and the version that it is compared with, over the window. A version that leaves its alias has
         no more samples."""
         for alias in (PRODUCTION, PREDECESSOR, CANARY):
             number = model.aliases.get(alias, 0)
@@ -137,12 +137,12 @@ class CatalogMetrics(Collector):
             yield "model_canary_e_value", [model.name, "no_worse"], found["no_worse_e_value"]
 
     def _in_production(self) -> list[Model]:
-        models = [one for one in self._catalog.list_models() if one.aliases.get(PRODUCTION) and not one.archived]
-        return models[:_MOST_MODELS]
+        models = (model for model in self._catalog.list_models() if not model.archived)
+        return [model for model in models if model.aliases.get(PRODUCTION)][:_MOST_MODELS]
 
 
 def _at_a_glance(model: JsonMap) -> Iterator[Sample]:
-    """What the overview shows of a model."""
+    """A model's numbers on the overview."""
     name = model["name"]
     if model["waiting_examples"] is not None:
         yield "model_waiting_examples", [name], model["waiting_examples"]
@@ -152,13 +152,13 @@ def _at_a_glance(model: JsonMap) -> Iterator[Sample]:
     yield "model_state", [name, str(model["why"]["state"])], 1.0
 
 
-def _of_track(track: JsonMap, whose: list[str]) -> Iterator[Sample]:
-    slices = sorted(track.get("slices", ()), key=lambda one: -one["total"]["examples"])[:_MOST_LIVE_SLICES]
-    parts = [(_ALL, track), *((_name_of(one["where"]), one) for one in slices)]
-    for part, told in parts:
-        yield "model_live_examples", [*whose, part], told["total"]["examples"]
-        for name, value in told["window"]["metrics"].items():
-            yield "model_live_metric", [*whose, part, name], value
+def _of_track(track: JsonMap, labels: list[str]) -> Iterator[Sample]:
+    slices = sorted(track.get("slices", ()), key=lambda slice_: -slice_["total"]["examples"])[:_MOST_LIVE_SLICES]
+    parts = [(_ALL, track), *((_name_of(slice_["where"]), slice_) for slice_ in slices)]
+    for part, measured in parts:
+        yield "model_live_examples", [*labels, part], measured["total"]["examples"]
+        for name, value in measured["window"]["metrics"].items():
+            yield "model_live_metric", [*labels, part, name], value
 
 
 def _name_of(where: JsonMap) -> str:
@@ -168,10 +168,10 @@ def _name_of(where: JsonMap) -> str:
 def _metrics_of(version: Version) -> Iterator[tuple[str, str, float]]:
     """(slice, metric, value): of all held-out examples, then of the slices that the definition names."""
     parts = [(_ALL, version.metrics.get("candidate", {}))]
-    for told in version.evaluation.get("slices", ())[:_MOST_SLICES]:
-        where = told.get("where")
+    for slice_ in version.evaluation.get("slices", ())[:_MOST_SLICES]:
+        where = slice_.get("where")
         if where:
-            parts.append((_name_of(where), told["metrics"].get("candidate", {})))
+            parts.append((_name_of(where), slice_["metrics"].get("candidate", {})))
     for part, metrics in parts:
         for name, value in list(metrics.items())[:_MOST_METRICS]:
             if isinstance(value, int | float) and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Which instances of which services there are, as they say themselves; what follows for versions that are served.
+"""Instances of services by their own reports, and the state of served versions that follows.
 
 In memory: an instance that falls silent is forgotten, and after a restart the next reports fill it again.
 """
@@ -49,7 +49,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Serving:
-    """How the replicas stand with what production names."""
+    """The replicas' state of the version that production names."""
 
     version: int
     moved_at: float
@@ -60,7 +60,7 @@ class Serving:
     failed: Mapping[str, str]
     """{instance: reason} of those that have given the version up."""
     converged_at: float | None
-    """Since when every replica answers with it; None while one does not."""
+    """The time since which every replica answers with it; None while a replica does not."""
 
 
 class Reports:
@@ -72,17 +72,17 @@ class Reports:
         self._instances: dict[str, Instance] = {}
 
     def take(self, report: Report, peer: str = "") -> Instance:
-        """Replaces what the instance said before. Where there are too many, those of the machine with most give way.
+        """Replaces the instance's last report. Past the limit, the machine with most instances loses its largest.
 
         Raises:
-            Overloaded: the instance is itself one of those.
+            Overloaded: the instance is itself of that machine.
         """
         now = self._clock()
         instance = Instance(report, now, peer)
         with self._lock:
             self._forget_silent(now)
-            others = {name: one for name, one in self._instances.items() if name != report.instance_id}
-            entries = instance.entries + sum(one.entries for one in others.values())
+            others = {name: other for name, other in self._instances.items() if name != report.instance_id}
+            entries = instance.entries + sum(other.entries for other in others.values())
             while len(others) >= MAX_INSTANCES or entries > MAX_ENTRIES:
                 name = _surplus(others, instance)
                 entries -= others.pop(name).entries
@@ -98,7 +98,8 @@ class Reports:
 
     def served(self, model: str) -> list[tuple[Instance, Served]]:
         """Every version of the model on every replica."""
-        return [(one, served) for one in self.instances() for served in one.report.serves if served.model == model]
+        found = [(instance, served) for instance in self.instances() for served in instance.report.serves]
+        return [(instance, served) for instance, served in found if served.model == model]
 
     def serving(self, model: str, version: int, *, moved_at: float) -> Serving:
         """How replicas stand with the version that production names since `moved_at`."""
@@ -116,7 +117,7 @@ class Reports:
         return Serving(version, moved_at, tuple(replicas), tuple(sorted(available)), failed, converged_at)
 
     def unloadable(self, model: Model, *, moved_at: float) -> dict[str, str]:
-        """{instance: reason} when every replica of the model has given up what production names and none serves it."""
+        """{instance: reason} when every replica of the model has given up production's version and none serves it."""
         version = model.aliases.get(PRODUCTION, 0)
         found = self.served(model.name)
         if not version or not found:
@@ -131,21 +132,23 @@ class Reports:
         return {name: served.reason for name, served in by_replica.items() if served is not None}
 
     def counted(self, model: str) -> JsonMap | None:
-        """What a trainer has counted of the log for the model; None while none says so.
+        """A trainer's counts of the log for the model; None while none reports any.
 
-        Of several trainers the one that has seen most of the log: another's report may come later with an older count.
+        Of several trainers the furthest in the log: another's report may come later with an older count.
         """
-        told = [one for one in self.instances() if model in one.report.models]
-        furthest = max(told, key=lambda one: (_seen(one.report.models[model]), one.reported_at), default=None)
+        reporting = [instance for instance in self.instances() if model in instance.report.models]
+        furthest = max(
+            reporting, key=lambda instance: (_seen(instance.report.models[model]), instance.reported_at), default=None
+        )
         return furthest.report.models[model] if furthest is not None else None
 
     def log_start(self, model: str) -> dict[int, int] | None:
-        """{partition: offset} where the log of the model's stream begins; None while no trainer has said so."""
-        told = (self.counted(model) or {}).get("log_start")
-        return {int(partition): int(offset) for partition, offset in told.items()} if told is not None else None
+        """{partition: offset} where the log of the model's stream begins; None while no trainer reports it."""
+        offsets = (self.counted(model) or {}).get("log_start")
+        return {int(partition): int(offset) for partition, offset in offsets.items()} if offsets is not None else None
 
     def users_of(self, model: str) -> list[str]:
-        """Sentences that say which replicas still hold versions of the model."""
+        """Sentences about the replicas that still hold versions of the model."""
         held: dict[str, list[int]] = {}
         for instance, served in self.served(model):
             if served.state in ("START", "LOADING", "AVAILABLE", "UNLOADING"):
@@ -153,19 +156,19 @@ class Reports:
         return [f"replica {name} has version {', '.join(map(str, sorted(v)))}" for name, v in sorted(held.items())]
 
     def _forget_silent(self, now: float) -> None:
-        silent = [name for name, one in self._instances.items() if now - one.reported_at > SILENT_SECONDS]
+        silent = [name for name, instance in self._instances.items() if now - instance.reported_at > SILENT_SECONDS]
         for name in silent:
             del self._instances[name]
 
 
 def _surplus(others: Mapping[str, Instance], newcomer: Instance) -> str:
-    """The largest report of the machine with the largest ones. Raises Overloaded where that is the newcomer's."""
+    """The largest report of the machine with the largest. Raises Overloaded where that is the newcomer's."""
     by_peer: dict[str, int] = {}
-    for one in (newcomer, *others.values()):
-        by_peer[one.peer] = by_peer.get(one.peer, 0) + MAX_ENTRIES // MAX_INSTANCES + one.entries
+    for instance in (newcomer, *others.values()):
+        by_peer[instance.peer] = by_peer.get(instance.peer, 0) + MAX_ENTRIES // MAX_INSTANCES + instance.entries
     peer = max(by_peer, key=lambda name: by_peer[name])
     if peer == newcomer.peer:
-        entries = counted(sum(one.entries for one in others.values()), "entry")
+        entries = counted(sum(instance.entries for instance in others.values()), "entry")
         raise Overloaded(
             f"{len(others)} instances report already, with {entries} of versions and parts, most of them from the "
             f"machine of {newcomer.report.instance_id}; expected at most {MAX_INSTANCES} and {MAX_ENTRIES}"
@@ -173,5 +176,5 @@ def _surplus(others: Mapping[str, Instance], newcomer: Instance) -> str:
     return max((name for name in others if others[name].peer == peer), key=lambda name: others[name].entries)
 
 
-def _seen(told: JsonMap) -> int:
-    return sum(told.get("log_end", {}).values())
+def _seen(counted_log: JsonMap) -> int:
+    return sum(counted_log.get("log_end", {}).values())

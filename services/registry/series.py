@@ -1,6 +1,6 @@
-"""Short series of what instances report: 24 h at 10 s, so that a day can be looked at without a Prometheus.
+"""Short series of reported numbers: 24 h at 10 s, so that a day can be looked at without a Prometheus.
 
-In memory, an hour at a time: the hour that has passed out of the day goes as a whole, and so does the oldest one when
+In memory, an hour at a time: the hour that has passed out of the day goes as a whole, and so does the oldest hour when
 the room is full.
 """
 
@@ -25,7 +25,7 @@ _MAX_FOUND = 200
 
 @dataclass(frozen=True, order=True)
 class SeriesKey:
-    """What was measured where."""
+    """A number and its source."""
 
     name: str
     """As in the reports' numbers."""
@@ -70,7 +70,7 @@ class Series:
         self._lock = threading.Lock()
         self._hours: dict[int, dict[SeriesKey, array[float]]] = {}
         self._slot = 0
-        self._told: dict[SeriesKey, int] = {}
+        self._counts: dict[SeriesKey, int] = {}
         """How often each was reported in the slot of now."""
 
     def take(self, report: Report) -> None:
@@ -79,7 +79,7 @@ class Series:
         hour, place = divmod(slot, _HOUR_SLOTS)
         with self._lock:
             if slot != self._slot:
-                self._slot, self._told = slot, {}
+                self._slot, self._counts = slot, {}
             series = self._hours.setdefault(hour, {})
             self._forget(hour)
             for key, value in _numbers_of(report):
@@ -88,16 +88,16 @@ class Series:
                     if not self._has_room(hour):
                         return
                     points = series[key] = array("f", [math.nan]) * _HOUR_SLOTS
-                told = self._told[key] = self._told.get(key, 0) + 1
-                points[place] = _together(key.name, points[place], value, told) if told > 1 else value
+                count = self._counts[key] = self._counts.get(key, 0) + 1
+                points[place] = _together(key.name, points[place], value, count) if count > 1 else value
 
     def find(self, wanted: Wanted, *, seconds: int, step_seconds: int = 0) -> JsonMap:
-        """As GET /v1/series shows it: points from `from` on, null where nothing was said.
+        """As GET /v1/series shows it: points from `from` on, null where nothing was reported.
 
         A point of several slots is their mean; of a percentile (its name has _p99_ or the like) the largest of them.
 
         Raises:
-            InvalidInput: nothing of that name is known; the sentence names what is.
+            InvalidInput: no number has the name; the sentence lists the names.
         """
         step = max(step_seconds or math.ceil(seconds / _MAX_POINTS), STEP_SECONDS)
         width = math.ceil(step / STEP_SECONDS)
@@ -142,7 +142,7 @@ class Series:
             del self._hours[old]
 
     def _has_room(self, hour: int) -> bool:
-        """Makes room by giving up the oldest hour; the current one is never given up for its own series."""
+        """Makes room by giving up the oldest hour; the current hour is never given up for its own series."""
         while sum(map(len, self._hours.values())) >= self._max:
             oldest = min(self._hours)
             if oldest == hour:
@@ -155,12 +155,12 @@ def is_percentile(name: str) -> bool:
     return any(part[:1] == "p" and part[1:].isdigit() for part in name.split("_"))
 
 
-def _together(name: str, before: float, value: float, told: int) -> float:
-    """A slot's point after its `told`-th report. A rate is one of the seconds since the report before, so a slot's rate
-    is their mean: what came in two seconds of ten is seen. Of a percentile the largest; else what was said last."""
+def _together(name: str, before: float, value: float, count: int) -> float:
+    """A slot's point after its `count`-th report. A rate is of the seconds since the report before, so a slot's rate
+    is their mean: a burst of two seconds is seen. Of a percentile the largest; else the last value."""
     if is_percentile(name):
         return max(before, value)
-    return before + (value - before) / told if name.endswith("_per_second") else value
+    return before + (value - before) / count if name.endswith("_per_second") else value
 
 
 def _numbers_of(report: Report) -> Iterator[tuple[SeriesKey, float]]:

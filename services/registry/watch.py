@@ -21,7 +21,7 @@ _MAX_PER_CLIENT = 16
 
 @dataclass(eq=False)
 class _Place:
-    """Of one watcher: its connection, who it is, and whether that is another service."""
+    """A watcher: its connection, its principal, and whether that is another service."""
 
     client: str
     owner: str
@@ -43,7 +43,7 @@ class Watch:
         self._closed = False
         self._reading = threading.Lock()
         self._last_read: tuple[int, int, list[Change]] = 0, 0, []
-        """Behind which revision, how far, and what was found."""
+        """(revision before, newest revision, the changes between)."""
         database.on_commit(self._wake)
 
     @property
@@ -55,18 +55,18 @@ class Watch:
         return self._bounds()[1]
 
     def follow(self, since_revision: int, *, is_active: Callable[[], bool], client: str = "") -> Iterator[Change]:
-        """Endless until `is_active` says no (call `wake` when it has changed) or the registry stops.
+        """Endless until `is_active` is false (call `wake` when it has changed) or the registry stops.
 
-        Yields a RESET first when the log no longer holds what came after `since_revision`, or never came that far
+        Yields a RESET first when the log no longer holds the changes after `since_revision`, or never came that far
         (another catalog); since_revision 0 begins with the oldest change kept.
 
         Args:
             client: the connection it comes over. When there are as many watchers as allowed, the oldest of the
-                principal that has most, or without identity of the connection, gives its place to the new one: nobody
+                principal that has most, or without identity of the connection, gives way to the new watcher: nobody
                 can keep others out. Other services give their places to services only.
 
         Raises:
-            Overloaded: the place was given to another, or the connection has as many as one may.
+            Overloaded: the place was given to another, or the connection has its limit of watches.
             Unavailable: the registry stops.
         """
         if since_revision < 0:
@@ -86,16 +86,16 @@ class Watch:
         of_client = sum(place.client == client for place in self._places)
         if client and of_client >= _MAX_PER_CLIENT:
             raise Overloaded(f"this connection has {of_client} watches, no more are taken")
-        asks = current()
-        is_service = asks.is_identified and asks.may(SERVICE)
+        principal = current()
+        is_service = principal.is_identified and principal.may(SERVICE)
         if len(self._places) >= self._max_watchers:
             self._free_place(for_service=is_service)
-        place = _Place(client, asks.name if asks.is_identified else client, is_service)
+        place = _Place(client, principal.name if principal.is_identified else client, is_service)
         self._places.append(place)
         return place
 
     def _free_place(self, *, for_service: bool) -> None:
-        """Raises Overloaded: services have all of them, and who asks is none."""
+        """Raises Overloaded: services have all places, and the client is no service."""
         found = [place for place in self._places if not place.is_service] or (self._places if for_service else [])
         if not found:
             raise Overloaded(f"services have all {self._max_watchers} watches (REGISTRY_MAX_WATCHERS); try again")
@@ -157,7 +157,7 @@ class Watch:
         return oldest or 0, newest or 0
 
     def _after(self, revision: int) -> list[Change]:
-        """The next ones. A change wakes all watchers at once: one of them reads what all are given."""
+        """The next changes. A change wakes all watchers at once: one reads for all."""
         with self._reading:
             newest = self._revision
             since, until, found = self._last_read

@@ -1,1 +1,1 @@
-"""What came of rounds: published, judged, named by aliases, compared, and in the end collected."""
+"""Versions: published, judged, named by aliases, compared, and in the end collected."""

@@ -1,9 +1,9 @@
-"""Aliases: which version `production` (or any other label) names, and the full record of who moved it.
+"""Aliases: which version `production` (or any other label) names, and the full record of its moves.
 
 Rolling back undoes the last move of production that has not been undone: moves form a stack, a rollback takes the top
 off and production goes to what is below. So the next rollback walks further back, a version that was rolled back is
-never come back to by rolling back, and a move made by hand (also one to an older version) is undone like any other.
-Versions whose files are gone, or that have learned what was forgotten since, are passed over.
+not returned to by another rollback, and a move made by hand (also one to an older version) is undone like any other.
+Versions whose files are gone, or that have learned events forgotten since, are passed over.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
 
     Raises:
         NotFound: there is no such model, version, or alias to remove.
-        Conflict: the version's files are gone, it has learned what was forgotten since, or production would be removed.
-        InvalidInput: the name is not one.
+        Conflict: the version's files are gone, it has learned events forgotten since, or production would be removed.
+        InvalidInput: the name is not valid.
     """
     check_name("alias", alias)
     if alias == PREDECESSOR:
@@ -83,7 +83,7 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str, even
     """Moves production back to the version it named before (see the module's text).
 
     Args:
-        events: LEARN or LEAVE_OUT: what becomes of those that only rolled-back versions have learned; "": as
+        events: LEARN or LEAVE_OUT: the fate of events that only rolled-back versions have learned; "": as
             gate.on_reject of the definition has it.
 
     Raises:
@@ -126,7 +126,7 @@ def back_to(connection: Connection, before: Model) -> int:
 
 def leave(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
     """Production goes back by itself from a version that no replica can load, or that the judge found worse than its
-    predecessor; that one counts as rejected.
+    predecessor; the version counts as rejected.
 
     Returns where production went. Raises Conflict when there is nowhere to go, or production is pinned.
     """
@@ -143,7 +143,7 @@ def moved_at(connection: Connection, model: str) -> float:
 
 
 def refuse_pinned(model: Model) -> None:
-    """Raises Conflict when production is pinned: whoever pinned it meant people, too."""
+    """Raises Conflict when production is pinned: a pin holds for people, too."""
     if model.pinned_version:
         raise Conflict(f"production of {model.name} is pinned to version {model.pinned_version}; unpin it first")
 
@@ -166,7 +166,7 @@ def rollback_target(moves: Iterable[tuple[str, int]], is_kept: Callable[[int], b
 
 
 def _stack(moves: Iterable[tuple[str, int]]) -> Iterator[int]:
-    """What lies on the stack after the moves, the top first: a rollback took off what lay above its version."""
+    """What lies on the stack after the moves, the top first: a rollback took off the versions above its own."""
     rolled_back_to: list[int] = []
     for how, version in moves:
         if how == ROLLBACK:

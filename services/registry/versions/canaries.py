@@ -1,4 +1,4 @@
-"""What a judge's decision does to a canary: the next stage, production, or back. Each is taken once, by the stage."""
+"""A judge's decision moves a canary to the next stage, to production, or back. Each is taken once, by the stage."""
 
 import contextlib
 import logging
@@ -19,31 +19,32 @@ PASSED = "passed"
 _VERDICTS = {PROMOTE: PASSED, HOLD: "inconclusive"}
 
 
-def decide(transaction: Transaction, name: str, told: JsonMap) -> dict[str, Any]:
-    """What came of it, for the version's document: {"moved": a sentence} or {"stays": why}.
+def decide(transaction: Transaction, name: str, decided: JsonMap) -> dict[str, Any]:
+    """The outcome, for the version's document: {"moved": a sentence} or {"stays": why}.
 
     Args:
-        told: {"version", "stage", "decision", "reason"}.
+        decided: {"version", "stage", "decision", "reason"}.
 
     Raises:
         InvalidInput: it is no decision.
     """
     model = models.get_model(transaction.connection, name)
     canary = model.canary
-    if told.get("decision") not in (ADVANCE, PROMOTE, BACK, HOLD):
-        raise InvalidInput(f"decision must be advance, promote, back or hold, got {str(told.get('decision'))[:100]}")
-    if (canary.get("version"), canary.get("stage")) != (told.get("version"), told.get("stage")) or canary["verdict"]:
+    if decided.get("decision") not in (ADVANCE, PROMOTE, BACK, HOLD):
+        raise InvalidInput(f"decision must be advance, promote, back or hold, got {str(decided.get('decision'))[:100]}")
+    stage = decided.get("version"), decided.get("stage")
+    if (canary.get("version"), canary.get("stage")) != stage or canary["verdict"]:
         return {"stays": f"the canary is {_stands(canary)} by now"}
-    if told["decision"] == ADVANCE:
+    if decided["decision"] == ADVANCE:
         further = stages.at_stage(transaction, model, dict(canary), canary["stage"] + 1)
         stages.store(transaction, model, further)
         return {"moved": f"stage {further['stage'] + 1} of {further['stages']}: {further['share']:g} % of the requests"}
-    if told["decision"] == BACK:
-        return _take_back(transaction, model, str(told["reason"]))
-    stages.store(transaction, model, {**canary, "verdict": _VERDICTS[told["decision"]]})
-    if told["decision"] == HOLD:
+    if decided["decision"] == BACK:
+        return _take_back(transaction, model, str(decided["reason"]))
+    stages.store(transaction, model, {**canary, "verdict": _VERDICTS[decided["decision"]]})
+    if decided["decision"] == HOLD:
         return {"stays": "a person promotes it or takes it away"}
-    return promote(transaction, model, str(told["reason"]))
+    return promote(transaction, model, str(decided["reason"]))
 
 
 def unfit(canary: JsonMap, model: str, report: Report) -> str:

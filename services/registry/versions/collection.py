@@ -24,12 +24,12 @@ from services.registry.versions import retention
 LogStarts = Callable[[str], Mapping[int, int] | None]
 Served = Callable[[str], Collection[int]]
 _MOST_FILES, _MOST_VERSIONS, _SWEEP_SECONDS = 10_000, 10_000, 60.0
-"""Of one run, the versions of each model; what is more, the next one takes."""
+"""Versions of each model in a run; the next run takes the rest."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What one run removed."""
+    """The removals of a run."""
 
     archived_versions: tuple[tuple[str, int], ...]
     removed_files: int
@@ -47,12 +47,12 @@ def collect(
     log_starts: LogStarts,
     served: Served,
 ) -> Collected:
-    """Thins versions as their models' definitions say, then deletes what nothing refers to.
+    """Thins versions as their models' definitions say, then deletes files that nothing refers to.
 
     Args:
-        by: who asks, for the audit log.
+        by: the author, for the audit log.
         grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
-        log_starts: {partition: offset} where the log of a model's stream begins; None: no trainer has said so, and the
+        log_starts: {partition: offset} where the log of a model's stream begins; None: unreported, and the
             model is left as it is.
         served: the versions of a model that replicas have.
     """

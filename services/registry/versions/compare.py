@@ -1,4 +1,4 @@
-"""Two versions of a model side by side: what differs in configuration, definition, metrics, events and environment."""
+"""Two versions of a model side by side: differences in configuration, definition, metrics, events and environment."""
 
 import difflib
 from collections.abc import Mapping
@@ -16,29 +16,29 @@ _MAX_LINES = 2000
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{"section.key": (before, after)} of what is not equal; None stands for what is not there."""
+    """{"section.key": (before, after)} of unequal values; None for a missing value."""
     old, new = flattened(before), flattened(after)
     return {key: (old.get(key), new.get(key)) for key in sorted(set(old) | set(new)) if old.get(key) != new.get(key)}
 
 
 def compare(connection: Connection, model: str, first: int, second: int) -> JsonMap:
-    """What docs/api.md says of `diff`. Raises NotFound."""
-    one, other = (versions.get_version(connection, model, number) for number in (first, second))
-    plans = [rounds.get_round(connection, version.round_id).plan for version in (one, other)]
+    """The document that docs/api.md calls `diff`. Raises NotFound."""
+    old, new = (versions.get_version(connection, model, number) for number in (first, second))
+    plans = [rounds.get_round(connection, version.round_id).plan for version in (old, new)]
     return {
         "model": model,
         "from": first,
         "to": second,
         "relation": _relation(connection, model, first, second),
         "configuration": differences(plans[0].configuration, plans[1].configuration),
-        "definition": _definition(connection, one, other),
-        "metrics": _metrics(one, other),
-        "events": differences(_events(one), _events(other)),
-        "ranges": {"from": one.ranges, "to": other.ranges},
-        "environment": differences(one.environment, other.environment),
-        "code": {"same": one.code_digest == other.code_digest},
-        "weights": {"same": one.weights_digest == other.weights_digest},
-        "files": differences(*({file.path: file.digest[:12] for file in v.files} for v in (one, other))),
+        "definition": _definition(connection, old, new),
+        "metrics": _metrics(old, new),
+        "events": differences(_events(old), _events(new)),
+        "ranges": {"from": old.ranges, "to": new.ranges},
+        "environment": differences(old.environment, new.environment),
+        "code": {"same": old.code_digest == new.code_digest},
+        "weights": {"same": old.weights_digest == new.weights_digest},
+        "files": differences(*({file.path: file.digest[:12] for file in v.files} for v in (old, new))),
     }
 
 
@@ -51,11 +51,11 @@ def _relation(connection: Connection, model: str, first: int, second: int) -> st
     return f"both descend from {shared}" if shared else "neither descends from the other"
 
 
-def _definition(connection: Connection, one: Version, other: Version) -> dict[str, list[str]]:
-    """{path: lines of a unified diff}; binary files as one line."""
-    if one.definition_digest == other.definition_digest:
+def _definition(connection: Connection, before: Version, after: Version) -> dict[str, list[str]]:
+    """{path: lines of a unified diff}; a line for a binary file."""
+    if before.definition_digest == after.definition_digest:
         return {}
-    old, new = (models.get_definition(connection, version.definition_digest) for version in (one, other))
+    old, new = (models.get_definition(connection, version.definition_digest) for version in (before, after))
     changed = [path for path in sorted(set(old) | set(new)) if old.get(path) != new.get(path)]
     return {path: _lines(old.get(path, b""), new.get(path, b"")) for path in changed}
 
@@ -70,9 +70,9 @@ def _lines(old: bytes, new: bytes) -> list[str]:
     return [*found[:_MAX_LINES], f"... {more} more lines"] if more > 0 else found
 
 
-def _metrics(one: Version, other: Version) -> dict[str, dict[str, float | None]]:
+def _metrics(before: Version, after: Version) -> dict[str, dict[str, float | None]]:
     """{metric of the candidate: {"from", "to", "change"}}; each on the version's own held-out slice."""
-    old, new = (version.metrics.get("candidate", {}) for version in (one, other))
+    old, new = (version.metrics.get("candidate", {}) for version in (before, after))
     found = {}
     for name in sorted(set(old) | set(new)):
         values = old.get(name), new.get(name)

@@ -1,4 +1,4 @@
-"""What a version's SavedModel promises: looked at when it is registered, and held against the version before it.
+"""A version's SavedModel as a contract: read at registration and compared with the version before it.
 
 The registry reads the files itself (common/saved_model/), whoever sent them: parts, tags and operations that cannot be
 served are refused before there is a version. A changed promise makes a version that nobody is sent to by itself.
@@ -78,14 +78,14 @@ def signature_changes(before: JsonMap, after: JsonMap) -> list[str]:
 
 
 def is_change_allowed(plan: RoundPlan, definition: Collection[str]) -> bool:
-    """Whether whoever asked for the round, or applied its definition, said so.
+    """Whether the round's request, or its definition, allows the change.
 
     Args:
         definition: the names of its files.
     """
     requested = plan.configuration.get("requested")
-    asked = isinstance(requested, Mapping) and bool(requested.get(ALLOW_SIGNATURE_CHANGE))
-    return asked or SIGNATURES_FILE in definition
+    is_requested = isinstance(requested, Mapping) and bool(requested.get(ALLOW_SIGNATURE_CHANGE))
+    return is_requested or SIGNATURES_FILE in definition
 
 
 def _may_be_left_out(entries: Mapping[str, FileEntry], read_blob: ReadBlob) -> dict[str, Any]:

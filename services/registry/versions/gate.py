@@ -26,7 +26,7 @@ _NOTHING: JsonMap = {}
 
 @dataclass(frozen=True)
 class _Figures:
-    """What a rule is judged by.
+    """The numbers that a rule is judged by.
 
     Attributes:
         name: of the metric, with the slice in words.
@@ -44,7 +44,7 @@ class _Figures:
     undefined: JsonMap
 
     def shown(self, rule: Rule, value: float) -> str:
-        """What a value that is no number is, as the rest of a sentence."""
+        """Why a value is no number, as the rest of a sentence."""
         if not math.isnan(value):
             return "infinite"
         why = self.undefined.get(rule.metric) or ("" if self.count else "no event is held out")
@@ -52,14 +52,14 @@ class _Figures:
 
 
 @dataclass
-class _Said:
-    """About one rule: its sentences by outcome."""
+class _Findings:
+    """The sentences about a rule, by outcome."""
 
     sentences: dict[Outcome, list[str]] = field(
         default_factory=lambda: {"passed": [], "failed": [], "not_enough_evidence": []}
     )
 
-    def say(self, outcome: Outcome, sentence: str) -> None:
+    def add(self, outcome: Outcome, sentence: str) -> None:
         self.sentences[outcome].append(sentence)
 
     @property
@@ -89,29 +89,29 @@ def judge(
     few: list[str] = []
     if held_out_count < rule.min_examples:
         few.append(f"{held_out_count} held-out examples are too few to judge by, the gate needs {rule.min_examples}")
-    said: list[_Said] = []
+    findings: list[_Findings] = []
     outcomes: list[dict[str, Any]] = []
-    for one in rule.all_rules:
-        for figures in _figures(one, metrics, evaluation, held_out_count):
-            told = _judge_one(one, figures, has_parent=has_parent, is_by_interval=rule.confidence is not None)
-            said.append(told)
-            outcomes.append(_told(one, figures, told))
-    verdict = _verdict(rule, few, said, tuple(outcomes))
+    for metric_rule in rule.all_rules:
+        for figures in _figures(metric_rule, metrics, evaluation, held_out_count):
+            found = _judge_rule(metric_rule, figures, has_parent=has_parent, is_by_interval=rule.confidence is not None)
+            findings.append(found)
+            outcomes.append(_outcome_of(metric_rule, figures, found))
+    verdict = _verdict(rule, few, findings, tuple(outcomes))
     size = _size(rule, evaluation)
     return replace(verdict, reasons=(*verdict.reasons, size)) if size else verdict
 
 
-def _verdict(rule: Gate, few: Sequence[str], said: Sequence[_Said], outcomes: tuple[JsonMap, ...]) -> Verdict:
-    failed = (*few, *(sentence for one in said for sentence in one.sentences["failed"]))
+def _verdict(rule: Gate, few: Sequence[str], findings: Sequence[_Findings], outcomes: tuple[JsonMap, ...]) -> Verdict:
+    failed = (*few, *(sentence for found in findings for sentence in found.sentences["failed"]))
     if failed:
         return Verdict(Decision.REJECT, failed, rule, outcomes)
     passed_decision = Decision.CANARY if rule.canary else Decision.PROMOTE
-    unclear = [sentence for one in said for sentence in one.sentences["not_enough_evidence"]]
+    unclear = [sentence for found in findings for sentence in found.sentences["not_enough_evidence"]]
     if unclear:
         chosen = {"reject": Decision.REJECT, "canary": Decision.CANARY}.get(rule.on_not_enough_evidence)
-        what = f"not enough evidence, and on_not_enough_evidence is {rule.on_not_enough_evidence}"
-        return Verdict(chosen or passed_decision, (*unclear, what), rule, outcomes)
-    passed = tuple(sentence for one in said for sentence in one.sentences["passed"])
+        reason = f"not enough evidence, and on_not_enough_evidence is {rule.on_not_enough_evidence}"
+        return Verdict(chosen or passed_decision, (*unclear, reason), rule, outcomes)
+    passed = tuple(sentence for found in findings for sentence in found.sentences["passed"])
     return Verdict(passed_decision, passed or ("the gate asks for nothing",), rule, outcomes)
 
 
@@ -133,7 +133,7 @@ def refuse_unusable(
 
 
 def refuse_large(verdict: Verdict, files: Sequence[FileEntry]) -> Verdict:
-    """REJECT when what a replica would load of the version is larger than the gate allows."""
+    """REJECT when the part of the version that a replica loads is larger than the gate allows."""
     most = verdict.rule.max_state_bytes
     size = sum(file.size_bytes for file in files if file.path.startswith("saved_model/"))
     if most is None or size <= most:
@@ -187,7 +187,7 @@ def _refused(verdict: Verdict, fault: str) -> Verdict:
 
 
 def _size(rule: Gate, evaluation: JsonMap) -> str:
-    """On how many examples was judged, and, where no rule asks for confidence, how sure the changes are."""
+    """The number of judged examples, and, where no rule needs confidence, the intervals of the changes."""
     window = evaluation.get("window", {})
     if not window:
         return ""
@@ -197,28 +197,29 @@ def _size(rule: Gate, evaluation: JsonMap) -> str:
     if rule.confidence is not None:
         return size
     found: JsonMap = evaluation.get("intervals", {})
-    changes = {one.metric: found.get(one.metric, {}).get("difference") for one in rule.all_rules if not one.slice}
+    metrics = [metric_rule.metric for metric_rule in rule.all_rules if not metric_rule.slice]
+    changes = {metric: found.get(metric, {}).get("difference") for metric in metrics}
     sure = [f"{name} changed by {_range(*bounds)}" for name, bounds in changes.items() if bounds]
     return f"{size}, with {SHOWN_CONFIDENCE:.0%} confidence {' and '.join(sure)}" if sure else size
 
 
 def _figures(rule: Rule, metrics: VersionMetrics, evaluation: JsonMap, held_out_count: int) -> Iterator[_Figures]:
-    """One for all examples, or for each slice that the rule means; a named one that is not there has no examples.
+    """Figures of all examples, or of each slice that the rule means; a named slice that is missing has no examples.
 
-    Of every value only those count that have the examples that the rule needs.
+    Where the rule means every value of a feature, slices with too few examples do not count.
     """
     if not rule.slice:
         of_all = (evaluation.get("intervals", {}), evaluation.get("undefined", {}))
         yield _Figures(rule.metric, {}, held_out_count, metrics, *of_all)
         return
-    found = [one for one in evaluation.get("slices", ()) if one["where"] and _is_meant(rule, one["where"])]
+    found = [slice_ for slice_ in evaluation.get("slices", ()) if slice_["where"] and _is_meant(rule, slice_["where"])]
     if None in rule.slice.values():
-        found = [one for one in found if one["count"] >= rule.min_examples]
-    for one in found:
-        where = one["where"]
+        found = [slice_ for slice_ in found if slice_["count"] >= rule.min_examples]
+    for slice_ in found:
+        where = slice_["where"]
         name = f"{rule.metric} where {_in_words(where)}"
         yield _Figures(
-            name, where, one["count"], one["metrics"], one.get("intervals", {}), one.get("undefined", {})
+            name, where, slice_["count"], slice_["metrics"], slice_.get("intervals", {}), slice_.get("undefined", {})
         )  # fmt: skip
     if not found:
         meant = {name: value for name, value in rule.slice.items() if value is not None}
@@ -234,89 +235,95 @@ def _in_words(where: Mapping[str, str]) -> str:
     return " and ".join(f"{name} is {value}" for name, value in where.items())
 
 
-def _judge_one(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interval: bool) -> _Said:
-    said = _Said()
+def _judge_rule(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interval: bool) -> _Findings:
+    findings = _Findings()
     if rule.slice and not figures.count:
         few = f"no slice has {counted(rule.min_examples, 'example')}" if rule.min_examples and not figures.where else ""
-        said.say("not_enough_evidence", f"{figures.name}: {few or 'no held-out example is of this slice'}")
-        return said
+        findings.add("not_enough_evidence", f"{figures.name}: {few or 'no held-out example is of this slice'}")
+        return findings
     if figures.count < rule.min_examples:
         few = f"{figures.name}: {figures.count} held-out examples, the rule needs {rule.min_examples}"
-        said.say("not_enough_evidence", few)
-        return said
+        findings.add("not_enough_evidence", few)
+        return findings
     candidate = _metric(figures.metrics, "candidate", rule.metric)
     if not math.isfinite(candidate):
         outcome: Outcome = "not_enough_evidence" if rule.slice else "failed"
-        said.say(outcome, f"the candidate's {figures.name} is {figures.shown(rule, candidate)}")
-        return said
+        findings.add(outcome, f"the candidate's {figures.name} is {figures.shown(rule, candidate)}")
+        return findings
     parent = _metric(figures.metrics, "parent", rule.metric)
     compares = has_parent and rule.max_regression is not None
     if is_by_interval:
-        _judge_interval(said, rule, figures, candidate, parent if compares else None)
-        return said
-    said.say("failed" if _breaks_bounds(rule, candidate) else "passed", _bounds_sentence(rule, figures, candidate))
+        _judge_interval(findings, rule, figures, candidate, parent if compares else None)
+        return findings
+    findings.add("failed" if _breaks_bounds(rule, candidate) else "passed", _bounds_sentence(rule, figures, candidate))
     if compares:
         fine, sentence = _compare(rule, figures, candidate, parent)
-        said.say("passed" if fine else "failed", sentence)
-    return said
+        findings.add("passed" if fine else "failed", sentence)
+    return findings
 
 
-def _judge_interval(said: _Said, rule: Rule, figures: _Figures, candidate: float, parent: float | None) -> None:
+def _judge_interval(findings: _Findings, rule: Rule, figures: _Figures, candidate: float, parent: float | None) -> None:
     """`parent` is None where nothing is compared."""
     found = figures.intervals.get(rule.metric, {})
     own, difference = found.get("candidate"), found.get("difference")
     for bound, is_least in ((rule.min_value, True), (rule.max_value, False)):
         if bound is not None:
-            _judge_bound(said, figures, candidate, own, bound, is_least=is_least)
+            _judge_bound(findings, figures, candidate, own, bound, is_least=is_least)
     if parent is not None:
-        _judge_difference(said, rule, figures, (candidate, parent), difference)
-    if not any(said.sentences.values()):
-        said.say("passed", f"{figures.name} is {candidate:.6g}")
+        _judge_difference(findings, rule, figures, (candidate, parent), difference)
+    if not any(findings.sentences.values()):
+        findings.add("passed", f"{figures.name} is {candidate:.6g}")
 
 
 def _judge_bound(
-    said: _Said, figures: _Figures, candidate: float, interval: Sequence[float] | None, bound: float, *, is_least: bool
+    findings: _Findings,
+    figures: _Figures,
+    candidate: float,
+    interval: Sequence[float] | None,
+    bound: float,
+    *,
+    is_least: bool,
 ) -> None:
     limit = f"{'the least' if is_least else 'the most'} allowed, {bound:.6g}"
     if interval is None:
-        said.say("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval to compare with {limit}")
+        findings.add("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval to compare with {limit}")
         return
     low, high = interval
     text = f"{figures.name} {candidate:.6g} lies in {_range(low, high)}"
     holds = low >= bound - _TOLERANCE if is_least else high <= bound + _TOLERANCE
     breaks = high < bound - _TOLERANCE if is_least else low > bound + _TOLERANCE
     if holds:
-        said.say("passed", f"{text}, {'above' if is_least else 'below'} {limit}")
+        findings.add("passed", f"{text}, {'above' if is_least else 'below'} {limit}")
     elif breaks:
-        said.say("failed", f"{text}, {'below' if is_least else 'above'} {limit}")
+        findings.add("failed", f"{text}, {'below' if is_least else 'above'} {limit}")
     else:
-        said.say("not_enough_evidence", f"{text}, on both sides of {limit}")
+        findings.add("not_enough_evidence", f"{text}, on both sides of {limit}")
 
 
 def _judge_difference(
-    said: _Said, rule: Rule, figures: _Figures, values: tuple[float, float], interval: Sequence[float] | None
+    findings: _Findings, rule: Rule, figures: _Figures, values: tuple[float, float], interval: Sequence[float] | None
 ) -> None:
     assert rule.max_regression is not None
     candidate, parent = values
     if not math.isfinite(parent):
-        said.say("failed", f"the parent's {figures.name} is {figures.shown(rule, parent)}, nothing to compare with")
+        findings.add("failed", f"the parent's {figures.name} is {figures.shown(rule, parent)}, nothing to compare with")
         return
     allowed = f"{rule.max_regression:.6g} worse is allowed"
     if interval is None:
-        said.say("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval of its change, {allowed}")
+        findings.add("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval of its change, {allowed}")
         return
     low, high = interval
     best, worst = (low, high) if rule.direction == "lower" else (-high, -low)
     text = f"{figures.name} {candidate:.6g} is the parent's {parent:.6g} changed by {_range(low, high)}, {allowed}"
     if worst <= rule.max_regression + _TOLERANCE:
-        said.say("passed", text)
+        findings.add("passed", text)
     elif best > rule.max_regression + _TOLERANCE:
-        said.say("failed", text)
+        findings.add("failed", text)
     else:
-        said.say("not_enough_evidence", f"{text}: it may be that, and it may be more")
+        findings.add("not_enough_evidence", f"{text}: it may be that, and it may be more")
 
 
-def _told(rule: Rule, figures: _Figures, said: _Said) -> dict[str, Any]:
+def _outcome_of(rule: Rule, figures: _Figures, findings: _Findings) -> dict[str, Any]:
     """JSON-ready, without NaN."""
     values = {side: _metric(figures.metrics, side, rule.metric) for side in ("candidate", "parent")}
     found = figures.intervals.get(rule.metric, {})
@@ -324,10 +331,10 @@ def _told(rule: Rule, figures: _Figures, said: _Said) -> dict[str, Any]:
         "metric": rule.metric,
         "slice": dict(figures.where),
         "count": figures.count,
-        "outcome": said.outcome,
+        "outcome": findings.outcome,
         **{side: value for side, value in values.items() if math.isfinite(value)},
         **{f"{name}_interval": list(bounds) for name, bounds in found.items()},
-        "sentence": "; ".join(said.sentences[said.outcome]),
+        "sentence": "; ".join(findings.sentences[findings.outcome]),
     }
 
 

@@ -2,8 +2,7 @@
 transaction.
 
 A trainer counts labels from the position of the stored state and hands the next state in by compare-and-set. So a label
-counts once for any number of trainers, and another trainer reads again from the log what one that died had not handed
-in.
+counts once for any number of trainers, and another trainer reads the samples again that a dead trainer had not handed in.
 """
 
 import json
@@ -35,7 +34,7 @@ def get_evidence(connection: Connection, model: str) -> Evidence:
 
 def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> int:
     """Stores it, moves production back from a version that the judge found worse, if that is still in production, and
-    does what was decided of the canary.
+    moves the canary as decided.
 
     Returns:
         The new revision.
@@ -64,16 +63,16 @@ def put_evidence(transaction: Transaction, model: str, evidence: Evidence) -> in
     return stored + 1
 
 
-def decide_canary(transaction: Transaction, model: str, told: JsonMap) -> None:
+def decide_canary(transaction: Transaction, model: str, decided: JsonMap) -> None:
     """A decision of the registry's own (canaries.unfit), beside the evidence that there is."""
-    known = evidence_of(transaction.connection, model, told["version"]).get("canary")
+    known = evidence_of(transaction.connection, model, decided["version"]).get("canary")
     known = known or _nothing_compared(models.get_model(transaction.connection, model), transaction.connection)
-    document = _decided(transaction, model, {**known, "verdict": "unfit"}, told)
-    _put_version(transaction, model, told["version"], {"canary": document})
+    document = _decided(transaction, model, {**known, "verdict": "unfit"}, decided)
+    _put_version(transaction, model, decided["version"], {"canary": document})
 
 
 def promote_passed(transaction: Transaction, name: str) -> None:
-    """The canary whose promotion a pin stopped, if there is one, becomes production."""
+    """The canary whose promotion a pin stopped, if there is any, becomes production."""
     model = models.get_model(transaction.connection, name)
     if model.canary.get("verdict") != canaries.PASSED:
         return
@@ -96,8 +95,8 @@ def _nothing_compared(model: Model, connection: Connection) -> JsonMap:
     }  # fmt: skip
 
 
-def _decided(transaction: Transaction, model: str, document: JsonMap, told: JsonMap) -> JsonMap:
-    return {**document, "reason": told["reason"], **canaries.decide(transaction, model, told)}
+def _decided(transaction: Transaction, model: str, document: JsonMap, decided: JsonMap) -> JsonMap:
+    return {**document, "reason": decided["reason"], **canaries.decide(transaction, model, decided)}
 
 
 def _put_version(transaction: Transaction, model: str, version: int, document: JsonMap) -> None:
@@ -128,7 +127,7 @@ def live_quality(connection: Connection, model: str) -> JsonMap:
 
 
 def measured(connection: Connection, model: str) -> dict[str, Any]:
-    """The newest versions of which labelled predictions are known, in one question to the store; {} where none is."""
+    """The newest versions of which labelled predictions are known, in one query; {} for none."""
     beside = live.outerjoin(live_versions, live.c.model == live_versions.c.model)
     columns = (live.c.revision, live.c.counts_json, live.c.updated_at.label("read_at"), live_versions)
     query = select(*columns).select_from(beside).where(live.c.model == model)
@@ -144,7 +143,7 @@ def measured(connection: Connection, model: str) -> dict[str, Any]:
 
 
 def evidence_of(connection: Connection, model: str, version: int) -> JsonMap:
-    """Of one version; {} where nothing is known."""
+    """A version's evidence; {} for none."""
     chosen = (live_versions.c.model == model) & (live_versions.c.version == version)
     row = connection.execute(select(live_versions).where(chosen)).one_or_none()
     return _shown(row) if row is not None else {}

@@ -1,4 +1,4 @@
-"""Every model at a glance, in as many questions to the store as one model would take."""
+"""Every model at a glance, in as many queries as a single model takes."""
 
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +20,7 @@ _HOUR_SECONDS = 3600.0
 
 
 def overview(connection: Connection, now: float) -> list[tuple[Model, float, JsonMap]]:
-    """(model, when its production moved, what is known of its versions and its open round), by name."""
+    """(model, when its production moved, facts of its versions and its open round), by name."""
     produced = published.find_versions(
         connection,
         (aliases.c.model == versions_table.c.model)
@@ -82,13 +82,13 @@ def _open_rounds(connection: Connection) -> dict[str, JsonMap]:
     states = [str(RoundState.PLANNED), str(RoundState.RUNNING)]
     found: dict[str, JsonMap] = {}
     for row in connection.execute(select(rounds_table).where(rounds_table.c.state.in_(states))):
-        one = rounds.round_of(row)
-        shown = {key: value for key, value in asdict(one).items() if key not in ("plan", "failure")}
-        found[one.plan.model] = {
+        open_round = rounds.round_of(row)
+        shown = {key: value for key, value in asdict(open_round).items() if key not in ("plan", "failure")}
+        found[open_round.plan.model] = {
             **shown,
-            "examples": one.plan.example_count,
-            "trigger": one.plan.trigger,
-            "hindrance": hindrance_of(one),
+            "examples": open_round.plan.example_count,
+            "trigger": open_round.plan.trigger,
+            "hindrance": hindrance_of(open_round),
         }
     return found
 

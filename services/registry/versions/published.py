@@ -1,4 +1,4 @@
-"""Versions: what came of a round, visible whole or not at all, and never changed afterwards."""
+"""Versions: the results of rounds, visible whole or not at all, and never changed afterwards."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def register_version(
     """Ends the round with a version: token, gate and aliases in one transaction. The caller has checked the files.
 
     Args:
-        contract: what the draft's SavedModel promises (contract.py).
+        contract: the contract of the draft's SavedModel (contract.py).
 
     The same token and draft again give the same version, since the first answer may have been lost.
 
@@ -160,7 +160,7 @@ def contract_of_version(connection: Connection, model: str, version: int) -> Jso
 
 
 def _max_unusable(plan: RoundPlan) -> float:
-    """As the definition said when the round was planned; a plan of before says nothing, and nothing is refused."""
+    """From the definition at the round's planning; an older plan has no limit."""
     evaluation = plan.configuration.get("evaluation")
     share = evaluation.get("max_unusable", 1.0) if isinstance(evaluation, Mapping) else 1.0
     return float(share) if isinstance(share, int | float) else 1.0
@@ -206,7 +206,7 @@ def _is_from_head(model: Model, plan: RoundPlan) -> bool:
 
 
 def _start_of(plan: RoundPlan) -> int:
-    """The head when the round was planned: its parent, or what was there when it began from scratch."""
+    """The head when the round was planned: its parent, or the head before it when it began from scratch."""
     return int(plan.configuration.get(HEAD_BEFORE, plan.parent_version))
 
 
@@ -272,7 +272,7 @@ def versions_of(connection: Connection, keys: Sequence[tuple[str, int]]) -> dict
 
 
 def configurations_of(connection: Connection, model: str, first: int, last: int) -> dict[int, JsonMap]:
-    """{version: what its round was configured with} of the versions from `first` to `last`, in one question."""
+    """{version: configuration of its round} of the versions from `first` to `last`, in one query."""
     chosen = versions.c.version.between(first, last)
     query = select(versions.c.version, rounds.c.plan_json).where(versions.c.model == model, chosen)
     rows = connection.execute(query.join(rounds, rounds.c.round_id == versions.c.round_id))
@@ -302,7 +302,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
 
 
 def _stored_rule(stored: Mapping[str, Any]) -> Gate:
-    """The rule of a verdict; one that was stored before there was `direction` says `lower_is_better`."""
+    """The rule of a verdict; an older verdict has `lower_is_better` instead of `direction`."""
     rule = dict(stored)
     if "lower_is_better" in rule:
         rule["direction"] = "lower" if rule.pop("lower_is_better") else "higher"

@@ -3,7 +3,7 @@
 Such a version has a round of its own that is done when it begins: it has no events, and its trigger is `pushed`. Where
 nobody has judged it, no alias moves and a person promotes it; where a trainer has measured it beside the live version,
 the gate decides as it does about a round's candidate. No round starts from it, as it has no checkpoint: the head of the
-model's line stays where it was, and what the line makes next is judged as before.
+model's line stays where it was, and the line's next version is judged as before.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """Retention: the files of a model's older versions go, as `retention` of its definition says; their records stay.
 
-An hour or a day that has passed out of its time is thinned to its newest accepted version. Never thinned is what an
-alias, a pin, the head of the line, an open round or job, a replica, a rollback or a warm start needs; what was pushed,
+An hour or a day that has passed out of its time is thinned to its newest accepted version. Never thinned is a version that
+an alias, a pin, the head of the line, an open round or job, a replica, a rollback or a warm start needs; what was pushed,
 as nothing makes it again; and the version behind which the log's start lies: `headrace rebuild` trains thinned versions
-again from the nearest one that is kept, and cannot begin before it.
+again from the nearest kept version, and cannot begin before it.
 
 A pass changes at most MOST_OF_A_PASS versions in one transaction; a crash leaves the passes that ended.
 """
@@ -70,7 +70,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Row:
-    """Of a version whose files are kept."""
+    """A version whose files are kept."""
 
     version: int
     accepted: bool
@@ -78,7 +78,7 @@ class Row:
 
 
 def due(rows: Iterable[Row], retention: Retention, now: float) -> Iterator[Due]:
-    """What the rule would thin of these, which come oldest first."""
+    """The versions to thin of these, which come oldest first."""
     for (rule, _), together in groupby(rows, lambda row: _period(row.created_at, retention, now)):
         if rule == _YOUNG:
             continue
@@ -88,7 +88,7 @@ def due(rows: Iterable[Row], retention: Retention, now: float) -> Iterator[Due]:
 
 
 def _period(created_at: float, retention: Retention, now: float) -> tuple[str, int]:
-    """The rule for what was made then, and the hour or day, from 1970 on, of which one version stays."""
+    """The rule for a version of that time, and the hour or day, from 1970 on, of which a version stays."""
     hour, day = int(created_at // HOUR_SECONDS), int(created_at // DAY_SECONDS)
     hour_age, day_age = now - (hour + 1) * HOUR_SECONDS, now - (day + 1) * DAY_SECONDS
     if hour_age < retention.all_seconds:
@@ -99,13 +99,13 @@ def _period(created_at: float, retention: Retention, now: float) -> tuple[str, i
 
 
 def retention_of(connection: Connection, model: Model) -> Retention:
-    """As the model's newest definition says it."""
+    """The retention in the model's newest definition."""
     sections = _sections(connection, model.definition_digest)
     return parse_retention(sections.get("retention", {}))
 
 
 def find_due(connection: Connection, model: Model, retention: Retention, now: float) -> Iterator[Due]:
-    """What the rule would thin of the model, the oldest first."""
+    """The versions of the model to thin, the oldest first."""
     newest = _kept_rows(model.name).order_by(versions.c.version.desc()).limit(retention.keep_newest)
     beyond = min((row.version for row in connection.execute(newest)), default=0)
     older = _kept_rows(model.name).where(versions.c.version < beyond).order_by(versions.c.version)
@@ -117,7 +117,7 @@ def find_due(connection: Connection, model: Model, retention: Retention, now: fl
 def thin(
     transaction: Transaction, name: str, chosen: Sequence[Due], *, log_start: Mapping[int, int], served: Collection[int]
 ) -> list[int]:
-    """Thins those of the chosen that nothing needs, in one pass.
+    """Thins the chosen versions that nothing needs, in one pass.
 
     Args:
         log_start: {partition: offset} of the first event that the log still holds.
@@ -126,9 +126,9 @@ def thin(
     connection = transaction.connection
     needed = {*served, *_needed(connection, models.get_model(connection, name))}
     gone: dict[str, list[int]] = {}
-    for one in chosen:
-        if one.version not in needed and _thinned(transaction, name, one, log_start):
-            gone.setdefault(one.rule, []).append(one.version)
+    for version in chosen:
+        if version.version not in needed and _thinned(transaction, name, version, log_start):
+            gone.setdefault(version.rule, []).append(version.version)
     for rule, numbers in gone.items():
         _note(transaction, name, rule, numbers)
     return sorted(number for numbers in gone.values() for number in numbers)
@@ -145,34 +145,34 @@ def thinned_counts(connection: Connection) -> dict[tuple[str, str], int]:
     return {(row.model, row.rule): row.versions for row in connection.execute(query)}
 
 
-def _thinned(transaction: Transaction, name: str, one: Due, log_start: Mapping[int, int]) -> bool:
+def _thinned(transaction: Transaction, name: str, due_version: Due, log_start: Mapping[int, int]) -> bool:
     """Whether the version has lost its files now."""
     connection = transaction.connection
-    chosen = (versions.c.model == name) & (versions.c.version == one.version)
+    chosen = (versions.c.model == name) & (versions.c.version == due_version.version)
     columns = (versions.c.draft_json, versions.c.end_position_json, rounds.c.plan_json)
     query = select(*columns).join(rounds, rounds.c.round_id == versions.c.round_id)
     row = connection.execute(query.where(chosen, versions.c.status.in_(KEPT))).one_or_none()
     if row is None or json.loads(row.plan_json)["trigger"] == PUSHED:
         return False
-    if _begins_the_log(connection, name, one.version, row.end_position_json, log_start):
+    if _begins_the_log(connection, name, due_version.version, row.end_position_json, log_start):
         return False
     draft = json.loads(row.draft_json)
     draft["evaluation"] = {key: value for key, value in draft.get("evaluation", {}).items() if key != "curves"}
     connection.execute(
         update(versions).where(chosen).values(
-            status=str(VersionStatus.ARCHIVED), thinned_at=transaction.now, thinned_by=one.rule, contract_json="{}",
+            status=str(VersionStatus.ARCHIVED), thinned_at=transaction.now, thinned_by=due_version.rule, contract_json="{}",
             draft_json=json_text(draft),
         )
     )  # fmt: skip
     for table in (version_files, signatures):
-        connection.execute(delete(table).where(table.c.model == name, table.c.version == one.version))
+        connection.execute(delete(table).where(table.c.model == name, table.c.version == due_version.version))
     return True
 
 
 def _begins_the_log(
     connection: Connection, name: str, version: int, end_json: str, log_start: Mapping[int, int]
 ) -> bool:
-    """Whether other versions can be trained again from this one on, and from no kept one before it."""
+    """Whether other versions can be trained again from this version on, and from no kept version before it."""
     if not any(log_start.values()) or _is_gone(json.loads(end_json), log_start):
         return False
     continues = (lineage.c.model == name) & (lineage.c.version > version) & (lineage.c.parent_version == version)
@@ -216,8 +216,8 @@ def _needed(connection: Connection, model: Model) -> Iterator[int]:
     for row in connection.execute(select(rounds).where(rounds.c.model == model.name, rounds.c.state.in_(states))):
         plan = plan_of(row)
         yield from (plan.parent_version, int(plan.configuration.get(HEAD_BEFORE, 0)))
-    asked = select(jobs.c.version).where(jobs.c.model == model.name, jobs.c.state.in_(OPEN_JOBS))
-    for version in connection.execute(asked).scalars():
+    wanted_versions = select(jobs.c.version).where(jobs.c.model == model.name, jobs.c.state.in_(OPEN_JOBS))
+    for version in connection.execute(wanted_versions).scalars():
         yield from (version, _kept_ancestor(connection, model.name, version))
     digests = connection.execute(select(definition_files.c.digest).distinct()).scalars()
     for source in [_sections(connection, digest).get("warm_start") for digest in digests]:
@@ -227,7 +227,7 @@ def _needed(connection: Connection, model: Model) -> Iterator[int]:
 
 
 def _sections(connection: Connection, digest: str) -> JsonMap:
-    """Of a definition's model.yaml; {} where an older registry stored what this one cannot read."""
+    """Of a definition's model.yaml; {} where an older registry stored a file that this one cannot read."""
     query = select(definition_files.c.content).where(
         definition_files.c.digest == digest, definition_files.c.path == DEFINITION_FILE
     )
@@ -242,7 +242,7 @@ def _read(content: bytes) -> JsonMap:
 
 
 def _note(transaction: Transaction, name: str, rule: str, numbers: Sequence[int]) -> None:
-    """In the sums, the history and the change log: one entry of each for the pass."""
+    """In the sums, the history and the change log: an entry of each for the pass."""
     first, last, count = min(numbers), max(numbers), len(numbers)
     row = {
         "model": name, "rule": rule, "versions": count, "first_version": first, "last_version": last,

@@ -19,7 +19,7 @@ def is_open(canary: JsonMap) -> bool:
 
 def follow_stages(transaction: Transaction, name: str) -> None:
     """Begins with the first stage where the alias canary names another version, and ends where it names none beside
-    production. A definition with other stages leaves the canary at its own, or at the last one there is."""
+    production. A definition with other stages leaves the canary at its own, or at the last stage."""
     model = models.get_model(transaction.connection, name)
     store(transaction, model, _now(transaction, model))
 
@@ -39,9 +39,9 @@ def at_stage(transaction: Transaction, model: Model, canary: dict[str, Any], sta
         return {}
     stage = min(stage, len(staged.shares) - 1)
     guards = {"slices": staged.slices, "memory_bytes": staged.memory_bytes}
-    told = {"stage": stage, "stages": len(staged.shares), "share": staged.shares[stage], "by": staged.by}
+    stage_facts = {"stage": stage, "stages": len(staged.shares), "share": staged.shares[stage], "by": staged.by}
     others = {name: value for name, value in canary.items() if name not in guards}
-    return others | told | {name: limit for name, limit in guards.items() if limit is not None}
+    return others | stage_facts | {name: limit for name, limit in guards.items() if limit is not None}
 
 
 def _now(transaction: Transaction, model: Model) -> dict[str, Any]:

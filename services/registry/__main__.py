@@ -46,7 +46,7 @@ from services.registry.webhooks.hooks import read_webhooks
 from services.registry.webhooks.sender import PlacesInFiles, Webhooks
 
 logger = logging.getLogger(__name__)
-# Calls other than watches that run at once; an upload holds one from its first to its last byte.
+# Calls other than watches that run at once; an upload counts from its first to its last byte.
 _CALLS = 32
 _GRPC_GRACE_SECONDS = 5.0
 _MAX_BODIES_BYTES = 8 * MAX_BODY_BYTES
@@ -70,13 +70,13 @@ def main() -> int:
     stop = Stop()
     stop.listen_for_signals()
     try:
-        with _only_one(settings.data_dir):
+        with _lock_of(settings.data_dir):
             is_superseded = _serve(settings, stop, started_at)
     except HeadraceError as error:
         logger.error("cannot run: %s", error.message)
         return 1
     if is_superseded:  # as the same process: a supervisor that counts starts waits longer before each
-        logger.warning("another registry leads; this one begins anew and stands by")
+        logger.warning("another registry leads; this registry begins anew and stands by")
         os.execv(sys.executable, [sys.executable, "-m", "services.registry"])  # noqa: S606
     return 0
 
@@ -147,7 +147,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
 
 
 def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: Guard, tls: Tls | None) -> Leadership:
-    """Once this registry leads; until then its HTTP door says why it is not ready.
+    """Once this registry leads; until then its HTTP door gives the reason.
 
     Raises:
         InvalidInput, Unavailable.
@@ -164,7 +164,7 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
             engine,
             uuid.uuid4().hex,
             is_stopped=stop.wait,
-            say=lambda reason: service_health.fail("catalog", reason),
+            report=lambda reason: service_health.fail("catalog", reason),
         )
     finally:
         web.stop()
@@ -229,7 +229,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
     )
 
 
-def _only_one(data_dir: Path) -> TextIO:
+def _lock_of(data_dir: Path) -> TextIO:
     """Holds the folder for this process until it ends, however it ends.
 
     Raises:

@@ -1,13 +1,13 @@
-"""A copy of the registry while it runs, and a check of one: `python -m services.registry.backup DATA_DIR TARGET`.
+"""A copy of the registry while it runs, and a check of a copy: `python -m services.registry.backup DATA_DIR TARGET`.
 
 The catalog is copied first, at one moment (SQLite's backup; of PostgreSQL one transaction's rows, into a file of
-SQLite), and the files that it names after it: files never change, so what the catalog of that moment refers to is
-still there, unless garbage collection has come in between. Then it is taken again. Files that are kept at a URL
-(REGISTRY_BLOBS) are copied from there. Where REGISTRY_DATABASE is set, DATA_DIR is that of the registry that leads.
-To restore, make TARGET the DATA_DIR of a registry; or, with REGISTRY_DATABASE and REGISTRY_BLOBS set and no registry
-running there, `DATA_DIR --into-database` copies its catalog into the empty database and its files to the URL.
-`--verify DIR` checks every file of a copy, or of the DATA_DIR of a registry that is stopped, against its digest. Exit
-status 1: something is missing or damaged. TARGET and the DIR of `--verify` may be URLs (common/storage.py).
+SQLite), and the files that it names after it: files never change, so every file that the catalog of that moment names
+is still there, unless garbage collection has come in between. Then it is taken again. Files that are kept at a URL
+(REGISTRY_BLOBS) are copied from there. Where REGISTRY_DATABASE is set, DATA_DIR is that of the registry that leads. To
+restore, make TARGET the DATA_DIR of a registry; or, with REGISTRY_DATABASE and REGISTRY_BLOBS set and no registry
+running there, `DATA_DIR --into-database` copies its catalog into the empty database and its files to the URL. `--verify
+DIR` checks every file of a copy, or of the DATA_DIR of a registry that is stopped, against its digest. Exit status 1:
+something is missing or damaged. TARGET and the DIR of `--verify` may be URLs (common/storage.py).
 """
 
 import argparse
@@ -70,7 +70,7 @@ def back_up(data_dir: Path, target: Path, database: URL | None = None) -> int:
         if all(_copy_blob(data_dir, aside, digest) for digest in sorted(needed)):
             aside.rename(target)
             return len(needed)
-    raise DataLoss(f"files that the catalog in {data_dir} names are not there; `--verify` tells which")
+    raise DataLoss(f"files that the catalog in {data_dir} names are not there; `--verify` lists them")
 
 
 def back_up_to(data_dir: Path, target: Place, database: URL | None = None) -> int:
@@ -101,12 +101,12 @@ def into_database(data_dir: Path, database: URL, blobs: str) -> int:
 
     Raises:
         NotFound: there is no registry, or one of its files is missing. Conflict: a catalog is there, or another
-            registry's files are. Unavailable: a registry leads there, or the database cannot be asked.
+            registry's files are. Unavailable: a registry leads there, or the database cannot be reached.
     """
     if not (data_dir / _CATALOG).is_file():
         raise NotFound(f"there is no registry in {data_dir}: {_CATALOG} is missing")
     needed = _needed(data_dir / _CATALOG)
-    leadership = lead(open_engine(database), uuid.uuid4().hex, is_stopped=lambda _: True, say=lambda _: None)
+    leadership = lead(open_engine(database), uuid.uuid4().hex, is_stopped=lambda _: True, report=lambda _: None)
     try:
         Database.in_file(data_dir / _CATALOG).close()  # with all columns of this release
         Database.in_postgres(leadership)
@@ -120,7 +120,7 @@ def into_database(data_dir: Path, database: URL, blobs: str) -> int:
         with _opened(data_dir / _CATALOG) as source, leadership.engine.begin() as target:
             leadership.check(target)
             if target.execute(select(streams.c.name).limit(1)).first():
-                raise Conflict("the database holds a catalog; name an empty one")
+                raise Conflict("the database holds a catalog; name an empty database")
             _copy_rows(source, target)
             reset_sequences(target, metadata)
     finally:
@@ -212,7 +212,7 @@ def _digest_of(blob: Place) -> str:
 
 @contextmanager
 def _whole(directory: Path, digest: str) -> Iterator[Place]:
-    """A file of a registry or of a copy, wherever its files are; one of which a patch is there is put together.
+    """A file of a registry or of a copy, wherever its files are; a file with a patch is put together.
 
     Raises:
         NotFound, DataLoss.

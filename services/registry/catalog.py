@@ -395,11 +395,11 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
-    def forget(self, model: str, request: JsonMap, *, by: str, reason: str) -> JsonMap:
+    def forget(self, model: str, selection: JsonMap, *, by: str, reason: str) -> JsonMap:
         """As forgetting.forget; of the events the audit log has how many they are."""
-        about = {"model": model, "examples": request.get("examples")}
+        about = {"model": model, "examples": selection.get("examples")}
         with self._decided("forget", by=by, reason=reason, **about) as transaction:
-            return forgetting.forget(transaction, model, request, by=by, reason=reason)
+            return forgetting.forget(transaction, model, selection, by=by, reason=reason)
 
     would_forget = _reading(forgetting.outcome)
     forgotten_by = _reading(models.forgotten_by)

@@ -1,1 +1,1 @@
-"""What is learned from what: streams with their schemas, models with their definitions."""
+"""Streams with their schemas, models with their definitions."""

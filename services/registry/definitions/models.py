@@ -37,7 +37,7 @@ def definition_digest(files: Mapping[str, bytes]) -> str:
 
 
 def register_model(transaction: Transaction, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
-    """A new model, or a new definition of one; its failures are forgotten, since they were the old definition's.
+    """A new model, or a new definition of a model, which forgets the failures of the old.
 
     Raises:
         InvalidInput: the definition is not valid, names another model or stream, or an upstream that there is not.
@@ -94,7 +94,7 @@ def _check_upstream(connection: Connection, definition: Definition) -> None:
 
 def check_parameters(connection: Connection, stream: str, files: Mapping[str, bytes], *, most: int) -> None:
     """How large an estimator would be, before anybody takes memory for it: its layers, and its tables as large as they
-    may grow. What a module builds, its round will tell.
+    may grow. A module's parameters are known after its round.
 
     Raises:
         InvalidInput: there would be more than `most` parameters; which variable has most of them.
@@ -157,7 +157,7 @@ def names_of_files(connection: Connection, digest: str) -> set[str]:
 
 
 def rollout_of(connection: Connection, digest: str) -> Rollout | None:
-    """What a definition says of it. Each version that moves production asks."""
+    """The rollout of a definition, read for each version that moves production."""
     chosen = (definition_files.c.digest == digest) & (definition_files.c.path == DEFINITION_FILE)
     content = connection.execute(select(definition_files.c.content).where(chosen)).scalar_one()
     return _rollout_in(bytes(content))

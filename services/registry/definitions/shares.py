@@ -1,4 +1,4 @@
-"""How many streams, models and versions one principal may create, where identity is on."""
+"""How many streams, models and versions a principal may create, where identity is on."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ CREATED, PUSHED = ("model", "schema"), ("version",)
 
 
 def creator() -> str:
-    """Who creates what is registered now; "" without identity."""
+    """The principal of the current registration; "" without identity."""
     principal = current()
     return principal.name if principal.is_identified else ""
 
@@ -32,7 +32,7 @@ def within_share(connection: Connection, most: Mapping[str, int], kinds: Collect
         if had < _count(connection, kind, name) > most[kind]:
             raise Conflict(
                 f"{name} has {_DONE[kind]} {most[kind]} {kind}s, which is all that one principal may "
-                f"(REGISTRY_MAX_{kind.upper()}S_PER_PRINCIPAL); delete {_HOLDS[kind]}, or ask for a higher limit"
+                f"(REGISTRY_MAX_{kind.upper()}S_PER_PRINCIPAL); delete {_HOLDS[kind]}, or request a higher limit"
             )
 
 

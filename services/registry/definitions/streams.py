@@ -23,7 +23,7 @@ _MAX_SCHEMA_BYTES = 1024 * 1024
 def register_stream(transaction: Transaction, name: str, schema_json: str) -> Stream:
     """A new stream, a new version of its schema, or, when the newest schema is this one already, nothing new.
 
-    A stream of the name of one that was deleted has a number of its own, so that none of that one's events are its.
+    A stream with the name of a deleted stream has a number of its own, so that it has none of that stream's events.
 
     Raises:
         InvalidInput: the name or the schema is not valid.
@@ -85,7 +85,7 @@ def list_streams(connection: Connection) -> list[Stream]:
 
 
 def not_registered(connection: Connection, kind: Literal["model", "stream"], name: str) -> NotFound:
-    """With the name that was probably meant, or that it is one of the other kind, as far as the current principal may
+    """With the name that was probably meant, or that the name is of the other kind, as far as the current principal may
     know of them."""
     names = {
         "model": set(filter(may_know(AUTHOR), connection.scalars(select(models.c.name)))),

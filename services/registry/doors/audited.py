@@ -13,7 +13,7 @@ _READS = ("GET ", "HEAD ", "OPTIONS ", "grpc.", *(f"headrace.RegistryService/{na
 
 
 class AuditedGuard(Guard):
-    """Writes down who was refused what would have changed something."""
+    """Writes refused changes and their authors down."""
 
     def __init__(self, access: Access, rules: Mapping[str, Rule], audit: AuditLog) -> None:
         super().__init__(access, rules)

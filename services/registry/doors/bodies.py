@@ -1,4 +1,4 @@
-"""What the HTTP door takes and gives: checked bodies, and JSON without the numbers that JSON has no words for."""
+"""Bodies of the HTTP door: checked requests, and answers without the numbers that JSON lacks."""
 
 import base64
 import binascii
@@ -38,7 +38,7 @@ class ModelBody(BaseModel):
 
 
 class AuthorBody(BaseModel):
-    """Who makes a change, and why."""
+    """The author of a change and the reason."""
 
     model_config = ConfigDict(extra="forbid")
     by: By = LEFT_OUT
@@ -46,7 +46,7 @@ class AuthorBody(BaseModel):
 
 
 class RollbackBody(AuthorBody):
-    """A rollback, and what becomes of the events behind it."""
+    """A rollback, and the fate of the events behind it."""
 
     events: Literal["", "learn", "leave_out"] = ""
 
@@ -83,7 +83,7 @@ class MeasuredBody(BaseModel):
 
 
 class PushBody(AuthorBody):
-    """A version made elsewhere; `origin` says where, in a few words. Where it was measured, the gate judges it."""
+    """A version made elsewhere, at `origin` in a few words. Where it was measured, the gate judges it."""
 
     files: list[PushedFile] = Field(max_length=10_000)
     origin: Text = ""

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the methods carry the names of the service's calls
-"""gRPC door: messages to plain values, one call of the catalog, plain values to messages."""
+"""gRPC door: messages to plain values, a call of the catalog, plain values to messages."""
 
 import threading
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _MAX_UPLOADS = 24
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
-    """One method per call of RegistryService; errors become statuses in common.process.rpc."""
+    """A method per call of RegistryService; errors become statuses in common.process.rpc."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -132,7 +132,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def AskJob(self, request: pb.AskJobRequest, context: grpc.ServicerContext) -> pb.Job:
         options = wire.json_map("options_json", request.options_json)
-        job = self._catalog.jobs.ask(
+        job = self._catalog.jobs.request(
             request.kind, model=request.model, version=request.version, options=options, by=author_of(request.by),
             reason=request.reason,
         )  # fmt: skip
@@ -149,9 +149,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return pb.TakeJobResponse(job=sent_as(pb.Job, job) if job is not None else None)
 
     def TellJob(self, request: pb.TellJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        told = wire.json_map("told_json", request.told_json)
-        job = self._catalog.jobs.tell(
-            request.job_id, request.holder, request.attempts, state=request.state, told=told,
+        progress = wire.json_map("told_json", request.told_json)
+        job = self._catalog.jobs.report(
+            request.job_id, request.holder, request.attempts, state=request.state, progress=progress,
             ttl_seconds=request.ttl_seconds,
         )  # fmt: skip
         return sent_as(pb.Job, job)
@@ -241,10 +241,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return pb.Evidence(revision=self._catalog.put_evidence(request.model, evidence))
 
     def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.Forgotten:
-        asked = wire.json_map("forgotten_json", request.forgotten_json)
+        selection = wire.json_map("forgotten_json", request.forgotten_json)
         if request.dry_run:
-            return pb.Forgotten(forgotten_json=wire.json_text(self._catalog.would_forget(request.model, asked)))
-        found = self._catalog.forget(request.model, asked, by=author_of(request.by), reason=request.reason)
+            return pb.Forgotten(forgotten_json=wire.json_text(self._catalog.would_forget(request.model, selection)))
+        found = self._catalog.forget(request.model, selection, by=author_of(request.by), reason=request.reason)
         return pb.Forgotten(forgotten_json=wire.json_text(found))
 
     def GetForgotten(self, request: pb.GetForgottenRequest, context: grpc.ServicerContext) -> pb.Forgotten:

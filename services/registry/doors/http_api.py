@@ -51,10 +51,10 @@ def create_registry_app(
     """The registry's routes and pages beside health and metrics, with bodies bounded.
 
     Args:
-        service_links: whom the pages ask on a reader's behalf; nobody by default.
-        secret: what the pages' forms are signed with; one of this process by default.
-        webhooks: what is known of each.
-        guard: who may ask for what.
+        service_links: services that the pages call on a reader's behalf; none by default.
+        secret: the key of the pages' forms; made at the start by default.
+        webhooks: the state of each.
+        guard: the rights of principals.
     """
     pages = Pages(catalog, service_links or ServiceLinks(), secret=secret or token_bytes(32), access=guard.access)
     app = create_app(
@@ -154,8 +154,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         served = catalog.served_by(model)
         found = catalog.list_versions(model, limit=limit + 1, before=before)
         shown = found[-limit:]
-        listed = [asdict(one) | {"served_by": served.get(one.version, [])} for one in shown]
-        thinned = [asdict(one) for one in catalog.thinned(model)]
+        listed = [asdict(version) | {"served_by": served.get(version.version, [])} for version in shown]
+        thinned = [asdict(thinning) for thinning in catalog.thinned(model)]
         older = shown[0].version if len(found) > limit else 0
         return json_answer({"versions": listed, "thinned": thinned, "older": older})
 

@@ -1,4 +1,4 @@
-"""HTTP door: what people decide about models, streams and rounds, and the record of it."""
+"""HTTP door: people's decisions about models, streams and rounds, and their record."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Who may call what of the registry, and what takes more than a role: a stream that is there already."""
+"""Rights on the registry's calls, and the calls that need more than a role: a stream that exists already."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _VIEWS, _OPERATES = rule("viewer"), rule("operator")
 _READS_MODEL, _WRITES_MODEL = rule("viewer", "author:{model}"), rule("author:{model}")
 _READS_STREAM = rule("viewer", "author", "ingest:{stream}")
 _BY_CONTENT = rule("author", by_door=True)
-"""`check_stream`, and `apply` for its model, look at what is sent."""
+"""`check_stream`, and `apply` for its model, look at the request."""
 _HTTP: Mapping[str, Rule] = {
     "GET /v1/streams": rule("viewer", "author"),
     "GET /v1/streams/{stream}": _READS_STREAM,
@@ -119,7 +119,7 @@ def check_stream(catalog: Catalog, name: str, schema_json: str) -> None:
     """An author may register a stream that is new, or as it is. Another schema is its senders' matter.
 
     Raises:
-        PermissionDenied: the schema is another one, and the current principal has no `ingest:<stream>`.
+        PermissionDenied: the schema is another, and the current principal has no `ingest:<stream>`.
     """
     principal = current()
     if principal.may(INGEST, name):

@@ -1,7 +1,7 @@
 """HTTP of a registry while another leads: probes are answered, anything else is refused and its connection ends.
 
-A client that keeps its connection would ask this registry for as long as it stands by, though the address that it
-knows, a Service's or a balancer's, leads new connections to the one that is ready.
+A client that keeps its connection would call this registry for as long as it stands by, though the address that it
+knows, a Service's or a balancer's, leads new connections to the ready registry.
 """
 
 from fastapi.responses import JSONResponse
@@ -11,7 +11,7 @@ from common.errors import Unavailable
 from common.process.web import error_body
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_REFUSAL = Unavailable("this registry stands by, another leads; ask again for the one that is ready")
+_REFUSAL = Unavailable("this registry stands by, another leads; connect again to reach it")
 
 
 class StandsBy:

@@ -1,1 +1,1 @@
-"""What people decide about a model or a stream as a whole."""
+"""People's decisions about a model or a stream as a whole."""

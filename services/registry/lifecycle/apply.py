@@ -1,4 +1,4 @@
-"""A stream and a model registered together, both or neither; the answer says what changes and what it means."""
+"""A stream and a model registered together, both or neither; the answer has the changes and their effects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from services.registry.versions.stages import follow_stages
 
 @dataclass(frozen=True)
 class Applied:
-    """`*_change` is created, changed, unchanged, or "" for what was not part of the request."""
+    """`*_change` is created, changed, unchanged, or "" for a part that was not in the request."""
 
     stream: Stream | None
     stream_change: str
     model: Model | None
     model_change: str
     changes: Mapping[str, tuple[Any, Any]]
-    """{key of stream.yaml or model.yaml: (before, after)}, None for what was not or is no more there."""
+    """{key of stream.yaml or model.yaml: (before, after)}, None for a missing value."""
     notes: tuple[str, ...]
-    """What it means, as sentences."""
+    """The effects, as sentences."""
     learned: tuple[str, ...] = ()
-    """What of the model's weights is kept, moved, new and dropped (takeover.py)."""
+    """The weights of the model that are kept, moved, new and dropped (takeover.py)."""
 
 
 def apply(
@@ -43,7 +43,7 @@ def apply(
     learns_from: str | None = None,
     by: str,
 ) -> Applied:
-    """Registers what is given in one transaction.
+    """Registers both in one transaction.
 
     Args:
         stream: (name, schema as JSON).

@@ -1,4 +1,4 @@
-"""What people decide about a model or a stream as a whole: pause, pin, archive, delete; each on record."""
+"""People's decisions about a model or a stream as a whole: pause, pin, archive, delete; each on record."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: s
     """Production stays where it is; versions that pass the gate are held, and rounds go on from them.
 
     Args:
-        version: what production names, as the caller has seen it; 0: whatever it names.
+        version: production's version as the caller has seen it; 0: any.
 
     Raises:
         Conflict: production names another version, or none. NotFound: there is no such version.
@@ -198,12 +198,12 @@ def _uses(model: Model) -> str:
     return f"it learns from stream {model.stream}" + (f", {aliases_shown}" if aliases_shown else "")
 
 
-def _refuse_learners(connection: Connection, stream: str, what: str, *, but_archived: bool) -> None:
+def _refuse_learners(connection: Connection, stream: str, action: str, *, but_archived: bool) -> None:
     query = select(models_table.c.name, models_table.c.archived).where(models_table.c.stream == stream)
     learners = [row.name for row in connection.execute(query) if not (but_archived and row.archived)]
     if learners:
         todo = "archive" if but_archived else "delete"
         learn, them = ("learns", "it") if len(learners) == 1 else ("learn", "them")
         raise Conflict(
-            f"stream {stream} cannot be {what}: {', '.join(sorted(learners))} {learn} from it; {todo} {them} first"
+            f"stream {stream} cannot be {action}: {', '.join(sorted(learners))} {learn} from it; {todo} {them} first"
         )

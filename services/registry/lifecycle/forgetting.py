@@ -1,4 +1,4 @@
-"""Forgetting: no later version has learned the events, nor descends from one that has.
+"""Forgetting: no later version has learned the events, nor descends from a version that has.
 
 The places are kept with the model, versions that learned them are marked, and the next round starts from the newest
 ancestor of the head without them that has its files. Production stays until a version without them has passed the gate;
@@ -23,11 +23,11 @@ from services.registry.store.tables import lineage, rounds, versions
 from services.registry.versions.aliases import follow_predecessor, take_off
 
 
-def outcome(connection: Connection, name: str, asked: JsonMap) -> dict[str, Any]:
-    """What forgetting would do.
+def outcome(connection: Connection, name: str, selection: JsonMap) -> dict[str, Any]:
+    """The effects of forgetting.
 
     Args:
-        asked: {"pieces": places as common/registry/forgotten.py has them, "examples": how many events they are}.
+        selection: {"pieces": places as common/registry/forgotten.py has them, "examples": how many events they are}.
 
     Returns:
         {"examples", "learned_by": versions that have learned them, "head_version": where the next round starts,
@@ -38,22 +38,22 @@ def outcome(connection: Connection, name: str, asked: JsonMap) -> dict[str, Any]
     """
     before = models.get_model(connection, name)
     refuse_open_round(connection, name, "made to forget")
-    learned, archived = _learned(connection, name, _all_of(connection, name, asked)[0])
+    learned, archived = _learned(connection, name, _all_of(connection, name, selection)[0])
     head = before.head_version
     while head in learned or (head != before.head_version and head in archived):
         head = ancestor_at_most(connection, name, head, head - 1)
     return {
-        "examples": asked["examples"], "learned_by": sorted(learned), "head_version": head, "was": before.head_version,
-        "production_version": before.aliases.get(PRODUCTION, 0), "end_position": end_of(connection, name, head),
+        "examples": selection["examples"], "learned_by": sorted(learned),
+        "head_version": head, "was": before.head_version, "production_version": before.aliases.get(PRODUCTION, 0), "end_position": end_of(connection, name, head),
     }  # fmt: skip
 
 
-def forget(transaction: Transaction, name: str, asked: JsonMap, *, by: str, reason: str) -> dict[str, Any]:
-    """Does it, and gives what `outcome` gives. Raises as that does."""
+def forget(transaction: Transaction, name: str, selection: JsonMap, *, by: str, reason: str) -> dict[str, Any]:
+    """Forgets. Returns and raises as `outcome`."""
     connection = transaction.connection
-    found = outcome(connection, name, asked)
+    found = outcome(connection, name, selection)
     before, head, learned = models.get_model(connection, name), found["head_version"], found["learned_by"]
-    kept = _all_of(connection, name, asked)[1].as_json()
+    kept = _all_of(connection, name, selection)[1].as_json()
     values: dict[str, Any] = {"forgotten_examples": before.forgotten_examples + found["examples"]}
     values["forgotten_pieces"] = json.dumps(kept, separators=(",", ":"))
     if head != before.head_version:
@@ -74,11 +74,11 @@ def forget(transaction: Transaction, name: str, asked: JsonMap, *, by: str, reas
     return found
 
 
-def _all_of(connection: Connection, name: str, asked: JsonMap) -> tuple[Forgotten, Forgotten]:
-    """What is new, and that with what the model has forgotten already."""
-    new, examples = forgotten_from_json(asked.get("pieces")), asked.get("examples")
+def _all_of(connection: Connection, name: str, selection: JsonMap) -> tuple[Forgotten, Forgotten]:
+    """(the new events, all forgotten events with them)."""
+    new, examples = forgotten_from_json(selection.get("pieces")), selection.get("examples")
     if not new or type(examples) is not int or examples < 0:
-        raise InvalidInput(f"to forget needs places of events, and how many they are, got {str(asked)[:100]}")
+        raise InvalidInput(f"to forget needs places of events, and how many they are, got {str(selection)[:100]}")
     kept = Forgotten((*models.forgotten_by(connection, name).pieces, *new.pieces))
     if len(kept.pieces) > MOST_PIECES:
         raise InvalidInput(f"{name} would forget {len(kept.pieces):,} places, at most {MOST_PIECES:,} are kept")

@@ -1,4 +1,4 @@
-"""What a changed definition takes over from a model's versions, told and judged before it is registered."""
+"""The weights that a changed definition takes over from a model's versions, judged before it is registered."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,8 @@ from services.registry.versions import published as versions
 
 
 def takeover(connection: Connection, before: Model, files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """What the next round keeps, moves, starts new and drops, one sentence each; none before the first version.
+    """The weights that the next round keeps, moves, starts new and drops, a sentence each; none before the first
+    version.
 
     Args:
         before: the model as it was; the stream's schema is taken as it is by now.

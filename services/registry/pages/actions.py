@@ -266,12 +266,12 @@ def _train(reading: Reading, place: Place, fields: Fields) -> None:
 
 def _rebuild(reading: Reading, place: Place, fields: Fields) -> None:
     model, version = place.names["model"], place.number("version")
-    reading.catalog.jobs.ask("rebuild", model=model, version=version, by=fields["by"], reason=fields["reason"])
+    reading.catalog.jobs.request("rebuild", model=model, version=version, by=fields["by"], reason=fields["reason"])
 
 
 def _profile(reading: Reading, place: Place, fields: Fields) -> None:
     model = place.names["model"]
-    reading.catalog.jobs.ask("profile", model=model, options=_PROFILED, by=fields["by"], reason=fields["reason"])
+    reading.catalog.jobs.request("profile", model=model, options=_PROFILED, by=fields["by"], reason=fields["reason"])
 
 
 def _replay(reading: Reading, place: Place, fields: Fields) -> None:

@@ -1,11 +1,11 @@
 """The account of a model: where every event in its stream's log is, from where the model began to the log's end.
 
-Trained, held out and unusable ones are what the versions of the line say, from the head down to the first, summed up
-when a version is registered (line.py). Left out is what their plans say, what their rounds ended before (max_steps,
-early_stopping: somewhere in the version's own range, so without a partition), and what the planner is about to leave
-out. Waiting is the rest. Trainers count the log beyond the head and say so in their reports. A report may be of a head
-that has moved since: the log's total does not move with it. Nor does it shrink when production moves back from a
-version that took more of the log than was counted before.
+Trained, held out and unusable events are the sums over the versions of the line, from the head down to the first, made
+when a version is registered (line.py). Left out are the ranges that their plans leave out, the rest after an early end
+of a round (max_steps, early_stopping: somewhere in the version's own range, so without a partition), and the ranges
+that the planner is about to leave out. Waiting is the rest. Trainers count the log beyond the head in their reports. A
+report may be of a head that has moved since: the log's total does not move with it. Nor does it shrink when production
+moves back from a version that took more of the log than was counted before.
 """
 
 import json
@@ -74,7 +74,7 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
         "unusable": {"reasons": dict(line.reasons), "samples": samples[:_MAX_SAMPLES]},
         "left_out": [*left_out, *({**entry, "version": 0} for entry in pending)],
         "waiting": {**_waiting(connection, model, counted if is_current else None, waiting), **_log_of(counted)},
-        "versions": [_entry(*one) for one in newest],
+        "versions": [_entry(*version) for version in newest],
         "version_count": line.versions,
         "adds_up": not problems,
         "problems": problems,
@@ -104,7 +104,9 @@ def _left_out(connection: Connection, name: str, head: int) -> list[dict[str, An
         on_line += [number] if at == number else []
     chosen = _registered(name, versions_table.c.version.in_(on_line)).order_by(versions_table.c.version)
     rows = connection.execute(chosen) if on_line else ()
-    return [one for row in rows for one in left_out_of(row.version, rounds.plan_of(row), json.loads(row.draft_json))]
+    return [
+        stretch for row in rows for stretch in left_out_of(row.version, rounds.plan_of(row), json.loads(row.draft_json))
+    ]
 
 
 def _registered(name: str, chosen: ColumnElement[bool]) -> Any:
@@ -116,7 +118,7 @@ def _registered(name: str, chosen: ColumnElement[bool]) -> Any:
 
 
 def _entry(number: int, plan: RoundPlan, draft: JsonMap) -> dict[str, Any]:
-    within = [one["examples"] for one in left_out_of(number, plan, draft) if one["partition"] is None]
+    within = [stretch["examples"] for stretch in left_out_of(number, plan, draft) if stretch["partition"] is None]
     counts = {kind: draft[f"events_{kind}"] for kind in ("trained", "held_out", "unusable")}
     return {
         "version": number, "examples": plan.example_count, **counts, "left_out": sum(within), "ranges": plan.ranges,
@@ -133,7 +135,7 @@ def _beyond(connection: Connection, model: Model, line: Totals, counted: JsonMap
         return None
     there = int(counted["waiting"]) + sum(entry["examples"] or 0 for entry in counted.get("left_out", []))
     beyond = counted_from.accounted + there - line.accounted
-    # The log may have grown between an older version's count and the round that took what came since.
+    # The log may have grown between an older version's count and the round that took the events since.
     newer = (lineage.c.model == model.name) & (lineage.c.version > model.head_version)
     most = connection.execute(select(func.max(lineage.c.accounted)).where(newer)).scalar_one() or 0
     least = max(0, most - line.accounted)
@@ -163,7 +165,7 @@ def _log_of(counted: JsonMap | None) -> JsonMap:
 
 
 def _about_to_go(model: Model) -> list[dict[str, Any]]:
-    """What the next round leaves out, until a trainer has counted it from where production is now."""
+    """The events that the next round leaves out, until a trainer has counted it from where production is now."""
     behind = model.rolled_back_now()
     if behind.get("events") != LEAVE_OUT or not behind["examples"]:
         return []
@@ -177,7 +179,7 @@ def _judged_again(model: Model) -> dict[str, int]:
 
 
 def why(model: Model, counted: JsonMap | None, failed_replicas: Mapping[str, str]) -> JsonMap:
-    """As GET /v1/models/{model}/why shows it: what stops the model, the last failure, and what to do."""
+    """As GET /v1/models/{model}/why shows it: the hindrance, the last failure, and advice."""
     sentences: list[str] = []
     advice: list[str] = []
     state = "ok"

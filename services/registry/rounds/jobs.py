@@ -1,4 +1,4 @@
-"""What somebody wants of whichever trainer is free: asked for, taken under a time to live, told of, ended.
+"""Jobs for the next free trainer: requested, taken under a time to live, reported on, ended.
 
 A trainer that dies is not heard of until the time is over; then another takes the job, MAX_ATTEMPTS times in all.
 """
@@ -23,7 +23,7 @@ from services.registry.store.manifest import check_manifest
 from services.registry.store.tables import jobs, read_row, versions
 
 MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
-MAX_OPTIONS_BYTES, MAX_TOLD_BYTES, MAX_ENDED_BYTES = 256 * 1024, 1024 * 1024, 16 * 1024 * 1024
+MAX_OPTIONS_BYTES, MAX_REPORT_BYTES, MAX_ENDED_BYTES = 256 * 1024, 1024 * 1024, 16 * 1024 * 1024
 _MAX_TTL_SECONDS = 86_400
 _MAX_WORD, _MAX_HOLDER = 1000, 256
 OPEN_JOBS = (str(JobState.WAITING), str(JobState.RUNNING))
@@ -33,7 +33,7 @@ _OPTIONS: Mapping[JobKind, Mapping[str, tuple[int, int]]] = {
 }
 """Whole numbers from and to."""
 _NOTED = (JobKind.REBUILD, JobKind.PROFILE)
-"""What stands in the history by itself; what is measured is pushed then."""
+"""Kinds with an entry of their own in the history; a measured version is pushed then."""
 
 
 class Jobs:
@@ -42,10 +42,10 @@ class Jobs:
     def __init__(self, database: Database, audit: AuditLog) -> None:
         self._database, self._audit = database, audit
 
-    def ask(
+    def request(
         self, kind: str, *, model: str, version: int = 0, options: JsonMap | None = None, by: str, reason: str
     ) -> Job:
-        """What is asked for while the same is open gives that one.
+        """Returns the open job where an equal job is open.
 
         Raises:
             InvalidInput: an unknown kind or option. NotFound. Overloaded: MAX_OPEN are open.
@@ -61,15 +61,15 @@ class Jobs:
                 raise Conflict(f"no round of {model} has made a version yet, so nothing is held out to judge by")
             if wanted.kind is JobKind.REBUILD:
                 _check_was_trained(transaction.connection, model, version)
-            return _asked(transaction, replace(wanted, asked_at=transaction.now))
+            return _requested(transaction, replace(wanted, asked_at=transaction.now))
 
     def listed(self, *, model: str = "", job_id: str = "") -> list[Job]:
-        """The newest first. Raises NotFound when one is named that there is not."""
+        """The newest first. Raises NotFound when the named job does not exist."""
         with self._database.read() as connection:
             return _listed(connection, model=model, job_id=job_id)
 
     def take(self, holder: str, kind: str, *, model: str = "", ttl_seconds: float) -> Job | None:
-        """The oldest that may be taken; one that was taken too often fails instead. Asked for every second."""
+        """The oldest free job; a job that was taken too often fails instead. Trainers call it every second."""
         _check_holding(holder, ttl_seconds)
         with self._database.read() as connection:
             if connection.execute(_takeable(holder, kind, model, self._database.now)).first() is None:
@@ -77,33 +77,37 @@ class Jobs:
         with self._database.write() as transaction:
             return _taken(transaction, holder, kind, model, ttl_seconds=ttl_seconds)
 
-    def tell(self, job_id: str, holder: str, attempts: int, *, state: str, told: JsonMap, ttl_seconds: float) -> Job:
-        """Keeps it for another while, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
+    def report(
+        self, job_id: str, holder: str, attempts: int, *, state: str, progress: JsonMap, ttl_seconds: float
+    ) -> Job:
+        """Renews, ends or gives back a job. Raises Conflict when it is no longer the caller's."""
         if state not in set(JobState):
             raise InvalidInput(f"a job's state is one of {', '.join(JobState)}, got {state[:50]!r}")
         _check_holding(holder, ttl_seconds)
         if not job_id:
-            raise InvalidInput("job_id must say which job is told of")
-        if len(json_text(told)) > MAX_TOLD_BYTES:
-            raise InvalidInput(f"of a job up to {MAX_TOLD_BYTES} bytes may be told, got {len(json_text(told))}")
+            raise InvalidInput("job_id must name the job")
+        if len(json_text(progress)) > MAX_REPORT_BYTES:
+            raise InvalidInput(f"a job's report may have {MAX_REPORT_BYTES} bytes, got {len(json_text(progress))}")
         with self._database.write() as transaction:
             (job,) = _listed(transaction.connection, job_id=job_id)
             if (job.state, job.holder, job.attempts) != (JobState.RUNNING, holder, attempts):
                 raise Conflict(
                     f"job {job_id} is no longer {holder}'s: it is {job.state}, {job.holder or 'nobody'} had it"
                 )
-            return _change(transaction, job, state=JobState(state), told=told, until=transaction.now + ttl_seconds)
+            return _change(
+                transaction, job, state=JobState(state), progress=progress, until=transaction.now + ttl_seconds
+            )
 
 
-def _asked(transaction: Transaction, job: Job) -> Job:
-    open_ones = _listed(transaction.connection, only_open=True)
-    if any(known.kind is job.kind is JobKind.PROFILE and known.model == job.model for known in open_ones):
+def _requested(transaction: Transaction, job: Job) -> Job:
+    open_jobs = _listed(transaction.connection, only_open=True)
+    if any(known.kind is job.kind is JobKind.PROFILE and known.model == job.model for known in open_jobs):
         raise Conflict(f"the next round of {job.model} is to be traced already; wait until it is done")
     named = (job.kind, job.model, job.version, job.options)
-    for known in open_ones:
+    for known in open_jobs:
         if (known.kind, known.model, known.version, known.options) == named:
             return known
-    if len(open_ones) >= MAX_OPEN:
+    if len(open_jobs) >= MAX_OPEN:
         raise Overloaded(f"{MAX_OPEN} jobs wait for trainers already", retry_after_seconds=10)
     transaction.connection.execute(
         insert(jobs).values(
@@ -135,35 +139,35 @@ def _taken(transaction: Transaction, holder: str, kind: str, model: str, *, ttl_
         if job.attempts < MAX_ATTEMPTS:
             until = transaction.now + ttl_seconds
             taken = replace(job, holder=holder, attempts=job.attempts + 1)
-            return _change(transaction, taken, state=JobState.RUNNING, told={}, until=until)
+            return _change(transaction, taken, state=JobState.RUNNING, progress={}, until=until)
         why = f"it was taken {MAX_ATTEMPTS} times and never ended; {job.holder} had it last"
-        _change(transaction, job, state=JobState.FAILED, told={"reason": why}, until=0.0)
+        _change(transaction, job, state=JobState.FAILED, progress={"reason": why}, until=0.0)
     return None
 
 
-def _change(transaction: Transaction, job: Job, *, state: JobState, told: JsonMap, until: float) -> Job:
-    after = replace(job, state=state, told=told)
+def _change(transaction: Transaction, job: Job, *, state: JobState, progress: JsonMap, until: float) -> Job:
+    after = replace(job, state=state, told=progress)
     after = after if after.is_open else replace(after, ended_at=transaction.now)
     transaction.connection.execute(
         update(jobs).where(jobs.c.job_id == job.job_id).values(
-            state=str(state), told_json=json_text(told), held_until=until, ended_at=after.ended_at,
+            state=str(state), told_json=json_text(progress), held_until=until, ended_at=after.ended_at,
             holder=after.holder, attempts=after.attempts,
         )
     )  # fmt: skip
     if not after.is_open:
         _forget_oldest(transaction.connection)
     if not after.is_open and job.kind in _NOTED:
-        word = str(told.get("sentence") or told.get("reason") or state)[:_MAX_WORD]
-        number = job.version or _number(told.get("version"))
+        word = str(progress.get("sentence") or progress.get("reason") or state)[:_MAX_WORD]
+        number = job.version or _number(progress.get("version"))
         remember(transaction, f"{job.kind}_ended", by=job.holder, reason=word, model=job.model, version=number)
     if state is not job.state:
         transaction.record(ChangeKind.MODEL, job.model)
     return after
 
 
-def _number(told: object) -> int:
+def _number(value: object) -> int:
     """Of the version that a holder names; 0 where it names none."""
-    return told if isinstance(told, int) and 0 < told < 2**63 else 0
+    return value if isinstance(value, int) and 0 < value < 2**63 else 0
 
 
 def _takeable(holder: str, kind: str, model: str, now: float) -> Any:
@@ -189,8 +193,8 @@ def _check_was_trained(connection: Connection, model: str, version: int) -> None
     if found is None:
         raise NotFound(f"there is no version {version} of {model}")
     if get_round(connection, found.round_id).plan.trigger == PUSHED:
-        what = f"{model}@{version} was pushed and not trained here"
-        raise Conflict(f"{what}, so there is nothing to train it again from")
+        pushed = f"{model}@{version} was pushed and not trained here"
+        raise Conflict(f"{pushed}, so there is nothing to train it again from")
 
 
 def _check_options(kind: JobKind, options: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """Who trains a round: one holder at a time, fenced by a token that grows with every lease of the round.
 
-A token is the number of the lease, which grows, above 44 random bits, which nobody can guess: whoever was not given the
+A token is the number of the lease, which grows, above 44 random bits, which nobody can guess: a trainer without the
 lease can neither end the round nor publish in its name.
 
 A running round goes back to its holder at once, which a trainer needs that was killed and started again. As everybody
 may read the holder's name, it has to show the secret of its first lease; only the secret's SHA-256 is stored.
 
-A renewal only says that the holder lives: it is stored, but it is no entry of the change log.
+A renewal only shows that the holder lives: it is stored, but it is no entry of the change log.
 """
 
 import hashlib
@@ -54,11 +54,11 @@ class LeaseRules:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who asks for a round.
+    """The trainer that requests a round.
 
     Attributes:
         name: shown with the round.
-        secret: known to this holder only, so never shown; "" for one that takes no round back.
+        secret: known to this holder only, so never shown; "" for a holder that takes no round back.
     """
 
     name: str
@@ -99,7 +99,7 @@ def lease_round(
 
 
 def lease_number(token: int) -> int:
-    """How many leases the round has had with this one; what may be told to everybody."""
+    """How many leases the round has had with this one; no secret."""
     return token >> _SECRET_BITS
 
 
@@ -156,7 +156,7 @@ def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seco
 
 
 def release_round(transaction: Transaction, *, round_id: str, token: int, reason: str) -> Round:
-    """Gives the round back: it may be leased again at once. Said again by the same holder, it changes nothing."""
+    """Gives the round back: it may be leased again at once. A repetition by the same holder changes nothing."""
     row = row_of(transaction.connection, round_id)
     if row.state == RoundState.PLANNED and row.token == token:
         return round_of(row)
@@ -176,7 +176,7 @@ def release_round(transaction: Transaction, *, round_id: str, token: int, reason
 def fail_round(
     transaction: Transaction, *, round_id: str, token: int, reason: str, failure: JsonMap, rules: LeaseRules
 ) -> Round:
-    """Ends the round for good. Said again by the same holder, it changes nothing.
+    """Ends the round for good. A repetition by the same holder changes nothing.
 
     Args:
         failure: {"stage", "place", "events", "advice", "log"}, as far as known.
@@ -194,7 +194,7 @@ def fail_round(
 
 
 def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reason: str, rules: LeaseRules) -> Round:
-    """A person ends the round, whoever holds it: the holder is refused from then on, and ends what it runs.
+    """A person ends the round, whatever its holder: the holder is refused from then on, and ends what it runs.
 
     Raises:
         Conflict: the round has ended already.
@@ -211,7 +211,7 @@ def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reas
 
 
 def stop_round(transaction: Transaction, *, round_id: str, by: str, reason: str) -> Round:
-    """Its holder hears of it by the change and by its next renewal. Asked again, it changes nothing.
+    """Its holder hears of it by the change and by its next renewal. A repetition changes nothing.
 
     Raises:
         Conflict: the round has ended.

@@ -1,4 +1,4 @@
-"""The line of a version, from it down to the first: who is on it, and what all of them account for together.
+"""The line of a version, from it down to the first: its versions, and the sums of their events.
 
 A row for each version holds its parent, a pointer that jumps over several ancestors, and the sums over its line, so
 that neither question reads the line: with 100,000 versions an ancestor is found in some thirty rows (Myers, "An
@@ -29,8 +29,8 @@ class Totals:
 
     Attributes:
         again: of the others, late labels' second examples, whose event is counted with its own round.
-        reasons: {why examples were unusable: how many}, the most frequent ones.
-        problems: what does not add up, as sentences; the first ones.
+        reasons: {why examples were unusable: how many}, the most frequent first.
+        problems: the first sentences about sums that do not add up.
     """
 
     versions: int = 0
@@ -49,7 +49,7 @@ class Totals:
     def with_version(
         self, number: int, plan: RoundPlan, draft: Mapping[str, Any], parent_end: Mapping[int, int]
     ) -> "Totals":
-        """With one more version on the line.
+        """With another version on the line.
 
         Args:
             parent_end: {partition: offset} where the line ended before.
@@ -62,10 +62,10 @@ class Totals:
             reasons[known] = reasons.get(known, 0) + count
         within = sum(entry["examples"] for entry in stretches if entry["partition"] is None)
         again = draft.get("environment", {}).get("labels", {}).get("again", 0)
-        told = trained + held_out + unusable + within - again
+        accounted = trained + held_out + unusable + within - again
         problems = list(self.problems)
-        if told != plan.example_count:
-            problems.append(f"version {number} accounts for {told} of {plan.example_count} examples")
+        if accounted != plan.example_count:
+            problems.append(f"version {number} accounts for {accounted} of {plan.example_count} examples")
         problems += [*_gaps(number, plan, stretches, parent_end), *uncounted(stretches)]
         return Totals(
             self.versions + 1, self.trained + trained, self.held_out + held_out, self.unusable + unusable,
@@ -75,11 +75,12 @@ class Totals:
 
 
 def left_out_of(number: int, plan: RoundPlan, draft: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """As an account lists it: what the plan left out, then what the round ended before, which has no place."""
-    told = plan.configuration.get(LEFT_OUT)
-    if told is None:  # a plan of before has no counts
-        told = [{**piece, "examples": None, "reason": "unknown"} for piece in plan.configuration.get(SKIPPED, [])]
-    stretches = [{**entry, "version": number} for entry in told]
+    """As an account lists it: the plan's left-out ranges, then the rest after the round's early end, which has no
+    place."""
+    pieces = plan.configuration.get(LEFT_OUT)
+    if pieces is None:  # a plan of before has no counts
+        pieces = [{**piece, "examples": None, "reason": "unknown"} for piece in plan.configuration.get(SKIPPED, [])]
+    stretches = [{**entry, "version": number} for entry in pieces]
     untouched = draft.get("environment", {}).get("training", {}).get("left_out", {"examples": 0})
     if untouched["examples"]:
         nowhere = dict.fromkeys(("partition", "from_offset", "to_offset"))
@@ -98,10 +99,11 @@ def uncounted(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 def _gaps(
     number: int, plan: RoundPlan, stretches: Iterable[Mapping[str, Any]], parent_end: Mapping[int, int]
 ) -> list[str]:
-    """What lies between the pieces of a version, and between its parent's end and them. What is forgotten lies within
+    """The gaps between the pieces of a version, and between its parent's end and them. Forgotten events lie within
     the ranges."""
-    placed = [one for one in stretches if one["partition"] is not None and one["reason"] != FORGOTTEN]
-    pieces = [*plan.ranges, *(OffsetRange(one["partition"], one["from_offset"], one["to_offset"]) for one in placed)]
+    placed = [piece for piece in stretches if piece["partition"] is not None and piece["reason"] != FORGOTTEN]
+    gone = [OffsetRange(piece["partition"], piece["from_offset"], piece["to_offset"]) for piece in placed]
+    pieces = [*plan.ranges, *gone]
     found, ends = [], dict(parent_end)
     for piece in sorted(pieces):
         before = ends.get(piece.partition, piece.from_offset)
@@ -155,7 +157,7 @@ def is_on_line(connection: Connection, model: str, version: int, *, of: int) -> 
 
 
 def ancestor_at_most(connection: Connection, model: str, version: int, bound: int) -> int:
-    """The newest on the version's line whose number is at most `bound`; 0 where there is none."""
+    """The newest on the version's line whose number is at most `bound`; 0 for none."""
     place = _place(connection, model, version)
     while place.version > bound:
         place = _place(connection, model, place.jump if place.jump > bound else place.parent)
@@ -172,16 +174,16 @@ def first_of_line(connection: Connection, model: str, version: int) -> int:
 
 def shared_ancestor(connection: Connection, model: str, first: int, second: int) -> int:
     """The newest version that is on both lines; 0 where there is none."""
-    one, other = (_place(connection, model, version) for version in (first, second))
-    if one.depth < other.depth:
-        one, other = other, one
-    while one.depth > other.depth:
-        far = _place(connection, model, one.jump)
-        one = far if far.depth >= other.depth else _place(connection, model, one.parent)
-    while one.version != other.version:  # equal depths jump equally far
-        is_below = one.jump == other.jump
-        one, other = (_place(connection, model, at.parent if is_below else at.jump) for at in (one, other))
-    return one.version
+    left, right = (_place(connection, model, version) for version in (first, second))
+    if left.depth < right.depth:
+        left, right = right, left
+    while left.depth > right.depth:
+        far = _place(connection, model, left.jump)
+        left = far if far.depth >= right.depth else _place(connection, model, left.parent)
+    while left.version != right.version:  # equal depths jump equally far
+        is_below = left.jump == right.jump
+        left, right = (_place(connection, model, at.parent if is_below else at.jump) for at in (left, right))
+    return left.version
 
 
 def _place(connection: Connection, model: str, version: int) -> _Place:

@@ -1,4 +1,4 @@
-"""Rounds: immutable plans, one successor at a time, and how each ends. Who trains one is in leases.py."""
+"""Rounds: immutable plans, one successor at a time, and how each ends. Their holders are in leases.py."""
 
 import json
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
     """Stores the model's next round. The same plan again gives the same round.
 
     Raises:
-        Conflict: another round took this place, one is still open, the parent is not what production names, the
+        Conflict: another round took this place, one is still open, the parent is not production, the
             definition is not the newest, or the ranges do not follow the parent's.
         InvalidInput: the plan cannot be right for any state.
         NotFound: the model or the schema version is not registered.
@@ -110,12 +110,12 @@ def _open_round(connection: Connection, model: str) -> tuple[str, str] | None:
     return None if row is None else (row.round_id, row.state)
 
 
-def refuse_open_round(connection: Connection, model: str, what: str) -> None:
-    """Raises Conflict: the model cannot be `what` while a round is open."""
+def refuse_open_round(connection: Connection, model: str, action: str) -> None:
+    """Raises Conflict: the model cannot be archived, or the like, while a round is open."""
     found = _open_round(connection, model)
     if found is not None:
         raise Conflict(
-            f"model {model} cannot be {what}: round {found[0]} is {found[1]}; "
+            f"model {model} cannot be {action}: round {found[0]} is {found[1]}; "
             f"pause the model and wait for its end, or fail the round"
         )
 
@@ -170,11 +170,11 @@ def end_failed(
     """The round will not be tried again; production stays, and the model backs off.
 
     Args:
-        failure: what is known beside the reason: stage, place, events, advice, log (its last lines).
+        failure: facts beside the reason: stage, place, events, advice, log (its last lines).
     """
-    told = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
+    stage = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
     known: JsonMap = {
-        "stage": told,
+        "stage": stage,
         "place": "",
         "events": [],
         "advice": "",

@@ -14,7 +14,7 @@ def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:
     A partition that the parent's chain has never seen may start anywhere: only the planner knows the log's start.
 
     Raises:
-        InvalidInput: there is no range, or one is empty, backwards or negative.
+        InvalidInput: there is no range, or a range is empty, backwards or negative.
         Conflict: a range overlaps another, leaves a gap, or does not start at the parent's end.
     """
     if not plan.ranges:
@@ -33,7 +33,7 @@ def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:
 
 
 def check_forgotten(plan: RoundPlan, known: Forgotten) -> None:
-    """Raises Conflict: the plan would learn, or be judged on, what the model has forgotten since it was drafted."""
+    """Raises Conflict: the plan would learn, or be judged on, events that the model has forgotten since its draft."""
     window = ranges_from_json(plan.configuration.get(WINDOW, []))
     if known.within(read_ranges(plan)).pieces != forgotten_of(plan).pieces or known.within(window):
         raise Conflict(

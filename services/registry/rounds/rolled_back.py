@@ -1,7 +1,7 @@
-"""What becomes of the events that only versions have learned that production was moved back from (Model.rolled_back).
+"""The fate of events that only rolled-back versions have learned (Model.rolled_back).
 
-Said once, when production moves: the next round learns them again, or no round does. Plans, the account, the pages and
-the command line go by it.
+Decided once, when production moves: the next round learns them again, or no round does. Plans, the account, the pages
+and the command line go by it.
 """
 
 import json
@@ -19,17 +19,17 @@ from services.registry.store.database import Transaction
 
 
 def check_events(events: str) -> None:
-    """Raises InvalidInput: it says neither."""
+    """Raises InvalidInput: `events` is neither."""
     if events not in ("", LEARN, LEAVE_OUT):
         raise InvalidInput(f"events must be {LEARN} or {LEAVE_OUT}, got {events[:100]!r}")
 
 
 def note(transaction: Transaction, before: Model, *, events: str) -> None:
-    """Production has moved from where it was in `before`: keeps what becomes of what was learned behind it."""
+    """Production has moved from where it was in `before`: stores the fate of the events that were learned behind it."""
     head = models.get_model(transaction.connection, before.name).head_version
     if head != before.head_version:
-        told = outcome(transaction.connection, before, head, events)
-        models.change(transaction, before.name, rolled_back_json=json.dumps(told, sort_keys=True))
+        document = outcome(transaction.connection, before, head, events)
+        models.change(transaction, before.name, rolled_back_json=json.dumps(document, sort_keys=True))
 
 
 def outcome(connection: Connection, before: Model, version: int, events: str) -> JsonMap:

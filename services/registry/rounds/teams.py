@@ -1,8 +1,8 @@
 """Which trainers compute a round together. In memory: after a restart members and chiefs fill it again.
 
-A team lives as long as the lease under which it was formed, and as its members say that they are there. It never
-changes: whatever ends it, the round goes on from its resume point with another one. Only that of an asynchronous round,
-whose steps wait for nobody, goes on without members that are lost.
+A team lives as long as the lease under which it was formed, and as its members keep reporting. It never
+changes: whatever ends it, the round goes on from its resume point with another team. Only the team of an asynchronous
+round, whose steps wait for nobody, goes on without members that are lost.
 """
 
 import threading
@@ -19,9 +19,9 @@ MAX_OFFERS = 1000
 MAX_ADDRESSES = 64
 _MAX_TEXT = 256
 _ADOPT_SECONDS = 20.0
-"""For so long after a start, members of teams that are not known go on: their chiefs will tell of them."""
+"""For so long after a start, members of unknown teams go on: their chiefs will report the teams."""
 _LATELY_SECONDS = 60.0
-"""A trainer that was heard of since is one that others may compute with."""
+"""Others may compute with a trainer that was heard of since."""
 IsHeld = Callable[[Lease], bool]
 
 
@@ -33,7 +33,7 @@ class _Team:
     """By member: the rank of its first process."""
     since: float
     confirmed: set[str] = field(default_factory=set)
-    """Members that have said that they compute for it."""
+    """Members that have confirmed that they compute for it."""
     lost: str = ""
 
     def lose(self, holder: str, reason: str) -> None:
@@ -50,7 +50,7 @@ class _Heard:
 
 
 class Teams:
-    """Thread-safe. `is_held`: whether the lease still holds; asked while nothing is locked here."""
+    """Thread-safe. `is_held`: whether the lease still holds; called while nothing is locked here."""
 
     def __init__(self, clock: Callable[[], float], is_held: IsHeld) -> None:
         self._clock, self._is_held = clock, is_held
@@ -86,8 +86,8 @@ class Teams:
     def _orders(self, offer: Offer, left: str, now: float) -> Orders:
         team = self._team_of(offer.holder)
         if team is None:
-            may_be_told_of = offer.team_id not in ("", *self._ended) and not left
-            return Orders(goes_on=may_be_told_of and now - self._started_at < _ADOPT_SECONDS)
+            may_be_known = offer.team_id not in ("", *self._ended) and not left
+            return Orders(goes_on=may_be_known and now - self._started_at < _ADOPT_SECONDS)
         if left or (offer.holder in team.confirmed and offer.team_id != team.state.team_id):
             team.lose(offer.holder, left or "it was started again")
             return Orders()
@@ -97,7 +97,7 @@ class Teams:
         return Orders(membership=_membership(team, offer.holder))
 
     def _note(self, holder: str, now: float) -> None:
-        self._newest = ((holder, now), *[one for one in self._newest if one[0] != holder][:1])
+        self._newest = ((holder, now), *[newest for newest in self._newest if newest[0] != holder][:1])
 
     def form(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
         """A team of the chief and of those that are free, of at most so many processes; without any, no team."""
@@ -107,10 +107,10 @@ class Teams:
             self._offers.pop(chief.holder, None)
             self._note(chief.holder, self._clock())
             addresses, ranks = list(chief.addresses), dict[str, int]()
-            for one in self._free(chief):
+            for offer in self._free(chief):
                 if len(addresses) < most:
-                    ranks[one.holder] = len(addresses)
-                    addresses += one.addresses[: most - len(addresses)]
+                    ranks[offer.holder] = len(addresses)
+                    addresses += offer.addresses[: most - len(addresses)]
             if not ranks:
                 return self._situation(chief)
             state = TeamState(uuid.uuid4().hex, tuple(addresses), (chief.holder, *ranks))
@@ -119,7 +119,7 @@ class Teams:
             return self._situation(chief, team)
 
     def keep(self, lease: Lease, chief: Offer, known: TeamState) -> TeamState:
-        """How the chief's team stands. `known`, as it was formed, is taken up where nothing is known of it; one that
+        """How the chief's team stands. `known`, as it was formed, is taken up where it is unknown here; a team that
         the chief no longer names has ended."""
         _check(chief)
         with self._lock:
@@ -135,7 +135,7 @@ class Teams:
             return self._situation(chief, team if known.team_id else None)
 
     def is_member(self, holder: str) -> bool:
-        """Such a trainer takes no round of its own."""
+        """A member takes no round of its own."""
         self._end_stale()
         with self._lock:
             return self._team_of(holder) is not None
@@ -179,15 +179,16 @@ class Teams:
 
     def _free(self, chief: Offer) -> list[Offer]:
         others = self._others(chief)
-        return [one for one in others if not one.team_id and not one.is_leaving and not self._team_of(one.holder)]
+        staying = (offer for offer in others if not offer.team_id and not offer.is_leaving)
+        return [offer for offer in staying if not self._team_of(offer.holder)]
 
     def _others(self, chief: Offer) -> list[Offer]:
         """That the chief could compute with, in the group's order."""
         now = self._clock()
         self._offers = {name: heard for name, heard in self._offers.items() if now - heard.at <= OFFER_SECONDS}
         found = [heard.offer for heard in self._offers.values() if heard.offer.holder != chief.holder]
-        alike = [one for one in found if (one.group, one.code_digest) == (chief.group, chief.code_digest)]
-        return sorted(alike, key=lambda one: (one.index, one.holder))
+        alike = [offer for offer in found if (offer.group, offer.code_digest) == (chief.group, chief.code_digest)]
+        return sorted(alike, key=lambda offer: (offer.index, offer.holder))
 
 
 def _membership(team: _Team, holder: str) -> Membership:

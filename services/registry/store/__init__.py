@@ -1,1 +1,1 @@
-"""What the registry keeps on disk: the catalog's tables and the files by digest."""
+"""The registry's data on disk: the catalog's tables and the files by digest."""

@@ -2,7 +2,7 @@
 removes, from its beginning.
 
 An entry is written in the transaction of its change: there is no change without an entry, and no entry without a
-change. What trainers and replicas do by themselves many times a second (leases, resume points, reports, files by their
+change. Frequent calls of trainers and replicas (leases, resume points, reports, files by their
 digest) changes no model and has none. common/registry/audit.py says the form.
 """
 
@@ -28,7 +28,7 @@ from services.registry.store.tables import audit
 
 logger = logging.getLogger(__name__)
 BY_REGISTRY = "registry"
-"""`by` of its decisions that no request asks for."""
+"""`by` of decisions that the registry makes by itself."""
 DONE, DENIED = "done", "denied"
 _MAX_TEXT = 300
 _PAGE = 1000
@@ -39,8 +39,8 @@ _MAX_EXACT = 2**53
 @dataclass
 class Call:
     """Attributes:
-    about: model, stream, version, alias and the parameters, without secrets; long text is cut, empty ones are left out.
-    outcome: what came of it.
+    about: model, stream, version, alias and the parameters, without secrets; long text is cut, empty text is left out.
+    outcome: the result.
     only_changes: nothing is written where nothing was changed, or it was refused: a call that machines repeat.
     """
 
@@ -71,7 +71,7 @@ class AuditLog:
 
     @contextmanager
     def refusals(self, call: Call) -> Iterator[None]:
-        """Writes an entry where the request is refused; Unavailable and Overloaded ask for a repetition."""
+        """Writes an entry where the request is refused; Unavailable and Overloaded are repeated."""
         try:
             yield
         except (Unavailable, Overloaded):
@@ -94,7 +94,7 @@ class AuditLog:
 
     @contextmanager
     def call(self, action: str, *, by: str, **about: Any) -> Iterator[Transaction]:
-        """Both `refusals` and `change`, of a call that is one transaction."""
+        """Both `refusals` and `change`, of a call that is a transaction."""
         call = Call(action, by, about)
         with self.refusals(call), self.change(call) as transaction:
             yield transaction
@@ -178,9 +178,9 @@ def _shown(about: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """As the canonical form takes it: text that UTF-8 can write, whole numbers that every reader keeps."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, Enum):
         return str(value.value)
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < _MAX_EXACT):

@@ -22,12 +22,12 @@ from services.registry.store.shelf import GONE, Shelf
 
 _MOST_BASES = 4
 CHUNK_BYTES = 256 * 1024
-"""A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
+"""A message of a download. A receiver may serve predictions on the same core: a megabyte took it for 3 ms."""
 
 
 @dataclass
 class _Upload:
-    """Who writes a .part file. A newer upload takes it over from one that has fallen silent, but not once it is sealed:
+    """The writer of a .part file. A newer upload takes it over from a silent upload, but not once it is sealed:
     then all bytes are there and are being verified."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -127,8 +127,9 @@ class Blobs:
         Raises:
             InvalidInput: the bytes are not `size_bytes` long or do not have the digest (the part is removed), or too
                 large.
-            Conflict: fewer bytes than `offset` are here; ask received_bytes.
-            Unavailable: another upload of the same file is running, or the disk is full. What came stays for the next.
+            Conflict: fewer bytes than `offset` are here; call received_bytes.
+            Unavailable: another upload of the same file is running, or the disk is full. The received bytes stay for
+                the next.
         """
         check_digest(digest)
         if not 0 <= size_bytes <= self._max_file_bytes:
@@ -178,7 +179,7 @@ class Blobs:
 
         Raises:
             NotFound, InvalidInput.
-            DataLoss: the bytes are not what was stored.
+            DataLoss: the bytes are not the stored bytes.
             Unavailable: they are at a URL that cannot be reached.
         """
         try:
@@ -214,7 +215,7 @@ class Blobs:
     def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
         """(base, patch) of the first of at most four bases that a patch makes the file of; None: read all of it.
 
-        Files at a URL have no patches, because both would be fetched first. Whoever applies the patch verifies the
+        Files at a URL have no patches, because both would be fetched first. The receiver of the patch verifies the
         digest: a damaged file or base shows there. The newest patch is kept for the other replicas.
 
         Raises:
@@ -246,7 +247,7 @@ class Blobs:
         return [digest for digest in found if DIGEST_PATTERN.fullmatch(digest)]
 
     def remove(self, digest: str, *, unused_since: float) -> int | None:
-        """Sets the blob aside if nobody has stored or asked for it since (epoch seconds); `sweep` deletes its bytes.
+        """Sets the blob aside if nobody has stored or read it since (epoch seconds); `sweep` deletes its bytes.
 
         Returns the bytes that will be freed; None when it stays."""
         with self._lock, suppress(FileNotFoundError):
@@ -285,7 +286,7 @@ class Blobs:
 
     @contextmanager
     def _running_upload(self, digest: str) -> Iterator[_Upload]:
-        """One writer per .part file."""
+        """A writer per .part file."""
         upload = _Upload()
         with self._lock:
             before = self._running.get(digest)
@@ -310,7 +311,7 @@ class Blobs:
                     offset += len(chunk)
                     if offset > size_bytes:
                         self._part(digest).unlink()
-                        raise InvalidInput(f"file {digest} was said to have {size_bytes} bytes, more came")
+                        raise InvalidInput(f"file {digest} should have {size_bytes} bytes, more came")
                     self._keep_room(part.fileno(), digest)
                     write_gently(part, chunk)
             with upload.turn(digest):
@@ -320,7 +321,7 @@ class Blobs:
             raise Unavailable(f"the upload of {digest} ended after {offset} of {size_bytes} bytes")
 
     def _keep_room(self, descriptor: int, digest: str, size_bytes: int = 0) -> None:
-        """Files may not take what the catalog needs to go on: without it nobody could remove one."""
+        """Files may not take the room that the catalog needs: without it nobody could remove one."""
         disk = os.fstatvfs(descriptor)
         left = disk.f_bavail * disk.f_frsize - size_bytes
         if left < self._kept_free_bytes:

@@ -1,7 +1,7 @@
 """SQLite in WAL mode, or PostgreSQL, behind one writer: each state change is one durable transaction with its entry in
 the change log.
 
-A crash at any line leaves the state before or after a transaction, never between; nothing is told to a watcher before
+A crash at any line leaves the state before or after a transaction, never between; no watcher hears of a change before
 it is on disk.
 """
 
@@ -29,16 +29,16 @@ _COMPACT_EVERY = 256
 KEEP_CHANGES = 100_000
 """Newest entries of the change log that are kept for watchers."""
 _READS, _WRITES = "REPEATABLE READ", "READ COMMITTED"
-"""PostgreSQL's levels. Writers follow each other (Leadership.check), so each sees what the one before has committed."""
+"""PostgreSQL's levels. Writers follow each other (Leadership.check), so each sees the commits before."""
 Clock = Callable[[], float]
 
 
 @dataclass
 class Transaction:
-    """One writing transaction. Every function that changes the catalog takes one.
+    """A writing transaction. Every function that changes the catalog takes it.
 
     Attributes:
-        now: epoch seconds, read once, so that all that one transaction writes carries the same time.
+        now: epoch seconds, read once, so that all its rows carry the same time.
         revision: of the newest change recorded; 0 while there is none.
     """
 
@@ -57,7 +57,7 @@ class Transaction:
 
 
 class Database:
-    """Thread-safe. Reads see one consistent state and never wait for the writer."""
+    """Thread-safe. Reads see a consistent state and never wait for the writer."""
 
     def __init__(self, engine: Engine, *, keep_changes: int, leadership: Leadership | None, clock: Clock) -> None:
         self._keep_changes = keep_changes
@@ -85,7 +85,7 @@ class Database:
     def in_postgres(
         cls, leadership: Leadership, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time
     ) -> "Database":
-        """Raises DataLoss: the catalog is of another format. Unavailable: PostgreSQL cannot be asked."""
+        """Raises DataLoss: the catalog is of another format. Unavailable: PostgreSQL cannot be reached."""
         return cls(leadership.engine, keep_changes=keep_changes, leadership=leadership, clock=clock)
 
     @property
@@ -134,7 +134,7 @@ class Database:
 
 
 def _use_wal(engine: Engine) -> None:
-    """Durable at commit (synchronous=FULL), and transactions that begin when we say so."""
+    """Durable at commit (synchronous=FULL), and transactions that begin explicitly."""
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: object) -> None:
@@ -165,8 +165,8 @@ def _check_format(connection: Connection) -> None:
 def _complete(connection: Connection) -> None:
     """Makes the tables that are missing, and gives those of an older catalog the columns and indexes that they lack.
 
-    The format stays: a registry of before reads and writes such a catalog too, and fills what it does not know with the
-    same defaults.
+    The format stays: a registry of before reads and writes such a catalog too, and fills columns that it does not know
+    with the same defaults.
     """
     existing = inspect(connection)
     there = set(existing.get_table_names())

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL say differently: hints to SQLite's planner, the lesser of two columns, an upsert."""
+"""Differences of SQLite and PostgreSQL: hints to SQLite's planner, the lesser of two columns, an upsert."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
-"""What a trainer tells of a version or a round: documents whose forms the gate, the pages and the metrics rely on.
+"""A trainer's documents about a version or a round, whose forms the gate, the pages and the metrics rely on.
 
-docs/guide/evaluate.md says the forms. Keys that are not here are kept as they come: nothing reads them but people.
+The forms are in docs/guide/evaluate.md. Other keys are kept as they come: nothing reads them but people.
 """
 
 from typing import Annotated, Any, NotRequired
@@ -108,7 +108,7 @@ class _Skew(TypedDict):
 class _Labels(TypedDict):
     in_time: int
     own: NotRequired[int]
-    """Which a trainer of another release does not say."""
+    """A trainer of another release leaves it out."""
     never: int
     late: int
     again: int
@@ -177,10 +177,10 @@ def check_documents(**documents: JsonMap) -> None:
         try:
             _FORMS[name].validate_python(document, strict=True)
         except ValidationError as error:
-            faults = [".".join(map(str, (name, *one["loc"]))) + f": {one['msg']}" for one in error.errors()]
+            faults = [".".join(map(str, (name, *fault["loc"]))) + f": {fault['msg']}" for fault in error.errors()]
             raise InvalidInput(f"{'; '.join(faults[:_MAX_FAULTS])[:1000]}") from error
-    for one in documents.get("evaluation", {}).get("slices", ()):
-        if not one["where"] and "value_count" not in one:
+    for slice_ in documents.get("evaluation", {}).get("slices", ()):
+        if not slice_["where"] and "value_count" not in slice_:
             raise InvalidInput("evaluation: a slice of all other values (where: null) has a value_count")
     for drawn in _drawn(documents.get("evaluation", {})):
         confusion = drawn.get("confusion", {"classes": (), "counts": ()})

@@ -13,7 +13,7 @@ _MOST = 100_000
 
 
 class EndedSessions:
-    """Thread-safe. Asked with each page, so what the database has is kept in memory, too."""
+    """Thread-safe. Read for each page, so the database's rows are kept in memory, too."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._lock = database, threading.Lock()

@@ -1,7 +1,7 @@
 """Files in the registry's data folder; of a large file that a trainer sent as a patch, the patch alone.
 
     blobs/ab/<digest>          the whole file
-    blobs/ab/<digest>.patch    what makes it of its base: a line of JSON {"base", "bytes"}, then the patch
+    blobs/ab/<digest>.patch    its difference from its base: a line of JSON {"base", "bytes"}, then the patch
                                (common/registry/patches.py)
     bases/<digest>[.patch]     of a file that was removed, and of which others are made
 
@@ -47,14 +47,14 @@ class InFolder:
     is_near = True
 
     def __init__(self, directory: Path, *, keeps_patches: bool = True) -> None:
-        """keeps_patches: of files to come; those that are here are read either way."""
+        """keeps_patches: of files to come; present files are read either way."""
         self._directory, self._bases, self._keeps_patches = directory, directory / "bases", keeps_patches
         self._changing, self._unpacking = threading.RLock(), threading.Lock()
         self._heads: dict[str, _Head] = {}
         """Of each patch, by the digest of the file that it makes."""
         self._made_of: defaultdict[str, set[str]] = defaultdict(set)
         for folder in (directory / "blobs").glob("??"), [self._bases]:
-            for path in (patch for one in folder for patch in one.glob(f"*{_PATCH}")):
+            for path in (patch for shard in folder for patch in shard.glob(f"*{_PATCH}")):
                 with suppress(DataLoss):  # a reader of the file hears of it
                     self._note(path.stem, _head_of(path))
         for digest in self._heads:
@@ -123,8 +123,8 @@ class InFolder:
         return True
 
     def pack(self, *, unused_since: float) -> int:
-        """Leaves of files that were not read since (epoch seconds) the patch alone, where one stands beside them and
-        others are made of them; returns the bytes that this freed."""
+        """Leaves of files that were not read since (epoch seconds) the patch alone, where a patch stands beside them
+        and others are made of them; returns the bytes that this freed."""
         freed = 0
         for digest in [digest for digest in tuple(self._heads) if self._made_of.get(digest)]:
             with self._changing, suppress(FileNotFoundError):
@@ -174,7 +174,7 @@ class InFolder:
         return is_swept(self._directory)
 
     def _unpack(self, digest: str) -> None:
-        """Raises FileNotFoundError; DataLoss: what is put together is another file."""
+        """Raises FileNotFoundError; DataLoss: the file put together is another file."""
         path = path_of(self._directory, digest)
         with self._unpacking:
             if path.exists():
@@ -189,12 +189,12 @@ class InFolder:
                 aside.unlink(missing_ok=True)
 
     def _compact(self) -> None:
-        """One file at most: made whole, it needs nothing that was removed."""
+        """At most a file a call: made whole, it needs no removed file."""
         for digest in tuple(self._heads):
             with self._changing:
                 below = self._below(digest)[1:]
-                removed = [one for one in below if any(path.exists() for path in self._removed(one))]
-                are_alone = all(len(self._made_of[one]) == 1 for one in below)
+                removed = [base for base in below if any(path.exists() for path in self._removed(base))]
+                are_alone = all(len(self._made_of[base]) == 1 for base in below)
                 patch = path_of(self._directory, digest).with_suffix(_PATCH)
             if patch.exists() and len(removed) == len(below) >= _COMPACTED_FROM and are_alone:
                 with self.open(digest), self._changing:
@@ -204,7 +204,7 @@ class InFolder:
                 return
 
     def _below(self, digest: str) -> list[str]:
-        """The file, what it is made of, and so on to a file that has no patch."""
+        """The file, its base, and so on to a file without a patch."""
         found = [digest]
         while head := self._heads.get(found[-1]):
             found.append(head["base"])
@@ -240,7 +240,7 @@ def assemble(directory: Path, digest: str, target: Path) -> None:
     """Writes a whole file of a data folder, which may be whole there, to the target.
 
     Raises:
-        FileNotFoundError: it is not here. DataLoss: it is damaged, or what it is made of is missing.
+        FileNotFoundError: it is not here. DataLoss: it is damaged, or its base is missing.
     """
     patches, at = list[tuple[Path, _Head]](), digest
     while (whole := _found(directory, at, "")) is None:
@@ -265,7 +265,7 @@ def assemble(directory: Path, digest: str, target: Path) -> None:
 
 
 def _found(directory: Path, digest: str, suffix: str) -> Path | None:
-    """Where it is here, else where it is of what was removed."""
+    """Its path here, else among the removed files."""
     paths = path_of(directory, digest).with_suffix(suffix), directory / "bases" / f"{digest}{suffix}"
     return next((path for path in paths if path.is_file()), None)
 

@@ -1,4 +1,4 @@
-"""Who did what to a model or a stream, when and why: what people decided, and what the registry decided by itself.
+"""The history of models and streams: changes with author, time and reason, by people and by the registry itself.
 
 Moves of aliases have a table of their own, since rolling back reads it; here they stand among everything else.
 """
@@ -25,7 +25,7 @@ _BEFORE = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 @dataclass(frozen=True)
 class HistoryPage:
-    """Entries, the newest first, each with a name of its own; `older`: what the page before these begins with, "" where
+    """Entries, the newest first, each with a name of its own; `older`: the beginning of the page before these, "" where
     there is none. It names rows, not a count, so it stays the same page whatever happens meanwhile."""
 
     entries: Sequence[tuple[str, HistoryEntry]]
@@ -35,7 +35,7 @@ class HistoryPage:
 def check_author(by: str, reason: str) -> None:
     """Raises InvalidInput when nobody is named, and for characters that would not show as themselves in a terminal."""
     if not by.strip():
-        raise InvalidInput("by must name who makes the change")
+        raise InvalidInput("by must name the author of the change")
     if len(by) > _MAX_TEXT or len(reason) > _MAX_TEXT:
         raise InvalidInput(f"by and reason may have {_MAX_TEXT} characters each")
     hidden = {char for char in by + reason if category(char) in _HIDDEN and char not in "\n\t"}
@@ -107,7 +107,7 @@ def _ends(before: str) -> dict[str, int]:
         return {"h": 0, "a": 0}
     named = _BEFORE.fullmatch(before)
     if named is None:
-        raise InvalidInput(f"before is {before[:40]!r}, expected what another page says under older, such as 12.3")
+        raise InvalidInput(f"before is {before[:40]!r}, expected another page's `older`, such as 12.3")
     return {"h": int(named[1]), "a": int(named[2])}
 
 

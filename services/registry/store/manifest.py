@@ -15,7 +15,7 @@ _MAX_NAME_BYTES = 255
 def check_manifest(files: Sequence[FileEntry]) -> None:
     """Raises InvalidInput: a path or digest is not one, a path stands twice, or there are too many."""
     if len(files) > _MAX_FILES:
-        raise InvalidInput(f"a manifest may name {_MAX_FILES} files, this one names {len(files)}")
+        raise InvalidInput(f"a manifest may name {_MAX_FILES} files, got {len(files)}")
     paths = [file.path for file in files]
     for file in files:
         _check_path(file.path)
@@ -28,7 +28,7 @@ def check_manifest(files: Sequence[FileEntry]) -> None:
             raise InvalidInput(f"the manifest names {path} more than once")
         known.add(path)
     for path in paths:
-        folder = next((one for one in _folders_of(path) if one in known), "")
+        folder = next((parent for parent in _folders_of(path) if parent in known), "")
         if folder:
             raise InvalidInput(f"the manifest names {folder} as a file, and {path} below it")
 

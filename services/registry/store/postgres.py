@@ -35,7 +35,7 @@ _LOST_SECONDS = 4
 _SCHEMES = ("postgresql", "postgres")
 
 _metadata = MetaData()
-"""What is of the registries and no part of the catalog: no backup has it."""
+"""The registries' own tables, no part of the catalog: no backup has them."""
 _leadership = Table(
     "leadership",
     _metadata,
@@ -114,12 +114,12 @@ class Leadership:
 
     def place_of(self, hook: str) -> int | None:
         """As webhooks/sender.py's Places. Raises Unavailable."""
-        with _asked(), self.engine.connect() as connection:
+        with _unavailable_errors(), self.engine.connect() as connection:
             found = select(_webhook_places.c.revision).where(_webhook_places.c.hook == hook)
             return connection.execute(found).scalar_one_or_none()
 
     def keep_place(self, hook: str, revision: int) -> None:
-        with _asked(), self.engine.begin() as connection:
+        with _unavailable_errors(), self.engine.begin() as connection:
             self.check(connection)
             place = {"revision": revision}
             upsert(connection, _webhook_places, ["hook"], {"hook": hook, **place}, place)
@@ -148,14 +148,14 @@ class Leadership:
 
 
 def lead(
-    engine: Engine, new_owner: str, *, is_stopped: Callable[[float], bool], say: Callable[[str], None]
+    engine: Engine, new_owner: str, *, is_stopped: Callable[[float], bool], report: Callable[[str], None]
 ) -> Leadership:
     """Waits until this registry leads.
 
     Args:
         new_owner: of the files, where the catalog is new.
         is_stopped: waits so many seconds; true where the wait is to end.
-        say: why it does not lead yet.
+        report: takes the reason for which it does not lead yet.
 
     Raises:
         Unavailable: it was stopped before.
@@ -164,9 +164,9 @@ def lead(
         try:
             if found := _tried(engine, new_owner):
                 return found
-            say("standby: another registry leads")
+            report("standby: another registry leads")
         except DBAPIError as error:
-            say(f"PostgreSQL cannot be asked: {str(error.orig).strip()}")
+            report(f"PostgreSQL cannot be reached: {str(error.orig).strip()}")
         if is_stopped(_LOOK_SECONDS):
             raise Unavailable("stopped before this registry led")
 
@@ -192,17 +192,17 @@ def _counted_up(engine: Engine, new_owner: str) -> Any:
     with engine.begin() as connection:
         first = {"id": 1, "epoch": 1, "format": FORMAT, "holder": holder, "owner": new_owner,
                  "secret": secrets.token_hex(32)}  # fmt: skip
-        next_one = {"epoch": _leadership.c.epoch + 1, "holder": holder}
-        upsert(connection, _leadership, ["id"], first, next_one)
+        next_epoch = {"epoch": _leadership.c.epoch + 1, "holder": holder}
+        upsert(connection, _leadership, ["id"], first, next_epoch)
         return connection.execute(select(_leadership)).one()
 
 
 @contextmanager
-def _asked() -> Iterator[None]:
+def _unavailable_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise Unavailable(f"PostgreSQL cannot be asked: {str(error.orig).strip()}") from error
+        raise Unavailable(f"PostgreSQL cannot be reached: {str(error.orig).strip()}") from error
 
 
 def format_of(connection: Connection) -> int:
@@ -210,7 +210,7 @@ def format_of(connection: Connection) -> int:
 
 
 def reset_sequences(connection: Connection, metadata: MetaData) -> None:
-    """After rows were copied with their numbers: the next ones go on behind them."""
+    """After rows were copied with their numbers: the next rows go on behind them."""
     for table in metadata.tables.values():
         if (column := table.autoincrement_column) is not None and column.autoincrement is True:
             newest = func.coalesce(select(func.max(column)).scalar_subquery(), 0)

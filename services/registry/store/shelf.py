@@ -1,10 +1,10 @@
 """Where the bytes of complete files lie: in the data folder, or at a URL (REGISTRY_BLOBS).
 
 Beside a URL the data folder keeps a note for each file, `blobs/ab/<digest>` with its size in digits, whose time of
-change says when it was last asked for. A note is written after the bytes and goes before them, so that a crash leaves
+change is the time of its last read. A note is written after the bytes and goes before them, so that a crash leaves
 at most bytes without a note: the next start notes them, and the collection finds that nobody needs them.
 
-What is removed is set aside as `<digest>.gone` within the data folder, at once and whatever the storage does; its bytes
+A removed file is set aside as `<digest>.gone` within the data folder, at once and whatever the storage does; its bytes
 go with the next `sweep`, which may take its time.
 
 `blobs_at.json` in the data folder and `owner` at the URL name each other. A registry removes what its own catalog does
@@ -53,15 +53,15 @@ class Shelf(Protocol):
         """Moves a whole file here, durably.
 
         Args:
-            made_of: (base, patch): what makes the file of another one here. The file was not flushed, and the patch may
+            made_of: (base, patch) of another file here. The file was not flushed, and the patch may
                 stand in its place.
         """
 
     def note_of(self, digest: str) -> Path:
-        """The file in the data folder whose time of change says when the file was last asked for; it may be missing."""
+        """The note in the data folder, whose time of change is the file's last read; it may be missing."""
 
     def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
-        """(base, patch), where the file's patch of one of the bases is kept."""
+        """(base, patch), where a patch of the file from any of the bases is kept."""
 
     def pack(self, *, unused_since: float) -> int:
         """Leaves patches alone of files that were not read since (epoch seconds); returns the bytes that this freed."""
@@ -74,7 +74,7 @@ class Shelf(Protocol):
         FileNotFoundError."""
 
     def sweep(self, seconds: float) -> bool:
-        """Deletes the bytes of what was removed, for so long; whether none is left."""
+        """Deletes the bytes of removed files, for so long; whether none is left."""
 
 
 def path_of(directory: Path, digest: str) -> Path:
@@ -89,7 +89,7 @@ def set_aside(directory: Path, digest: str) -> None:
 
 
 def set_aside_for(directory: Path, seconds: float) -> Iterator[Path]:
-    """What is set aside, one after the other, until the time is over."""
+    """The files that are set aside, until the time is over."""
     until = time.monotonic() + seconds
     for path in (directory / "blobs").glob(f"??/*{GONE}"):
         if time.monotonic() > until:
@@ -178,7 +178,7 @@ class Elsewhere:
                 self._changed.notify_all()
 
     def note_all(self) -> None:
-        """Notes what is there without a note."""
+        """Notes files without a note."""
         for path, size in self.place.sizes().items():
             digest = posixpath.basename(path)
             note = path_of(self._directory, digest)
@@ -193,7 +193,8 @@ class Elsewhere:
 
 
 def elsewhere_of(directory: Path) -> Elsewhere | None:
-    """What the data folder says; None: its files are in it. Raises InvalidInput: the scheme is not known here."""
+    """The place that the data folder names; None: its files are in it. Raises InvalidInput: the scheme is not known
+    here."""
     with suppress(FileNotFoundError):
         return Elsewhere(directory, place_of(json.loads((directory / _AT).read_text())["url"]))
     return None
@@ -240,8 +241,8 @@ def claim(directory: Path, url: str, *, owner: str = "", presigned_seconds: int 
 
 
 def _own(directory: Path, place: Place, owner: str) -> None:
-    said = directory / _AT
-    owner = owner or (json.loads(said.read_text())["owner"] if said.exists() else uuid.uuid4().hex)
+    note = directory / _AT
+    owner = owner or (json.loads(note.read_text())["owner"] if note.exists() else uuid.uuid4().hex)
     mark = place / _OWNER
     if mark.exists():
         theirs = mark.read().decode(errors="replace")
@@ -254,4 +255,4 @@ def _own(directory: Path, place: Place, owner: str) -> None:
         place.make_dirs()
         mark.write(owner.encode())
     directory.mkdir(parents=True, exist_ok=True)
-    said.write_text(json.dumps({"url": str(place), "owner": owner}) + "\n")
+    note.write_text(json.dumps({"url": str(place), "owner": owner}) + "\n")

@@ -200,4 +200,4 @@ def leadership_of(postgres: PostgresServer, database: str) -> Leadership:
     """Of a database that no other leads."""
     engine = open_engine(url_of(postgres.url(database), postgres.password_file))
     told: list[str] = []
-    return lead(engine, "owner", is_stopped=lambda _: bool(told), say=told.append)
+    return lead(engine, "owner", is_stopped=lambda _: bool(told), report=told.append)

@@ -289,7 +289,7 @@ def test_a_version_names_its_trainer_and_its_verdict(platform: Platform) -> None
         (lambda c: c.register_version("none", 1, draft(c)), NotFound, "register_version"),
         (lambda c: c.push_version("m", [], origin="", by="eve", reason=""), InvalidInput, "push_version"),
         (lambda c: c.delete_model("m", by="eve", reason=""), Conflict, "delete_model"),
-        (lambda c: c.jobs.ask("dig", model="m", by="eve", reason=""), InvalidInput, "ask_job"),
+        (lambda c: c.jobs.request("dig", model="m", by="eve", reason=""), InvalidInput, "ask_job"),
         (lambda c: c.fail_round_by_hand("m", "none", by="eve", reason=""), NotFound, "fail_round"),
     ],
 )

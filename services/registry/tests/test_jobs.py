@@ -20,14 +20,14 @@ FILE = {"path": "saved_model/saved_model.pb", "size_bytes": 1, "digest": "0" * 6
 
 def test_a_job_is_taken_by_one_kept_and_ended_and_stands_in_the_history(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
-    job = catalog.jobs.ask("rebuild", model="m", version=1, by="ada", reason="audit")
-    assert catalog.jobs.ask("rebuild", model="m", version=1, by="bob", reason="too").job_id == job.job_id
+    job = catalog.jobs.request("rebuild", model="m", version=1, by="ada", reason="audit")
+    assert catalog.jobs.request("rebuild", model="m", version=1, by="bob", reason="too").job_id == job.job_id
     held = catalog.jobs.take("a", "rebuild", ttl_seconds=10.0)
     assert held is not None
     assert (held.job_id, held.holder, held.state) == (job.job_id, "a", JobState.RUNNING)
     assert catalog.jobs.take("b", "rebuild", ttl_seconds=10.0) is None
     clock.pass_seconds(8.0)
-    catalog.jobs.tell(job.job_id, "a", 1, state="running", told={"stage": "train"}, ttl_seconds=10.0)
+    catalog.jobs.report(job.job_id, "a", 1, state="running", progress={"stage": "train"}, ttl_seconds=10.0)
     clock.pass_seconds(8.0)
     assert catalog.jobs.take("b", "rebuild", ttl_seconds=10.0) is None, "it was kept"
     clock.pass_seconds(3.0)
@@ -35,24 +35,24 @@ def test_a_job_is_taken_by_one_kept_and_ended_and_stands_in_the_history(catalog:
     assert again is not None
     assert (again.job_id, again.attempts) == (job.job_id, 2)
     with pytest.raises(Conflict, match="no longer a's"):
-        catalog.jobs.tell(job.job_id, "a", 1, state="done", told={}, ttl_seconds=10.0)
+        catalog.jobs.report(job.job_id, "a", 1, state="done", progress={}, ttl_seconds=10.0)
     told = {"equal": True, "sentence": "m@1 is equal"}
-    catalog.jobs.tell(job.job_id, "b", 2, state="done", told=told, ttl_seconds=10.0)
+    catalog.jobs.report(job.job_id, "b", 2, state="done", progress=told, ttl_seconds=10.0)
     assert catalog.jobs.take("b", "rebuild", ttl_seconds=10.0) is None
     entries = [(entry.action, entry.by, entry.version, entry.reason) for entry in catalog.history(model="m", limit=2)]
     assert entries == [("rebuild_ended", "b", 1, "m@1 is equal"), ("rebuild", "ada", 1, "audit")]
 
 
 def test_a_holder_gets_its_own_back_one_that_gives_it_back_loses_nothing_and_five_are_enough(catalog: Catalog) -> None:
-    job = catalog.jobs.ask("profile", model="m", options=PROFILE, by="ada", reason="")
+    job = catalog.jobs.request("profile", model="m", options=PROFILE, by="ada", reason="")
     with pytest.raises(Conflict, match="to be traced already"):
-        catalog.jobs.ask("profile", model="m", options=PROFILE, by="ada", reason="")
+        catalog.jobs.request("profile", model="m", options=PROFILE, by="ada", reason="")
     assert catalog.jobs.take("a", "profile", model="another", ttl_seconds=10.0) is None
     for attempt in range(1, MAX_ATTEMPTS):
         taken = catalog.jobs.take("a", "profile", model="m", ttl_seconds=10.0)
         assert taken is not None
         assert (taken.attempts, taken.options) == (attempt, PROFILE)
-    catalog.jobs.tell(job.job_id, "a", MAX_ATTEMPTS - 1, state="waiting", told={}, ttl_seconds=10.0)
+    catalog.jobs.report(job.job_id, "a", MAX_ATTEMPTS - 1, state="waiting", progress={}, ttl_seconds=10.0)
     assert catalog.jobs.take("b", "profile", model="m", ttl_seconds=10.0) is not None
     assert catalog.jobs.take("b", "profile", model="m", ttl_seconds=10.0) is None
     (failed,) = catalog.jobs.listed(model="m")
@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_refused_and_jobs_are_bounded(catalog: Catalog) -
     raised = {}
     for told, (_, fields) in refused.items():
         try:
-            catalog.jobs.ask(**{"model": "m", "by": "ada", "reason": "", **fields})
+            catalog.jobs.request(**{"model": "m", "by": "ada", "reason": "", **fields})
         except HeadraceError as error:
             raised[told] = type(error)
     assert raised == {told: kind for told, (kind, _) in refused.items()}
@@ -88,30 +88,30 @@ def test_what_cannot_be_done_is_refused_and_jobs_are_bounded(catalog: Catalog) -
         catalog.jobs.listed(job_id="nothing")
     for number in range(MAX_OPEN):
         catalog.register_model(f"m{number}", stream="s", files=definition(f"m{number}"), by="test")
-        catalog.jobs.ask("profile", model=f"m{number}", options=PROFILE, by="ada", reason="")
+        catalog.jobs.request("profile", model=f"m{number}", options=PROFILE, by="ada", reason="")
     with pytest.raises(Overloaded, match="wait for trainers already"):
-        catalog.jobs.ask("rebuild", model="m", version=1, by="ada", reason="")
+        catalog.jobs.request("rebuild", model="m", version=1, by="ada", reason="")
 
 
 def test_what_a_stranger_tells_of_a_job_is_refused_or_forgotten(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     for ttl_seconds in (float("nan"), float("inf"), 0.0, 1e300):
         with pytest.raises(InvalidInput, match="up to 86400 s"):
-            catalog.jobs.tell("j", "a", 1, state="running", told={}, ttl_seconds=ttl_seconds)
+            catalog.jobs.report("j", "a", 1, state="running", progress={}, ttl_seconds=ttl_seconds)
     with pytest.raises(InvalidInput, match="job_id"):
-        catalog.jobs.tell("", "a", 1, state="done", told={}, ttl_seconds=5.0)
+        catalog.jobs.report("", "a", 1, state="done", progress={}, ttl_seconds=5.0)
     told = {"version": 1e300, "sentence": "x" * 1_000_000}
     for _ in range(MAX_ENDED_BYTES // 1_000_000 + 3):
         clock.pass_seconds(1.0)
-        job = catalog.jobs.ask("rebuild", model="m", version=1, by="ada", reason="")
+        job = catalog.jobs.request("rebuild", model="m", version=1, by="ada", reason="")
         catalog.jobs.take("a", "rebuild", ttl_seconds=5.0)
-        catalog.jobs.tell(job.job_id, "a", 1, state="done", told=told, ttl_seconds=5.0)
+        catalog.jobs.report(job.job_id, "a", 1, state="done", progress=told, ttl_seconds=5.0)
     kept = catalog.jobs.listed()
     assert sum(len(one.told["sentence"]) for one in kept) <= MAX_ENDED_BYTES
     assert job.job_id in {one.job_id for one in kept}
-    traced = catalog.jobs.ask("profile", model="m", options=PROFILE, by="ada", reason="")
+    traced = catalog.jobs.request("profile", model="m", options=PROFILE, by="ada", reason="")
     catalog.jobs.take("a", "profile", ttl_seconds=5.0)
-    catalog.jobs.tell(traced.job_id, "a", 1, state="done", told={"version": 2**63}, ttl_seconds=5.0)
+    catalog.jobs.report(traced.job_id, "a", 1, state="done", progress={"version": 2**63}, ttl_seconds=5.0)
     assert catalog.history(model="m", limit=1)[0].version == 0, "a number that no version has"
 
 

@@ -99,10 +99,10 @@ def busy(catalog: Catalog, clock: Clock) -> Catalog:
     """Everything that a page can count is there: versions, a round under way, replicas, rates, a rebuild."""
     publish(catalog)
     publish(catalog)
-    asked = catalog.jobs.ask("rebuild", model="m", version=2, by="ada", reason="audit")
+    asked = catalog.jobs.request("rebuild", model="m", version=2, by="ada", reason="audit")
     assert catalog.jobs.take("t1", "rebuild", ttl_seconds=10.0) is not None
     told = {"equal": True, "sentence": "the same", "events_trained": 7, "seconds": 3.5, "metrics": {"auc": [0.5, 0.5]}}
-    catalog.jobs.tell(asked.job_id, "t1", 1, state="done", told=told, ttl_seconds=10.0)
+    catalog.jobs.report(asked.job_id, "t1", 1, state="done", progress=told, ttl_seconds=10.0)
     held = leased(catalog)
     progress = {"stage": "train", "examples_done": 5, "examples_per_second": 20.0}
     catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress=progress)

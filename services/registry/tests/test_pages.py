@@ -403,7 +403,7 @@ def test_a_version_is_rebuilt_by_a_button_and_its_page_says_what_came_out(
         assert job is not None
         assert next(line for line in lines if "t1 trains it again" in line)
         told = {"equal": False, "sentence": "m@1 is not equal", "metrics": {"auc": [0.75, 0.625]}, "differences": ["w"]}
-        catalog.jobs.tell(job.job_id, "t1", 1, state="done", told=told, ttl_seconds=10.0)
+        catalog.jobs.report(job.job_id, "t1", 1, state="done", progress=told, ttl_seconds=10.0)
         assert next(line for line in lines if "m@1 is not equal" in line)
     text = seen(browser.get(page)).text
     assert "auc 0.75 0.625" in text

@@ -130,13 +130,13 @@ def test_while_one_leads_another_waits_and_says_so(postgres: PostgresServer) -> 
     told: list[str] = []
     engine = open_engine(url_of(postgres.url(database), postgres.password_file))
     with pytest.raises(Unavailable, match="stopped"):
-        lead(engine, "other", is_stopped=lambda _: len(told) == 2, say=told.append)
+        lead(engine, "other", is_stopped=lambda _: len(told) == 2, report=told.append)
     assert told == ["standby: another registry leads"] * 2
     assert leading.place_of("ci") is None
     leading.keep_place("ci", 5)
     leading.keep_place("ci", 7)
     leading.close()
-    again = lead(engine, "other", is_stopped=lambda _: False, say=told.append)
+    again = lead(engine, "other", is_stopped=lambda _: False, report=told.append)
     assert (again.owner, again.secret, again.place_of("ci")) == (leading.owner, leading.secret, 7)
     with pytest.raises(Unavailable, match="another registry leads"):
         leading.keep_place("ci", 9)

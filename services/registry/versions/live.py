@@ -2,7 +2,8 @@
 transaction.
 
 A trainer counts labels from the position of the stored state and hands the next state in by compare-and-set. So a label
-counts once for any number of trainers, and another trainer reads the samples again that a dead trainer had not handed in.
+counts once for any number of trainers, and another trainer reads the samples again that a dead trainer had not handed
+in.
 """
 
 import json

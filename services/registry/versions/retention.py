@@ -1,9 +1,9 @@
 """Retention: the files of a model's older versions go, as `retention` of its definition says; their records stay.
 
-An hour or a day that has passed out of its time is thinned to its newest accepted version. Never thinned is a version that
-an alias, a pin, the head of the line, an open round or job, a replica, a rollback or a warm start needs; what was pushed,
-as nothing makes it again; and the version behind which the log's start lies: `headrace rebuild` trains thinned versions
-again from the nearest kept version, and cannot begin before it.
+An hour or a day that has passed out of its time is thinned to its newest accepted version. Never thinned are versions
+that an alias, a pin, the head of the line, an open round or job, a replica, a rollback or a warm start needs; pushed
+versions, as nothing makes them again; and the version behind which the log's start lies: `headrace rebuild` trains
+thinned versions again from the nearest kept version, and cannot begin before it.
 
 A pass changes at most MOST_OF_A_PASS versions in one transaction; a crash leaves the passes that ended.
 """
@@ -160,8 +160,8 @@ def _thinned(transaction: Transaction, name: str, due_version: Due, log_start: M
     draft["evaluation"] = {key: value for key, value in draft.get("evaluation", {}).items() if key != "curves"}
     connection.execute(
         update(versions).where(chosen).values(
-            status=str(VersionStatus.ARCHIVED), thinned_at=transaction.now, thinned_by=due_version.rule, contract_json="{}",
-            draft_json=json_text(draft),
+            status=str(VersionStatus.ARCHIVED), thinned_at=transaction.now, thinned_by=due_version.rule,
+            contract_json="{}", draft_json=json_text(draft),
         )
     )  # fmt: skip
     for table in (version_files, signatures):

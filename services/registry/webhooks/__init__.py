@@ -1,1 +1,1 @@
-"""Telling others what happened: signed CloudEvents by HTTP, tried again until they are taken, and listed."""
+"""Notices of changes to other systems: signed CloudEvents by HTTP, retried until they are taken, and listed."""

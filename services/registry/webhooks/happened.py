@@ -1,4 +1,4 @@
-"""What an entry of the change log means to somebody outside: CloudEvents 1.0, in JSON.
+"""An entry of the change log as an event for other systems: CloudEvents 1.0, in JSON.
 
 https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
 """
@@ -17,7 +17,7 @@ _SOURCE = "headrace/registry"
 
 @dataclass(frozen=True)
 class Happened:
-    """`kind` is one of hooks.EVENTS; `event_id` is the same however often it is told."""
+    """`kind` is one of hooks.EVENTS; `event_id` is the same at every delivery."""
 
     kind: str
     event_id: str
@@ -40,7 +40,7 @@ class Happened:
 
 
 def happened(catalog: Catalog, change: Change) -> Iterator[Happened]:
-    """Nothing where the change is none that anybody is told, or its model is gone since."""
+    """Nothing where the change has no event, or its model is gone since."""
     try:
         if change.kind is ChangeKind.VERSION:
             yield from _registered(catalog, change)

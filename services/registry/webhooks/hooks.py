@@ -46,9 +46,9 @@ def read_webhooks(path: Path) -> tuple[Webhook, ...]:
     fields.finish()
     if not isinstance(listed, list) or len(listed) > _MOST_HOOKS:
         raise InvalidInput(f"{path}: webhooks must be a list of at most {_MOST_HOOKS}")
-    hooks = tuple(_hook(one, f"{path}: webhooks[{place}]") for place, one in enumerate(listed))
+    hooks = tuple(_hook(section, f"{path}: webhooks[{place}]") for place, section in enumerate(listed))
     if len({hook.name for hook in hooks}) < len(hooks):
-        raise InvalidInput(f"{path}: two webhooks have one name")
+        raise InvalidInput(f"{path}: two webhooks have the same name")
     return hooks
 
 
@@ -75,7 +75,7 @@ def _hook(section: object, where: str) -> Webhook:
 
 
 def _is_address(url: str) -> bool:
-    """Whether http.client can send there: what it refuses it repeats, path and all, and a path may be a secret."""
+    """Whether http.client can send there: its refusal repeats the path, which may be a secret."""
     if not url.isascii() or any(mark.isspace() or not mark.isprintable() for mark in url):
         return False
     try:

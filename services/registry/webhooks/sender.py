@@ -1,8 +1,8 @@
-"""Delivers to each webhook what it wants, in order, at least once: a thread for each, with its place in the change log.
+"""Delivers to each webhook its events, in order, at least once: a thread for each, with its place in the change log.
 
-The place is written after a delivery, so a crash in between tells an event again, under the same id. A receiver that
-does not take it is asked again, ever later, and after so many attempts the event is given up; both are listed. A new
-webhook begins with what happens from then on.
+The place is written after a delivery, so a crash in between repeats an event, under the same id. A receiver that
+does not take it is called again, ever later, and after so many attempts the event is given up; both are listed. A new
+webhook begins with the next change.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class Result:
 
 
 class Places(Protocol):
-    """Where each webhook stands in the change log: the revision that it was told last, None for a new one."""
+    """Each webhook's place in the change log: the last delivered revision, None for a new webhook."""
 
     def place_of(self, hook: str) -> int | None: ...
 
@@ -98,7 +98,7 @@ class _Sender:
         self._places = places
         self._results = deque[Result](maxlen=_LISTED)
         self._counts = {"delivered": 0, "given_up": 0}
-        self._told = deque[str](maxlen=_REMEMBERED)
+        self._delivered = deque[str](maxlen=_REMEMBERED)
         self._trouble = ""
 
     def run(self) -> None:
@@ -116,10 +116,10 @@ class _Sender:
         revision = self._read_place()
         for change in self._catalog.watch(revision, is_active=lambda: not self._stop.is_requested()):
             for event in happened(self._catalog, change):
-                if self.hook.wants(event.kind, event.model) and event.event_id not in self._told:
+                if self.hook.wants(event.kind, event.model) and event.event_id not in self._delivered:
                     if not self._deliver(event):
                         return
-                    self._told.append(event.event_id)
+                    self._delivered.append(event.event_id)
             if change.revision != revision:
                 revision = change.revision
                 self._places.keep_place(self.hook.name, revision)
@@ -177,7 +177,8 @@ class _Sender:
 
 
 def signature(secret: str, body: bytes, *, at: float | None = None) -> str:
-    """`t=<epoch seconds>,v1=<hex>`: HMAC-SHA256 of "<epoch seconds>." and the body, so that an old one can be told."""
+    """`t=<epoch seconds>,v1=<hex>`: HMAC-SHA256 of "<epoch seconds>." and the body, so that a receiver can refuse an
+    old event."""
     moment = int(time.time() if at is None else at)
     digest = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment},v1={digest}"

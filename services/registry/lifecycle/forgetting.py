@@ -44,7 +44,8 @@ def outcome(connection: Connection, name: str, selection: JsonMap) -> dict[str, 
         head = ancestor_at_most(connection, name, head, head - 1)
     return {
         "examples": selection["examples"], "learned_by": sorted(learned),
-        "head_version": head, "was": before.head_version, "production_version": before.aliases.get(PRODUCTION, 0), "end_position": end_of(connection, name, head),
+        "head_version": head, "was": before.head_version,
+        "production_version": before.aliases.get(PRODUCTION, 0), "end_position": end_of(connection, name, head),
     }  # fmt: skip
 
 

@@ -92,8 +92,8 @@ def make_data_dir(data_dir: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         flags = read_flags(sys.argv[1:] if arguments is None else arguments)
-        if flags.asks_version or flags.asks_help:
-            print(usage() if flags.asks_help else f"Headrace serving {_version()}")
+        if flags.prints_version or flags.prints_help:
+            print(usage() if flags.prints_help else f"Headrace serving {_version()}")
             return 0
         # The manager, a child, reads the same variables.
         os.environ.update({f"SERVING_{name.upper()}": value for name, value in flags.variables.items()})
@@ -164,7 +164,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds, tracing)
     update = LoadTrace(tracing, front.update) if tracing.is_on else front.update
     manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
-    front.cold.ask = manager.ask
+    front.cold.request_loads = manager.request_loads
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, large, manager, health)
     web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))

@@ -43,7 +43,7 @@ def test_what_cannot_be_is_refused(catalog: Catalog) -> None:
         ("shadow", 0, "ada", NotFound, "no alias shadow"),
         ("production", 0, "ada", Conflict, "cannot be removed"),
         ("no good", 1, "ada", InvalidInput, "alias name"),
-        ("shadow", 1, "  ", InvalidInput, "by must name who"),
+        ("shadow", 1, "  ", InvalidInput, "by must name the author"),
         ("shadow", 1, "a" * 3000, InvalidInput, "2000 characters"),
         ("shadow", 1, "ada\x1b[2J\u202e", InvalidInput, r"terminals, which would obey U\+001B, U\+202E"),
         ("shadow", -1, "ada", NotFound, "no version -1"),

@@ -259,7 +259,7 @@ def test_no_write_of_the_registry_passes_the_log_by() -> None:
     found = {node.name for node in parsed if isinstance(node, ast.FunctionDef) and writes(node)}
     assert found == {"change", "prune", "_write_denied", "__init__"} | {
         "end_session",  # changes nothing of the registry's
-        "lease_round", "renew_lease", "release_round", "put_resume_point", "take", "tell",
+        "lease_round", "renew_lease", "release_round", "put_resume_point", "take", "report",
         "put_evidence",  # which is in the log where it moves production: test_live.py
     }  # fmt: skip
 

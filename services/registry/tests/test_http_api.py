@@ -130,7 +130,11 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
         "model.yaml is not base64",
     ),
     "unknown key": (lambda http: _put_model(http, "m2", definition("m2"), owner="x"), 400, "owner"),
-    "nobody": (lambda http: http.put("/v1/models/m/aliases/a", json={"version": 1, "by": ""}), 400, "by must name who"),
+    "nobody": (
+        lambda http: http.put("/v1/models/m/aliases/a", json={"version": 1, "by": ""}),
+        400,
+        "by must name the author",
+    ),
     "version beyond all numbers": (lambda http: http.get(f"/v1/models/m/versions/{10**22}"), 400, "version"),
     "schema version beyond all numbers": (
         lambda http: http.get("/v1/streams/s", params={"schema_version": 10**22}),

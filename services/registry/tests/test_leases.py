@@ -212,7 +212,7 @@ def test_a_resume_point_names_files_that_are_there(catalog: Catalog, planned: st
     entry = store(catalog, b"bytes")
     with pytest.raises(InvalidInput, match="has not been uploaded"):
         catalog.put_resume_point(planned, held.token, state={}, files=[type(entry)("a", 5, "0" * 64)])
-    with pytest.raises(InvalidInput, match="said to have 6 bytes"):
+    with pytest.raises(InvalidInput, match="should have 6 bytes"):
         catalog.put_resume_point(planned, held.token, state={}, files=[type(entry)("a", 6, entry.digest)])
 
 

@@ -322,5 +322,5 @@ def test_nobody_changes_anything_without_a_name(catalog: Catalog) -> None:
         lambda: catalog.change_stream("s", "archive", by="", reason=""),
     ]
     for change in changes:
-        with pytest.raises(HeadraceError, match="by must name who"):
+        with pytest.raises(HeadraceError, match="by must name the author"):
             change()

@@ -424,7 +424,7 @@ def test_what_was_read_is_what_is_done(browser: httpx.Client, catalog: Catalog) 
     assert "has moved to version 3 since this page was made" in seen(answer).text
     assert catalog.get_model("m").aliases["production"] == 3
     nobody = browser.post("/models/m/do/rollback", data=form_of(browser, "/models/m/do/rollback", by=" "))
-    assert (nobody.status_code, "by must name who" in nobody.text) == (400, True)
+    assert (nobody.status_code, "by must name the author" in nobody.text) == (400, True)
     catalog.pin("m", 3, by="ada", reason="")
     pinned = seen(browser.get("/models/m/do/rollback"))
     assert "production is pinned to version 3" in pinned.text

@@ -122,7 +122,7 @@ def test_an_incomplete_draft_leaves_the_round_as_it_was(catalog: Catalog) -> Non
         (_without(made, "checkpoint/"), "needs files in checkpoint/"),
         (_without(made, "saved_model/"), "needs files in saved_model/"),
         (_with_file(made, FileEntry("a", 1, "0" * 64)), "has not been uploaded"),
-        (_with_file(made, FileEntry("a", 99, digest)), "said to have 99 bytes, it has 7"),
+        (_with_file(made, FileEntry("a", 99, digest)), "should have 99 bytes, it has 7"),
         (_with_file(made, FileEntry("a", 7, digest.upper())), "not a SHA-256"),
         (_with_file(made, made.files[0]), "more than once"),
         (replace(made, events_trained=-1), "must not be negative"),

@@ -57,7 +57,8 @@ def _shown(array: np.ndarray | None, row: int) -> str:
         return "a value "
     values = np.asarray(array[row], array.dtype).ravel()[: _MOST_SHOWN + 1].tolist()
     texts = [
-        orjson.dumps(one.decode(errors="replace")).decode() if isinstance(one, bytes) else str(one) for one in values
+        orjson.dumps(value.decode(errors="replace")).decode() if isinstance(value, bytes) else str(value)
+        for value in values
     ]
     if len(texts) == 1:
         return f"{_VALUE}{texts[0]} "

@@ -25,7 +25,7 @@ class ClassWords:
             for signature, outputs in (words or {}).items()
         }
 
-    def told(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
+    def client_signatures(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
         """The signatures as clients see them."""
         return {name: self._with_words(name, signature) for name, signature in signatures.items()}
 
@@ -37,8 +37,8 @@ class ClassWords:
         }
         return dataclasses.replace(signature, outputs={**signature.outputs, **words}) if words else signature
 
-    def asked_of_model(self, signature: str, output_filter: tuple[str, ...]) -> tuple[str, ...]:
-        """The outputs to ask the model for; empty means all."""
+    def model_outputs(self, signature: str, output_filter: tuple[str, ...]) -> tuple[str, ...]:
+        """The outputs to compute; empty means all."""
         added = self._added.get(signature)
         if not added or not output_filter:
             return output_filter

@@ -113,7 +113,7 @@ class Grouping:
             return True
         shapes = prediction.trailing_shapes
         before = group.largest or (group.members[0].prediction.trailing_shapes if group.members else shapes)
-        largest = tuple(tuple(map(max, one, other)) for one, other in zip(before, shapes, strict=True))
+        largest = tuple(tuple(map(max, size, other)) for size, other in zip(before, shapes, strict=True))
         if not before == largest == shapes:
             values = (group.rows + prediction.rows) * sum(map(math.prod, largest))
             if values > _MOST_FILLED_VALUES:

@@ -39,23 +39,25 @@ class OutOfBounds(RequestFailed):
         super().__init__(Code.INVALID_ARGUMENT, message)
 
 
+def _checks_of(inputs: SignatureInputs) -> tuple[Callable[[Arrays], None], ...]:
+    features, padding = inputs.features, inputs.padding
+    return (
+        *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in features if _ends_lists(inputs, feature)),
+        *(_Finite(feature, padding.get(feature.name)) for feature in features if _is_float(feature)),
+        *(_Check(feature, padding.get(feature.name)) for feature in features if _is_bound(feature)),
+        *(_Bytes(feature) for feature in features if feature.is_decoded),
+        *(_Rows(feature) for feature in features if feature.row_lengths_name in _names(inputs)),
+        *_weights_checks(inputs),
+    )
+
+
 class InputContract:
     """Of one version; empty for a SavedModel without a schema. Immutable."""
 
     def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
         self._inputs = dict(inputs or {})
-        self.class_words = ClassWords({name: one.words for name, one in self._inputs.items() if one.words})
-        self._checks: dict[str, tuple[Callable[[Arrays], None], ...]] = {
-            name: (
-                *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),
-                *(_Finite(feature, one.padding.get(feature.name)) for feature in one.features if _is_float(feature)),
-                *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
-                *(_Bytes(feature) for feature in one.features if feature.is_decoded),
-                *(_Rows(feature) for feature in one.features if feature.row_lengths_name in _names(one)),
-                *_weights_checks(one),
-            )
-            for name, one in self._inputs.items()
-        }
+        self.class_words = ClassWords({name: taken.words for name, taken in self._inputs.items() if taken.words})
+        self._checks = {name: _checks_of(taken) for name, taken in self._inputs.items()}
 
     def check(self, signature: str, inputs: Arrays) -> None:
         """Looks at every value of a request or of a batch.
@@ -80,7 +82,7 @@ class InputContract:
         unknown = self._inputs.keys() - signatures.keys()
         if unknown:
             raise _unfit(f"there is no signature {', '.join(sorted(unknown))}")
-        features = [feature for one in self._inputs.values() for feature in one.features]
+        features = [feature for taken in self._inputs.values() for feature in taken.features]
         return {
             name: _with_schema(name, signature, self._inputs[name])
             if name in self._inputs
@@ -255,8 +257,8 @@ class _Rows:
             )
         longest = int(lengths.max(initial=0))
         if lengths.size * longest > max(MAX_VALUES, _MOST_TIMES * values.size):
-            what = too_wide(lengths.size, longest)
-            raise invalid(f'input "{self._name}" {what}; send large ones alone')
+            fault = too_wide(lengths.size, longest)
+            raise invalid(f'input "{self._name}" {fault}; send large rows alone')
 
 
 class _Check:

@@ -64,7 +64,9 @@ class Batcher:
         self._contract = contract or InputContract()
         self._clock, self._epoch_clock = clock, epoch_clock
         self._words = self._contract.class_words
-        self._signatures = self._words.told({name: model.signatures[name] for name in model.callable_signatures()})
+        self._signatures = self._words.client_signatures(
+            {name: model.signatures[name] for name in model.callable_signatures()}
+        )
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
         self._mergeable -= set(alone)
         if not options.is_enabled:
@@ -89,7 +91,7 @@ class Batcher:
 
     def signatures(self, of_model: Mapping[str, Signature]) -> dict[str, Signature]:
         """As clients see them."""
-        return self._words.told(of_model)
+        return self._words.client_signatures(of_model)
 
     def report(self) -> dict[str, Any]:
         """What was done since the start, for the manager. JSON-ready."""
@@ -259,8 +261,8 @@ class Batcher:
 
     def _run_model(self, like: Prediction, inputs: Arrays) -> dict[str, np.ndarray]:
         """Raises RequestFailed."""
-        asked = self._words.asked_of_model(like.signature, like.output_filter)
-        outputs = self._model.run(like.signature, inputs, asked)
+        computed = self._words.model_outputs(like.signature, like.output_filter)
+        outputs = self._model.run(like.signature, inputs, computed)
         return self._words.with_words(like.signature, outputs, like.output_filter)
 
     def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:

@@ -41,12 +41,12 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 _TRACEPARENT = TRACEPARENT.encode()
 URL_KEY = "headrace.url"
 """Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
-_ORDINARY_WAY = frozenset(
+_ORDINARY_HEADERS = frozenset(
     {
         b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin", b"sec-fetch-site",
     }
 )  # fmt: skip
-"""A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
+"""A request with any of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
 _BAD_REQUEST = 400
 TIMEOUT_DIGITS = 9
@@ -63,7 +63,7 @@ class _NoEvent:
 
 @dataclass(slots=True, eq=False)
 class _Prediction:
-    """One request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
+    """A request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
 
     protocol: "PredictProtocol"
     path: ModelPath
@@ -111,14 +111,14 @@ class _Prediction:
 
 
 class PredictProtocol(BoundedHttpProtocol):
-    """Made for one front by `protocol_for`."""
+    """Made for a front by `protocol_for`."""
 
     predict: RestPredict
     max_body_bytes: int
     access: Access
     _paths: dict[bytes, ModelPath]
     _admitted: dict[tuple[bytes | tuple[str, ...], str], tuple[int, Principal]]
-    """Who was let through to a model, with the generation of the access file."""
+    """The principal that was let through to a model, with the generation of the access file."""
     _headers_from: object = None
     _headers_text = b""
     extra_headers: Mapping[str, str]
@@ -162,7 +162,7 @@ class PredictProtocol(BoundedHttpProtocol):
             self._content_length = int(value) if value.isdigit() else -1
         elif name == b"host":
             self.take_host(value)
-        elif name in _ORDINARY_WAY:
+        elif name in _ORDINARY_HEADERS:
             self._is_plain &= name == b"connection" and value.lower() == b"keep-alive"
             self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
             self.note_header(name, value)
@@ -202,7 +202,7 @@ class PredictProtocol(BoundedHttpProtocol):
             self.pipeline.appendleft((prediction, self.app))  # type: ignore[arg-type]  # quacks like uvicorn's cycle
 
     def _principal(self, model: str) -> Principal | None:
-        """Who asks; None for who may not, who is answered on the ordinary way."""
+        """The principal; None where it may not, and is answered on the ordinary way."""
         shown = self._authorization or self.certificate
         known = self._admitted.get((shown, model))
         try:
@@ -216,7 +216,7 @@ class PredictProtocol(BoundedHttpProtocol):
             return None
 
     def _found(self, shown: bytes | tuple[str, ...], model: str) -> Principal | None:
-        """As `_principal`, asked anew. Raises Overloaded, Unauthenticated."""
+        """As `_principal`, looked up anew. Raises Overloaded, Unauthenticated."""
         credentials = shown.decode("latin-1") if isinstance(shown, bytes) else shown
         generation = self.access.generation
         if self.access.needs_time(credentials):
@@ -317,7 +317,7 @@ class PredictProtocol(BoundedHttpProtocol):
             transport.close()
 
     def resume_writing(self) -> None:
-        """The client read what was written for it; the next request may begin."""
+        """The client has read its answer; the next request may begin."""
         super().resume_writing()
         if self._is_stalled:
             self._is_stalled = False

@@ -35,7 +35,7 @@ from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, sta
 from services.serving.front.prediction_keys import PREDICTION_KEY, joined
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
-from services.serving.front.split import Asks
+from services.serving.front.split import Caller
 from services.serving.wire.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
@@ -141,7 +141,7 @@ class _Door:
         with self._entry(request.model_spec.name, context, PREDICT) as entry:
             route = await self._route(request, context, entry)
             spec, seconds = request.model_spec, context.time_remaining()
-            self._front.check_room(spec.name, *_asked_for(spec), seconds)
+            self._front.check_room(spec.name, *_version_and_label(spec), seconds)
             if whole:
                 reading = await self._large.read(
                     predict_message, whole, route, timeout_seconds=self._front.within(seconds)
@@ -206,7 +206,7 @@ class _Door:
         """The route of the first task, by the number of its version, so that one version answers all of them.
 
         Raises:
-            RequestFailed: the tasks do not go together, or one of them cannot be run.
+            RequestFailed: the tasks do not go together, or a task cannot be run.
         """
         if not tasks or not tasks[0].model_spec.name:
             raise invalid("ModelSpec has no name specified.")
@@ -229,7 +229,7 @@ class _Door:
 
     @contextlib.contextmanager
     def _entry(self, model: str, context: Any, api: str) -> Iterator[Entry]:
-        """One request in the journal; its tag and the version that answered go back as trailing metadata."""
+        """A request in the journal; its tag and the version that answered go back as trailing metadata."""
         tag, traceparent = b"", ""
         for key, value in context.invocation_metadata() or ():
             if key == _REQUEST_ID and len(value) <= MAX_TAG_BYTES:
@@ -306,13 +306,13 @@ class _Door:
         spec = request.model_spec
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
-        asks = Asks(_keys_of(context), entry.tag) if entry is not None and self._front.routing.splits else None
-        return await self._front.route(spec.name, *_asked_for(spec), context.time_remaining(), asks)
+        caller = Caller(_keys_of(context), entry.tag) if entry is not None and self._front.routing.splits else None
+        return await self._front.route(spec.name, *_version_and_label(spec), context.time_remaining(), caller)
 
     async def _reply(
         self, route: Route, reading: Reading, entry: Entry, timeout_seconds: float | None
     ) -> queue_pb2.PredictionReply:
-        """Raises RequestFailed with what the runner or the front says is wrong."""
+        """Raises RequestFailed with the runner's or the front's reason."""
         answered: asyncio.Future[queue_pb2.PredictionReply] = asyncio.get_running_loop().create_future()
 
         def answer(reply: queue_pb2.PredictionReply) -> None:
@@ -341,7 +341,7 @@ class _Door:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of classify or regress, or one task of a MultiInference."""
+    """A call of classify or regress, or a task of a MultiInference."""
 
     route: Route
     method: str
@@ -360,8 +360,8 @@ def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:
     return (tag, (VERSION_HEADER, str(entry.version))) if entry.version else (tag,)
 
 
-def _asked_for(spec: tfserving_pb2.ModelSpec) -> tuple[int | None, str | None]:
-    """Version and label, each None unless it is the one that the request names."""
+def _version_and_label(spec: tfserving_pb2.ModelSpec) -> tuple[int | None, str | None]:
+    """Version and label, each None unless the request names it."""
     choice = spec.WhichOneof("version_choice")
     return (
         spec.version.value if choice == "version" else None,

@@ -1,6 +1,6 @@
-"""One REST prediction from body to body, for both ways in: the fast protocol and the ASGI route.
+"""A REST prediction from body to body, for both ways in: the fast protocol and the ASGI route.
 
-Predict, classify and regress differ in what they read from the body and how they write the answer.
+Predict, classify and regress differ in how they read the body and write the answer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from services.serving.front import request_counts
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import NotLoaded, Route
-from services.serving.front.split import Asks
+from services.serving.front.split import Caller
 from services.serving.rest_json.predict import Document
 from services.serving.wire.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.wire.codes import Code
@@ -91,11 +91,11 @@ def version_of(digits: str | None) -> int | None:
 
 
 def error_body(message: str) -> bytes:
-    """The one form of an error; bytes that are no UTF-8 are shown as replacement characters."""
+    """The form of every error; bytes that are no UTF-8 are shown as replacement characters."""
     return orjson.dumps({"error": message.encode(errors="surrogateescape").decode(errors="replace")})
 
 
-INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server says why")
+INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server has the reason")
 
 
 class RestPredict:
@@ -124,15 +124,15 @@ class RestPredict:
         traceparent: bytes = b"",
         keys: bytes = b"",
     ) -> Abandon | None:
-        """Begins one prediction; `on_answer` is called once, possibly before this returns.
+        """Begins a prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
             tag: what the request is called in logs (journal.py).
-            traceparent: of the client's span, where it says one.
+            traceparent: of the client's span, where it names a span.
             keys: of the rows (prediction_keys.py); b"" where there are none.
 
         Returns:
-            What forgets the request, for when the client is gone; None when it is answered already.
+            Forgets the request when the client is gone; None when it is answered already.
         """
         entry = Entry(path.model, "http", tag, _APIS[path.method])
         if self._journal.is_tracing:
@@ -144,8 +144,8 @@ class RestPredict:
                 raise invalid("X-Prediction-Key goes with :predict alone")
             if len(body) > LARGE_BYTES:
                 return self._begin(self._run_later(entry, path, body, on_answer, timeout_seconds, keys), on_answer)
-            asks = self._asks(keys, tag)
-            route, reading = self._read(path, body, asks)
+            caller = self._caller(keys, tag)
+            route, reading = self._read(path, body, caller)
             finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
             request_id = self._submit(entry, path, route, reading, finish, timeout_seconds, keys)
             return partial(self._front.forget, request_id)
@@ -155,19 +155,19 @@ class RestPredict:
             self._refuse(entry, on_answer, error)
             return None
 
-    def _asks(self, keys: bytes, tag: bytes) -> Asks | None:
-        """Who may be a canary's; None while no canary is judged."""
-        return Asks(keys, tag) if self._front.routing.splits else None
+    def _caller(self, keys: bytes, tag: bytes) -> Caller | None:
+        """The caller, for a canary's share; None while no canary is judged."""
+        return Caller(keys, tag) if self._front.routing.splits else None
 
-    def _read(self, path: ModelPath, body: bytes, asks: Asks | None) -> tuple[Route, Reading]:
+    def _read(self, path: ModelPath, body: bytes, caller: Caller | None) -> tuple[Route, Reading]:
         """Raises RequestFailed."""
         document = Document(body, self._front.limits)
         if path.method:  # faults of examples come before those of the model, as TensorFlow Serving answers
             examples = read_examples(document.fields, self._front.limits)
-            route = self._route(path, asks)
+            route = self._route(path, caller)
             reading = reading_of(examples, document, route, path.method)
         else:
-            route = self._route(path, asks)
+            route = self._route(path, caller)
             reading = read_document(document, route, self._front.limits)
         if reading.sharing:
             self._front.contexts.add(path.model, reading.sharing, is_once=reading.is_once)
@@ -187,7 +187,7 @@ class RestPredict:
         deadline = loop.time() + timeout_seconds
         replied: asyncio.Future[queue_pb2.PredictionReply] = loop.create_future()
         try:
-            route, reading = await self.read_any(path, body, timeout_seconds, asks=self._asks(keys, entry.tag))
+            route, reading = await self.read_any(path, body, timeout_seconds, caller=self._caller(keys, entry.tag))
             seconds = max(deadline - loop.time(), 0.0)
             request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds, keys)
         except RequestFailed as error:
@@ -200,18 +200,18 @@ class RestPredict:
         self._finish(entry, on_answer, self._writer(path, reading), reply)
 
     async def read_any(
-        self, path: ModelPath, body: bytes, timeout_seconds: float | None = None, *, asks: Asks | None = None
+        self, path: ModelPath, body: bytes, timeout_seconds: float | None = None, *, caller: Caller | None = None
     ) -> tuple[Route, Reading]:
-        """A body of any size, a large one beside this process: where it goes and what the queue carries.
+        """A body of any size, a large one beside this process: its route, and its message for the queue.
 
         Raises:
-            RequestFailed: the model, the signature or the inputs are not what is served.
+            RequestFailed: the model, the signature or the inputs are not served.
         """
         began_at = time.monotonic()
         timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
-        route = await self._front.route(path.model, path.version, path.label, timeout_seconds, asks)
+        route = await self._front.route(path.model, path.version, path.label, timeout_seconds, caller)
         if len(body) <= LARGE_BYTES:
-            return self._read(path, body, asks)
+            return self._read(path, body, caller)
         timeout_seconds = max(timeout_seconds - (time.monotonic() - began_at), 0.0)
         if path.method:
             large = self._large.read(examples_body, body, route, path.method, timeout_seconds=timeout_seconds)
@@ -228,8 +228,8 @@ class RestPredict:
             return write(reply)
         return await self._large.write(write, reply, timeout_seconds=self._front.timeout_seconds)
 
-    def _route(self, path: ModelPath, asks: Asks | None) -> Route:
-        return self._front.resolve(path.model, version=path.version, label=path.label, asks=asks)
+    def _route(self, path: ModelPath, caller: Caller | None) -> Route:
+        return self._front.resolve(path.model, version=path.version, label=path.label, caller=caller)
 
     def _submit(
         self,

@@ -1,4 +1,4 @@
-"""What an engine other than TensorFlow has to offer, one signature at a time."""
+"""An engine other than TensorFlow, by signature."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class CannotConvert(Exception):
-    """The signature has no equivalent in the engine; the message says why."""
+    """The signature has no equivalent in the engine; the message has the reason."""
 
 
 class EngineRefused(Exception):
@@ -34,7 +34,7 @@ class Candidate:
     packages: tuple[str, ...]
     """Distributions that it needs."""
     extra: str
-    """What of Headrace's installs them."""
+    """The extra of Headrace that installs them."""
     convert: Callable[[Path, str, Path], None]
     """(SavedModel, signature, file to write). Imports converters: never in a process that lives on.
     Raises CannotConvert."""
@@ -49,7 +49,7 @@ class Candidate:
         return f'not installed ({", ".join(absent)}; pip install "headrace[{self.extra}]")'
 
     def versions(self) -> dict[str, str]:
-        """Of its packages: what it converts to, and how it computes, may change with them."""
+        """Of its packages: its conversions and results may change with them."""
         return {package: _version(package) for package in self.packages}
 
 

@@ -1,6 +1,6 @@
-"""Chooses for each signature of a SavedModel what computes it, and says why.
+"""Chooses an engine for each signature of a SavedModel, with the reason.
 
-The SavedModel itself is always loaded, too: it answers what an engine refuses (other shapes than the signature says, no
+The SavedModel itself is always loaded, too: it answers an engine's refusals (other shapes than the signature's, no
 rows, values on which they differ, everything that is an error), so that answers and errors are TensorFlow's whichever
 engine runs.
 """
@@ -41,7 +41,7 @@ class _Choice:
 
 
 class MixedModel:
-    """A SavedModel some or all of whose signatures are computed by other engines. Calls are thread-safe."""
+    """A SavedModel with signatures that other engines compute. Calls are thread-safe."""
 
     def __init__(self, reference: tensorflow_engine.TensorFlowEngine, choices: Mapping[str, _Choice]) -> None:
         self._reference = reference
@@ -82,7 +82,7 @@ class MixedModel:
         return self._engines[signature]
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """As TensorFlowEngine.run; what the chosen engine refuses is asked of TensorFlow."""
+        """As TensorFlowEngine.run; TensorFlow answers what the chosen engine refuses."""
         call = self._calls.get(signature)
         if call is not None:
             try:
@@ -119,7 +119,7 @@ def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) 
                 raise RequestFailed(Code.FAILED_PRECONDITION, f"engine {candidate.name} is {reason}")
     with Conversions(request.model, request.directory, request.options, request.engines_dir) as conversions:
         # Before TensorFlow runs in this process: its threads would not survive the forks.
-        tried = [(one, None if one.missing() else conversions.get(one)) for one in wanted]
+        tried = [(candidate, None if candidate.missing() else conversions.get(candidate)) for candidate in wanted]
         reference = tensorflow_engine.load(request.directory, options)
         choices = {
             name: _choose(name, reference.signatures[name], tried, options) for name in reference.callable_signatures()
@@ -139,7 +139,7 @@ def _choose(
             remarks.append(f"{candidate.name}: {problem}")
             continue
         usable.append((_share_of_time(trial), candidate, conversion.folder / trial.file, trial))
-    usable.sort(key=lambda one: one[0])
+    usable.sort(key=lambda choice: choice[0])
     for share, candidate, path, trial in usable:
         if options.engine == AUTO and share > _WORTH_IT:
             break
@@ -167,7 +167,7 @@ def _problem(candidate: Candidate, conversion: Conversion | None, trial: Signatu
 
 
 def _share_of_time(trial: SignatureTrial) -> float:
-    """Its time over TensorFlow's, where it is the faster one: the geometric mean over the batch sizes."""
+    """Its time over TensorFlow's, where it is faster: the geometric mean over the batch sizes."""
     ratios = [
         math.log(min(micros / trial.tensorflow_microseconds[size], 1.0))
         for size, micros in trial.microseconds.items()

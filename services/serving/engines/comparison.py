@@ -12,7 +12,7 @@ def compare(
     relative_tolerance: float,
     absolute_tolerance: float,
 ) -> tuple[float, str]:
-    """The largest difference between two numbers, and what is wrong, in words; "" when they agree.
+    """The largest difference between two numbers, and the fault in words; "" when they agree.
 
     Names, shapes and types must be the same; whole numbers, booleans and strings too. NaN equals NaN, and an infinity
     itself; other numbers may differ by absolute_tolerance + relative_tolerance x |expected|.

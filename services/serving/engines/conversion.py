@@ -1,10 +1,10 @@
-"""Has engines tried on a version, in short-lived processes, and keeps what came of it for the next runner.
+"""Has engines tried on a version, in short-lived processes, and keeps the results for the next runner.
 
     <engines_dir>/<model>/<digest>/<engine>/   result.json, a file per signature, conversion.log
 
 The digest covers the version's files, the engine's packages, the options and the processor: a reload, or another
 replica on the same disk, converts nothing again. A crash leaves a folder `<engine>.partial-<pid>` behind, which goes
-with the digest's folder when that is one of the oldest.
+with the digest's folder when that is among the oldest.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ from services.serving.wire.prediction import RequestFailed
 
 RESULT, LOG = "result.json", "conversion.log"
 _FORMAT = 1
-"""Of result.json; another one makes other digests."""
+"""Of result.json; another format makes other digests."""
 _KEPT_DIGESTS = 12
-"""Conversions of a model that stay on disk: each engine makes one of a version."""
+"""Conversions of a model that stay on disk: an engine makes one conversion of a version."""
 _POLL_SECONDS = 0.02
 _IRRELEVANT = {"engine": "", "conversion_timeout_seconds": 0.0}
 """Options that change nothing about a conversion."""
@@ -45,7 +45,7 @@ _IRRELEVANT = {"engine": "", "conversion_timeout_seconds": 0.0}
 
 @dataclass(frozen=True)
 class Conversion:
-    """What an engine made of a version."""
+    """An engine's conversion of a version."""
 
     folder: Path
     signatures: Mapping[str, SignatureTrial] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Conversion:
 
 
 class Conversions:
-    """Of one version. A context: without a place to keep them, the files are gone afterwards."""
+    """Of a version. A context: without a place to keep them, the files are gone afterwards."""
 
     def __init__(self, model: str, directory: Path, options: ModelOptions, engines_dir: Path | None) -> None:
         self._directory, self._options = directory, options
@@ -71,7 +71,7 @@ class Conversions:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def get(self, candidate: Candidate) -> Conversion:
-        """Finds or makes the conversion; never raises for what goes wrong in there."""
+        """Finds or makes the conversion; never raises for a failure of the conversion."""
         folder = self._model_dir / self._digest(candidate) / candidate.name
         kept = _read(folder)
         if kept is not None:
@@ -94,7 +94,7 @@ class Conversions:
         return made or Conversion(folder, problem=problem or "the files it wrote cannot be read")
 
     def _convert(self, candidate: Candidate, partial: Path) -> str:
-        """Runs the trial in a process of its own; returns what went wrong with the process."""
+        """Runs the trial in a process of its own; returns the fault of the process."""
         parent_pid, policy = os.getpid(), os.sched_getscheduler(0)
         nice = os.getpriority(os.PRIO_PROCESS, 0)
         sys.stdout.flush()
@@ -113,7 +113,7 @@ class Conversions:
                 limit = self._options.engine.conversion_timeout_seconds
                 return f"the conversion did not end within {limit:g} s"
             if (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) != (policy, nice):
-                _schedule_alike(pid)  # The runner was hurried; what it waits for should be, too.
+                _schedule_alike(pid)  # The runner was hurried; its conversion should be, too.
             time.sleep(_POLL_SECONDS)
 
     def _digest(self, candidate: Candidate) -> str:
@@ -141,7 +141,7 @@ def _live_as_converter(candidate: Candidate, directory: Path, options: ModelOpti
     try:
         try:
             found = try_engine(candidate, directory, options, partial)
-            result: dict[str, Any] = {"problem": "", "signatures": {name: asdict(one) for name, one in found.items()}}
+            result: dict[str, Any] = {"problem": "", "signatures": {name: asdict(done) for name, done in found.items()}}
         except RequestFailed as error:
             result = {"problem": error.message, "signatures": {}}
         write_whole(partial / RESULT, json.dumps(result).encode())
@@ -157,7 +157,7 @@ def _read(folder: Path) -> Conversion | None:
     """None when there is nothing whole."""
     try:
         result = json.loads((folder / RESULT).read_bytes())
-        signatures = {name: value_of(SignatureTrial, one) for name, one in result["signatures"].items()}
+        signatures = {name: value_of(SignatureTrial, fields) for name, fields in result["signatures"].items()}
         for trial in signatures.values():
             if trial.file and _sha256(folder / trial.file) != trial.digest:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -203,5 +203,5 @@ def _ending(status: int) -> str:
     if not status:
         return ""
     if status > 0:
-        return "the conversion failed; its log says why"
+        return "the conversion failed; its log has the reason"
     return f"the conversion ended with signal {-status} ({signal.Signals(-status).name})"

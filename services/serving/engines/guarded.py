@@ -1,4 +1,4 @@
-"""Lets only those calls through to an engine for which it was shown to answer what TensorFlow answers."""
+"""Lets only those calls through to an engine that it answers as TensorFlow does."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from services.serving.wire.prediction import Arrays, fits, numpy_type
 from services.serving.wire.replica_state import Signature
 
 GUARDED_KINDS = ("not finite", "negative")
-"""Kinds of values that can be told apart fast enough to send the calls that hold them to TensorFlow."""
+"""Kinds of values that are recognised fast enough to send the calls that hold them to TensorFlow."""
 
 
 class GuardedCall:
@@ -19,7 +19,7 @@ class GuardedCall:
     def __init__(
         self, signature: Signature, call: Call, guards: tuple[str, ...], rows: tuple[int, float] = (0, math.inf)
     ) -> None:
-        """rows: batches from this size to that one go through."""
+        """rows: batches from this size to that size go through."""
         self.guards = guards
         self._rows = rows
         self._call = call
@@ -36,11 +36,11 @@ class GuardedCall:
         """Runs it; empty `outputs` means all.
 
         Raises:
-            EngineRefused: TensorFlow should be asked instead.
+            EngineRefused: TensorFlow should answer instead.
         """
         for name, shape in self._shapes:
             if not _fits(shape, inputs[name].shape):
-                raise EngineRefused(f"{name} has another shape than the signature says, or no rows")
+                raise EngineRefused(f"{name} has another shape than in the signature, or no rows")
         shape = inputs[self._shapes[0][0]].shape if self._shapes else ()
         if shape and not self._rows[0] <= shape[0] <= self._rows[1]:
             raise EngineRefused("TensorFlow is faster with so many rows")

@@ -21,7 +21,7 @@ _MARKS = (
 
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the operator, or the zygote, has switched it on; a process without the variable says no here, although
+    """Whether the operator, or the zygote, has switched it on; a process without the variable is off here, although
     TensorFlow itself would then use oneDNN."""
     return environment.get(VARIABLE, "0").lower() in ("1", "true")
 

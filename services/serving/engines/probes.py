@@ -1,4 +1,4 @@
-"""Inputs to compare two engines on: the requests that came with the version, and made-up ones, ugly ones too."""
+"""Inputs to compare two engines on: the version's requests, and made-up inputs, ugly ones too."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _HUGE = 2**40
 
 @dataclass(frozen=True)
 class Probe:
-    """`label` says in words what it is."""
+    """`label` describes it."""
 
     kind: Kind
     label: str
@@ -30,7 +30,7 @@ class Probe:
 
 
 def make_probes(signature: Signature, recorded: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Probe]:
-    """Plain ones first, at every batch size; then values that a converter may treat differently.
+    """Plain inputs first, at every batch size; then values that a converter may treat differently.
 
     Raises:
         RequestFailed: an input has a type that the queue cannot carry.

@@ -1,4 +1,4 @@
-"""What the restore operation of a SavedModel's graph puts into which variable: TensorFlow assigns a tensor of another
+"""The variables that the restore operation of a SavedModel's graph fills: TensorFlow assigns a tensor of another
 shape without a word, and the model then answers something else, or refuses everything."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ class _Expected(NamedTuple):
 
 
 class RestoredVariables:
-    """Of one graph."""
+    """Of a graph."""
 
     def __init__(self, meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
         self._expected = dict(_expected(meta_graph.graph_def, meta_graph.saver_def.restore_op_name))
 
     def check(self, directory: Path) -> None:
         """Raises RequestFailed, FAILED_PRECONDITION: a variable of the SavedModel in the folder is missing, or has
-        another shape or type than the graph says. Reads the index alone."""
+        another shape or type than in the graph. Reads the index alone."""
         if not self._expected:
             return
         reader = tf.train.load_checkpoint(str(directory / VARIABLES_PATH))
@@ -46,7 +46,8 @@ class RestoredVariables:
 
 
 def _expected(graph: graph_pb2.GraphDef, restore: str) -> Iterator[tuple[str, _Expected]]:
-    """(name in the checkpoint, what the variable is) of every assignment that can be followed from file to variable."""
+    """(name in the checkpoint, the variable's specification) of every assignment that can be followed from file to
+    variable."""
     nodes = {node.name: node for node in graph.node}
     call = nodes.get(restore)
     if call is None or call.op not in _CALLS:

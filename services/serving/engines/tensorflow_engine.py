@@ -1,9 +1,9 @@
-"""Loads one SavedModel into TensorFlow and answers its signatures: arrays in, arrays out.
+"""Loads a SavedModel into TensorFlow and answers its signatures: arrays in, arrays out.
 
 A v1 session with the single-threaded executor calls a small model in a fifth of the time that the signature's own
 function takes. The executor refuses graphs with low-level control flow (Switch, Merge), which is also what XLA makes of
 a graph, and it runs one operation at a time; such graphs, and those that are to use several threads for their
-operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says so.
+operations, get TensorFlow's default executor, as `TensorFlowEngine.kind` shows.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _XLA_FLAGS = "--tf_xla_cpu_global_jit"
 
 
 class TensorFlowEngine:
-    """One loaded SavedModel: a session over its program. Calls are thread-safe."""
+    """A loaded SavedModel: a session over its program. Calls are thread-safe."""
 
     refuses_states = ""
 
@@ -85,11 +85,11 @@ class TensorFlowEngine:
             raise invalid(error.object.decode(errors="replace")) from error
 
     def callable_signatures(self) -> tuple[str, ...]:
-        """The signatures that can be asked for."""
+        """The signatures that can be called."""
         return tuple(self._whole)
 
     def beside(self) -> "TensorFlowEngine":
-        """Another one of the same program, with variables of its own, that has taken none yet."""
+        """Another model of the same program, with variables of its own, that has taken none yet."""
         return TensorFlowEngine(self._program, self.kind, thread_pool=self._thread_pool)
 
     def take(self, directory: Path) -> None:
@@ -103,14 +103,14 @@ class TensorFlowEngine:
             self._program.restore(self._session, directory)
 
     def values(self) -> Sequence[np.ndarray] | None:
-        """What its variables hold, in the same memory; None where it has more state than that."""
+        """The values of its variables, in the same memory; None where it has more state than variables."""
         try:
             return self._program.values(self._session)
         except tf.errors.OpError:  # a variable that neither the files nor the initialisation give a value
             return None
 
     def put(self, values: Sequence[np.ndarray]) -> None:
-        """Makes the values of another one of its program its own, in microseconds. Nobody may call it meanwhile."""
+        """Makes the values of another model of its program its own, in microseconds. Nobody may call it meanwhile."""
         if self._assign is None:
             self._assign = self._program.assignment(self._session)
         self._assign(*values)
@@ -140,8 +140,8 @@ class TensorFlowEngine:
 
 
 def _callables(session: Any, signatures: Mapping[str, Signature], thread_pool: int) -> dict[str, "_Callable"]:
-    """Of the signatures that can be called: one whose tensors cannot be fed (sparse, ragged, one tensor as two inputs)
-    takes no other with it.
+    """Of the signatures that can be called: not a signature whose tensors cannot be fed (sparse, ragged, one tensor as
+    two inputs) takes no other with it.
 
     Raises:
         tf.errors.OpError: the executor refuses the graph.
@@ -165,11 +165,11 @@ def _refuses_graph(error: tf.errors.OpError) -> bool:
 
 
 class _Callable:
-    """A signature, or some of its outputs, compiled into one call of the session."""
+    """A signature, or some of its outputs, compiled into a single call of the session."""
 
     def __init__(self, session: Any, signature: Signature, outputs: Sequence[str], thread_pool: int) -> None:
         fed = {spec.tensor_name: name for name, spec in signature.inputs.items()}
-        # The session refuses to fetch what it is fed.
+        # The session refuses to fetch a fed tensor.
         self._passed_on = {
             name: fed[signature.outputs[name].tensor_name]
             for name in outputs

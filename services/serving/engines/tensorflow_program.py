@@ -19,7 +19,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from services.serving.engines.restored_variables import VARIABLES_PATH, RestoredVariables
 
-tf.get_logger().setLevel("ERROR")  # Each load would say that v1's loader is old; the v2 one cannot do this.
+tf.get_logger().setLevel("ERROR")  # Each load would warn that v1's loader is old; v2's cannot do this.
 # TensorFlow loads modules at first use; what is touched here is shared by all runners instead of private to each.
 _LOADER: Callable[..., Any] = loader_impl.SavedModelLoader
 _SESSION: Callable[..., Any] = tf.compat.v1.Session
@@ -29,10 +29,10 @@ _CHANGES = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply",
 
 
 class Program:
-    """What versions of one program share."""
+    """The shared part of a program's versions."""
 
     def __init__(self, directory: Path, tags: tuple[str, ...], config: config_pb2.ConfigProto) -> None:
-        """Raises what TensorFlow raises for a folder without a SavedModel, or without a graph of these tags."""
+        """Raises TensorFlow's errors for a folder without a SavedModel, or without a graph of these tags."""
         self._config = config
         self._graph = tf.Graph()
         loader = _LOADER(str(directory))
@@ -52,7 +52,7 @@ class Program:
         return _SESSION(graph=self._graph, config=self._config)
 
     def values(self, session: Any) -> list[np.ndarray] | None:
-        """What its variables hold, without copying it; None where a session has more state than that."""
+        """The values of its variables, without copying; None where a session has more state than variables."""
         return None if self._assignment is None else list(session.run(self._reads))
 
     def assignment(self, session: Any) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ class Program:
         """Gives the session's variables the values of a SavedModel of the same program, and fills its tables.
 
         Raises:
-            RequestFailed: a variable is missing, or has another shape or type than the graph says.
+            RequestFailed: a variable is missing, or has another shape or type than in the graph.
             tf.errors.OpError, ValueError: the files cannot be read, or are damaged.
         """
         with self._graph.as_default():

@@ -25,7 +25,7 @@ _LONGEST_PROBLEM = 400
 
 @dataclass(frozen=True)
 class SignatureTrial:
-    """What became of one signature."""
+    """The result for a signature."""
 
     problem: str = ""
     """Why the engine must not compute it; empty when it may."""
@@ -69,7 +69,7 @@ def try_engine(
 
 
 class _Trial:
-    """One signature on one engine."""
+    """A signature on an engine."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Trial:
                 raise CannotConvert(f"{problem} ({probe.label})")
             guards.append(probe.kind)
         if not answered:
-            raise CannotConvert("no made-up input is one that TensorFlow answers; give the version warm-up requests")
+            raise CannotConvert("TensorFlow answers no made-up input; give the version warm-up requests")
         guarded = GuardedCall(self._signature, call, tuple(dict.fromkeys(guards)))
         return SignatureTrial(
             file=path.name,
@@ -130,7 +130,7 @@ class _Trial:
             # Calls that the engine refuses go to TensorFlow; but it must be able to take the usual ones.
             return str(error) if expected is not None and probe.kind == "plain" else ""
         if expected is None:
-            return "it answers what TensorFlow refuses"
+            return "it answers inputs that TensorFlow refuses"
         self._probe_count += 1
         difference, problem = compare(
             expected, found,

@@ -1,6 +1,6 @@
-"""Measures one way of computing a version: `python -m services.serving.engines.variants`, for `headrace model engines`.
+"""Measures an engine's time for a version: `python -m services.serving.engines.variants`, for `headrace model engines`.
 
-Lines of JSON come in, each is answered with one. The first is the question:
+Lines of JSON come in, each is answered with a line. The first is the question:
 
     {"directory", "signature", "rows": [sizes], "engine": {fields of EngineOptions}, "onednn": true, false or null,
      "answers": FILE, "is_reference": bool}
@@ -44,18 +44,18 @@ _LONGEST_SENTENCE = 240
 
 
 def main() -> None:
-    # What a converter prints must not stand among the answers.
+    # A converter's output must not stand among the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     question = json.loads(sys.stdin.readline())
     try:
         measured = _Variant(question)
-        _say(answers, measured.ready())
+        _write(answers, measured.ready())
         for line in sys.stdin:
-            asked = json.loads(line)
-            _say(answers, measured.milliseconds(str(asked["rows"]), float(asked["seconds"])))
+            measure = json.loads(line)
+            _write(answers, measured.milliseconds(str(measure["rows"]), float(measure["seconds"])))
     except RequestFailed as error:
-        _say(answers, {"failed": " ".join(error.message.split())[:_LONGEST_SENTENCE]})
+        _write(answers, {"failed": " ".join(error.message.split())[:_LONGEST_SENTENCE]})
 
 
 class _Variant:
@@ -180,7 +180,7 @@ def _seconds_of_calls(run: Callable[[], object], seconds: float) -> list[float]:
             return times
 
 
-def _say(answers: TextIO, document: Mapping[str, Any]) -> None:
+def _write(answers: TextIO, document: Mapping[str, Any]) -> None:
     answers.write(json.dumps(document) + "\n")
     answers.flush()
 

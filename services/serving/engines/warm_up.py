@@ -1,8 +1,8 @@
 """Warms a loaded version up, so that its first real request pays for nothing: with the requests that came with it, and
-with made-up ones for the signatures that have none.
+with made-up requests for signatures without any.
 
-A version whose own requests fail is broken and does not load; one that refuses made-up inputs may just be picky, and
-only a note is made.
+A version whose own requests fail is broken and does not load; a version that refuses made-up inputs may just be picky,
+and only a note is made.
 """
 
 from collections import Counter
@@ -18,10 +18,10 @@ from services.serving.wire.prediction import Prediction, RequestFailed
 
 
 def warm_up(model: Model, directory: Path, options: ModelOptions) -> list[str]:
-    """Runs every signature, alone and in batches of the sizes that will come; returns what was done, in sentences.
+    """Runs every signature, alone and in batches of the sizes that will come; returns its work in sentences.
 
     Raises:
-        RequestFailed: the version's own requests cannot be read, or one of them fails.
+        RequestFailed: the version's own requests cannot be read, or a request fails.
     """
     if not options.warm_up.is_enabled:
         return ["not warmed up: that is switched off"]
@@ -96,7 +96,7 @@ class _Recorded:
         self.counts = Counter[str]()
 
     def replay(self) -> None:
-        """Runs all, as often as asked; then, of each signature, the one with the most rows again as full batches."""
+        """Runs all, as often as set; then, of each signature, the request with the most rows again as full batches."""
         for number, predictions in recorded_predictions(self._directory, self._signatures):
             for prediction in predictions:
                 self._run(number, prediction)

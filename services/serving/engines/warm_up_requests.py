@@ -1,4 +1,4 @@
-"""The requests that come with a version, as predictions that its signatures can be asked.
+"""The requests that come with a version, as predictions of its signatures.
 
 They lie where TensorFlow Serving looks for them and follow its rules
 (https://www.tensorflow.org/tfx/serving/saved_model_warmup):
@@ -37,10 +37,10 @@ Signatures = Mapping[str, Signature]
 
 
 def recorded_predictions(directory: Path, signatures: Signatures) -> Iterator[tuple[int, list[Prediction]]]:
-    """Each record's number with what it asks: one prediction, several for a multi-inference, none for an empty one.
+    """Each record's number with its predictions: one, several for a multi-inference, none for an empty record.
 
     Raises:
-        RequestFailed: the file or a record cannot be read, or asks what the signatures do not answer.
+        RequestFailed: the file or a record cannot be read, or is not for the signatures.
     """
     path = directory / REQUESTS_PATH
     for number, record in enumerate(_read(path)):
@@ -51,7 +51,7 @@ def recorded_predictions(directory: Path, signatures: Signatures) -> Iterator[tu
 
 
 def failed_request(number: int, error: RequestFailed) -> RequestFailed:
-    """Says which of the requests it was."""
+    """The error, with the number of the request."""
     return RequestFailed(error.code, f"warm-up request {number} of {REQUESTS_PATH.name} failed: {error.message}")
 
 

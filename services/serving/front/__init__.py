@@ -1,1 +1,1 @@
-"""Every open request until it is answered once, and what is counted and kept of it."""
+"""Every open request until it is answered once, and its counts and log."""

@@ -2,10 +2,10 @@
 
 The answer's place is a list of its own in Redis, made together with the queue entry, and it is the reply address of
 the request: the runner that runs it stores the answer, whatever becomes of the front. So a front that dies after
-`submit` has returned loses nothing, and no front has to remember anything. Guaranteed is one stored answer, the first;
-a request whose runner died is run again, as any other.
+`submit` has returned loses nothing, and no front has to remember anything. Guaranteed is a single stored answer, the
+first; a request whose runner died is run again, as any other.
 
-What a crash in `submit` leaves behind: nothing, or a prediction whose id nobody was told, which expires.
+What a crash in `submit` leaves behind: nothing, or a prediction whose id no client knows, which expires.
 """
 
 import asyncio
@@ -49,18 +49,18 @@ _TURN_SECONDS, _LOOK_FOR_LINES_SECONDS = 0.005, 1.0
 left some."""
 _BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 2, 32, 512
 """Requests of all lines that are in the queue, by the batches of its runners (turns.py)."""
-_TURNS_OF_ONE = 8
+_MOST_TURNS = 8
 """That a request costs at most, however many rows it has."""
 
 
 @dataclass(frozen=True)
 class AsyncLimits:
-    """What a replica takes.
+    """Limits of a replica.
 
     Attributes:
-        deadline_seconds: of a request whose client names none, and the longest that one may name.
+        deadline_seconds: of a request without one, and the longest allowed.
         result_seconds: how long an answer is kept, at least, from the deadline of its request on.
-        count: predictions that may be open or kept at a time, over all replicas of one Redis or cluster.
+        count: predictions that may be open or kept at a time, over all replicas of a Redis or cluster.
         total_bytes: bytes of requests and answers that they may hold. Answers that come in at the same time may go
             beyond it; then nothing is taken until they are gone.
     """
@@ -82,10 +82,10 @@ def async_limits(settings: ServingSettings) -> AsyncLimits:
 
 @dataclass(frozen=True)
 class StoredPrediction:
-    """What Redis holds of one prediction.
+    """A prediction in Redis.
 
     Attributes:
-        rows: whether it was asked by rows (`instances`), so that the answer is rows, too.
+        rows: whether the request has rows (`instances`), so that the answer has rows, too.
         deadline_at: epoch seconds, UTC.
         reply: None while it is open.
         traceparent: of the span of its submission; "" where that was not traced.
@@ -101,8 +101,8 @@ class StoredPrediction:
 
 
 class AsyncPredictions(Collector):
-    """Runs in one event loop, over one connection of its own that is made when it is first needed. Every method that
-    asks Redis raises RequestFailed, UNAVAILABLE, when it is away."""
+    """Runs in one event loop, over a connection of its own that is made when it is first needed. Every method that
+    calls Redis raises RequestFailed, UNAVAILABLE, when it is away."""
 
     def __init__(self, redis_url: str, *, queue_limit: int, limits: AsyncLimits) -> None:
         self.limits = limits
@@ -154,11 +154,11 @@ class AsyncPredictions(Collector):
         if request.traceparent:
             header |= {"traceparent": request.traceparent, "submitted_at_micros": str(int(time.time() * 1e6))}
         self._help_with_turns()
-        asks, batch = current(), route.queue.load.at_once
-        principal = asks.name if asks.is_identified else ""
+        caller, batch = current(), route.queue.load.at_once
+        principal = caller.name if caller.is_identified else ""
         ahead = min(max(_BATCHES_AHEAD * batch * max(route.queue.runners, 1), _FEWEST_AHEAD), _MOST_AHEAD)
         others_count, others_bytes = await self._totals.beside(places)
-        told, header_bytes = request.SerializeToString() + serialized, orjson.dumps(header)
+        message, header_bytes = request.SerializeToString() + serialized, orjson.dumps(header)
         taken = await self._redis.run(
             SUBMIT,
             [
@@ -166,9 +166,10 @@ class AsyncPredictions(Collector):
                 places.of_all("open"), places.of_all(f"request:{prediction_id}"), places.of_all("lines"),
             ],
             [
-                self._limit_of(route), told, prediction_id, header_bytes, int((seconds + limits.result_seconds) * 1000),
+                self._limit_of(route), message, prediction_id, header_bytes,
+                int((seconds + limits.result_seconds) * 1000),
                 limits.count - others_count, limits.total_bytes - others_bytes, places.prefix, principal,
-                max(1, min(row_count, _TURNS_OF_ONE * batch)), f"{ahead} {batch}",
+                max(1, min(row_count, _MOST_TURNS * batch)), f"{ahead} {batch}",
             ],
         )  # fmt: skip
         if taken not in (1, WAITS):
@@ -178,11 +179,11 @@ class AsyncPredictions(Collector):
             self._is_waited_for.set()
         self._counts["submitted"] += 1
         if places.model:
-            self._totals.submitted(places, len(told) + len(header_bytes))
+            self._totals.submitted(places, len(message) + len(header_bytes))
         return prediction_id
 
     def _help_with_turns(self) -> None:
-        """At each front that is asked, whichever front took the requests: that front may be gone. Without identity
+        """At each front that is called, whichever front took the requests: that front may be gone. Without identity
         there are no lines."""
         if self._turns is None and current().is_identified:
             self._turns = asyncio.get_running_loop().create_task(self._give_turns())
@@ -203,12 +204,12 @@ class AsyncPredictions(Collector):
                 await asyncio.wait_for(self._is_waited_for.wait(), _LOOK_FOR_LINES_SECONDS)
 
     def _limit_of(self, route: Route) -> int:
-        """Half of what the queue may hold: whoever waits for an answer shall find room beside those who do not."""
+        """Half of what the queue may hold: clients that wait for an answer shall find room beside the others."""
         limit = min(route.queue.limit, self._queue_limit) if route.queue.limit else self._queue_limit
         return max(1, limit // 2)
 
     async def read(self, prediction_id: str) -> StoredPrediction:
-        """What is known now. One that is past its deadline without an answer gets DEADLINE_EXCEEDED as its answer.
+        """The stored prediction. Past its deadline without an answer it gets DEADLINE_EXCEEDED as its answer.
 
         Raises:
             RequestFailed: NOT_FOUND for an id that nobody knows, any more or at all.
@@ -276,16 +277,16 @@ class AsyncPredictions(Collector):
         count = held = lines = 0
         try:
             for places in self._places | await self._totals.read():
-                count += int(str(await self._redis.ask("ZCARD", places.index)))
-                counted = await self._redis.ask("HGET", places.of_all("bytes"), b"")
+                count += int(str(await self._redis.execute("ZCARD", places.index)))
+                counted = await self._redis.execute("HGET", places.of_all("bytes"), b"")
                 held += int(counted) if isinstance(counted, bytes) else 0
-                lines += int(str(await self._redis.ask("HLEN", places.of_all("lines"))))
+                lines += int(str(await self._redis.execute("HLEN", places.of_all("lines"))))
         except RequestFailed:
             return {}
         return {"count": count, "bytes": held, "waiting": self.waiting.count, "lines": lines}
 
     def _places_of(self, prediction_id: str) -> Places:
-        """Raises RequestFailed: NOT_FOUND for what is no id."""
+        """Raises RequestFailed: NOT_FOUND for another text than an id."""
         places = Places.of(prediction_id)
         if places is None or bool(places.model) != self._redis.is_cluster:
             raise _unknown(prediction_id)

@@ -1,19 +1,19 @@
-"""The trace of an asynchronous prediction: its submission, and what became of it until its answer was fetched."""
+"""The trace of an asynchronous prediction: from its submission until its answer is fetched."""
 
 import time
 
 from common.process.tracing import MOST_KEPT, REQUEST_ID, Span, Tracing
 from services.serving.front.async_predictions import StoredPrediction
-from services.serving.front.journal import told_of
+from services.serving.front.journal import batch_attributes
 
 
 class AsyncTrace:
-    """Of one front. Any front may hand the answer over, so what it needs stands beside the answer. Not thread-safe."""
+    """Of a front. Any front may hand the answer over, so the trace stands beside the answer. Not thread-safe."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
-        self._told: dict[str, None] = {}
-        """Predictions whose answers were handed over, the newest last: each is told once."""
+        self._traced: dict[str, None] = {}
+        """Predictions whose answers were handed over, the newest last: each is traced once."""
 
     def submitted(self, model: str, tag: bytes, traceparent: str) -> Span | None:
         """Begins the span of a submission, where it is traced."""
@@ -23,13 +23,13 @@ class AsyncTrace:
         )  # fmt: skip
 
     def answered(self, prediction_id: str, stored: StoredPrediction) -> None:
-        """Tells, when an answer is fetched first, how its request waited and ran, and how long the answer was kept."""
+        """Traces, when an answer is fetched first, how its request waited and ran, and how long the answer was kept."""
         reply = stored.reply
-        if reply is None or not stored.traceparent or prediction_id in self._told:
+        if reply is None or not stored.traceparent or prediction_id in self._traced:
             return
-        self._told[prediction_id] = None
-        if len(self._told) > MOST_KEPT:
-            del self._told[next(iter(self._told))]
+        self._traced[prediction_id] = None
+        if len(self._traced) > MOST_KEPT:
+            del self._traced[next(iter(self._traced))]
         batch = reply.batch
         has_run = reply.HasField("batch")
         began, ended = batch.began_at_micros / 1e6, batch.ended_at_micros / 1e6
@@ -39,7 +39,7 @@ class AsyncTrace:
         if has_run:
             span = self._tracing.start(
                 "batch in the runner", stored.traceparent, at=began,
-                attributes=told_of(batch, stored.model, reply.version),
+                attributes=batch_attributes(batch, stored.model, reply.version),
             )  # fmt: skip
             if span is not None:
                 span.end(reply.error_message, at=ended)

@@ -15,7 +15,7 @@ class Cancelling:
         """By model: requests that were taken off their queue."""
         self._loop = asyncio.get_running_loop()
         self._abandoned: dict[bytes, Queue] = {}
-        """Requests whose client went before Redis said where they lie."""
+        """Requests whose client went before Redis had answered with their places."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
 
     def cancel(self, queue: Queue, span: Span | None, request_id: bytes) -> None:
@@ -35,7 +35,7 @@ class Cancelling:
         for request_id in written:
             self._abandoned.pop(request_id, None)
         if gone:
-            self._ask(queue, span, gone)
+            self._request(queue, span, gone)
 
     def forget(self, client: QueueClient) -> None:
         """Its Redis is lost, and the places there with it."""
@@ -45,9 +45,9 @@ class Cancelling:
     def _write(self) -> None:
         to_cancel, self._to_cancel = self._to_cancel, {}
         for (queue, span), request_ids in to_cancel.items():
-            self._ask(queue, span, request_ids)
+            self._request(queue, span, request_ids)
 
-    def _ask(self, queue: Queue, span: Span, request_ids: list[bytes]) -> None:
+    def _request(self, queue: Queue, span: Span, request_ids: list[bytes]) -> None:
         queue.client.cancel(queue, span, request_ids, partial(self._count, queue.model))
 
     def _count(self, model: str, count: int) -> None:

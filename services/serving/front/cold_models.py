@@ -1,4 +1,4 @@
-"""Requests for models that are not loaded, on a replica that loads them when they are asked: each waits until its model
+"""Requests for models that are not loaded, on a replica that loads models on demand: each waits until its model
 answers, cannot be loaded, or the request's deadline passes. The manager hears which models are waited for.
 """
 
@@ -12,7 +12,7 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ServingState
 
-Ask = Callable[[Collection[str]], None]
+RequestLoads = Callable[[Collection[str]], None]
 
 
 class ColdModels:
@@ -27,14 +27,14 @@ class ColdModels:
         self._limit = limit
         self._waiting: dict[asyncio.Future[None], str] = {}
         """Each with its model."""
-        self.ask: Ask = lambda models: None
-        """Tells the manager that requests wait for models."""
+        self.request_loads: RequestLoads = lambda models: None
+        """Requests loads of the manager."""
         self.waits: Counter[str] = Counter()
         self.wait_seconds: defaultdict[str, float] = defaultdict(float)
         """By model: requests that waited for it, and for how long all together."""
 
     async def route(self, model: str, version: int | None, label: str | None, timeout_seconds: float) -> Route:
-        """What `Routing.resolve` gives, once the model is loaded. Raises RequestFailed."""
+        """The route of `Routing.resolve`, once the model is loaded. Raises RequestFailed."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         while True:
@@ -61,7 +61,7 @@ class ColdModels:
         self._waiting[changed] = model
         try:
             if is_first:
-                self.ask((model,))
+                self.request_loads((model,))
             await asyncio.wait((changed,), timeout=timeout_seconds)
         finally:
             del self._waiting[changed]
@@ -71,14 +71,15 @@ class ColdModels:
         return any(version.state is not ServingState.AVAILABLE for version in self._routing.on_demand(model))
 
     def follow(self, open_at: Collection[str]) -> None:
-        """The manager has spoken: those that wait look again. Models that are still waited for are asked again.
+        """The manager has sent a state: requests that wait look again. Models that are still waited for are requested
+        again.
 
         Args:
-            open_at: models at whose queues requests are open, in case one of them has left.
+            open_at: models at whose queues requests are open, in case such a model has left.
         """
         cold = [name for name in {*self._waiting.values(), *open_at} if self._is_cold(name)]
         for changed in list(self._waiting):
             if not changed.done():
                 changed.set_result(None)
         if cold:
-            self.ask(cold)
+            self.request_loads(cold)

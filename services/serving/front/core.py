@@ -1,11 +1,11 @@
 """The core of the front: every request that is open, until it is answered once.
 
-    resolve(model, ...) -> Route          what the replica serves, as its manager last said (routing.py)
+    resolve(model, ...) -> Route          the replica's versions by its manager's last state (routing.py)
     submit(route, request, ...)           into the queue; `on_reply` is called exactly once:
                                           with the runner's answer, or with an error of our own (deadline, full, away)
 
 A request stays here, serialized, until its answer is there. When Redis comes back after an outage everything open is
-enqueued again: it may then run twice, and the second answer finds nobody who waits for it.
+enqueued again: it may then run twice, and nobody waits for the second answer.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from services.serving.front.cold_models import ColdModels
 from services.serving.front.reload_jitter import ReloadJitter
 from services.serving.front.request_counts import ContextCounts
 from services.serving.front.routing import NotLoaded, Route, Routing
-from services.serving.front.split import Asks
+from services.serving.front.split import Caller
 from services.serving.options.model_priorities import Priorities
 from services.serving.queue.admission import BATCHES_FULL, Admission
-from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span, Told
+from services.serving.queue.client import NO_RUNNER, REFUSED, Listeners, Queue, QueueClient, Span
 from services.serving.queue.clients import QueueClients
 from services.serving.wire.codes import Code
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 CONDITION = "queue"
 _MODES = {"single": "", "sentinel": "a Redis that Sentinels watch", "cluster": "a Redis Cluster"}
-"""What /readyz calls them."""
+"""Their names in /readyz."""
 OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
 _SILENCE_GRACE_SECONDS = 1.0
-"""The same for one that has only fallen silent: they have waited for it already."""
+"""The same for a silent Redis: they have waited for it already."""
 _FAILOVER_GRACE_SECONDS = 15.0
-"""The same for one with Sentinels or of a cluster, which need some seconds to see that it is gone."""
+"""The same for a Redis with Sentinels or of a cluster, which need some seconds to see that it is gone."""
 _RESEND_SECONDS = 0.2
 _FULL_SECONDS = 0.01
 """How long a queue that Redis called full is taken to be."""
@@ -66,9 +66,9 @@ class _Open:
     deadline: float
     on_reply: OnReply
     principal: str
-    """Who asks; "": nobody in particular."""
+    """The principal; "": nobody in particular."""
     turn: int = 0
-    """What counts of it among the principals' turns (turns.py); 0: it waits here, where there is a principal."""
+    """Its rows in the principals' turns (turns.py); 0: it waits here, where there is a principal."""
     span: Span | None = None
     """Where in the queue it lies; None until Redis took it."""
     is_owed: bool = False
@@ -96,7 +96,7 @@ class Front:
         self.routing = Routing(namespace, priorities=priorities)
         self.cold = ColdModels(self.routing, limit=in_flight_limit)
         self.resolve = self.routing.resolve
-        """Its own, and no method around it, because every request asks it."""
+        """Its own, and no method around it, because every request calls it."""
         self.timeout_seconds = timeout_seconds
         self.limits = limits
         self.admission = Admission(in_flight_limit, queue_limit)
@@ -110,15 +110,15 @@ class Front:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._outage_timers: dict[QueueClient, asyncio.TimerHandle] = {}
         self._pressure_timer: asyncio.TimerHandle | None = None
-        told = Told(self._on_taken, self._on_replies, self._on_connected, self._on_lost, self._on_faults)
-        self.queue_clients = QueueClients(redis_url, front_id, queue_limit=queue_limit, told=told)
+        listeners = Listeners(self._on_taken, self._on_replies, self._on_connected, self._on_lost, self._on_faults)
+        self.queue_clients = QueueClients(redis_url, front_id, queue_limit=queue_limit, listeners=listeners)
         self.cancelling = Cancelling()
 
     @property
     def open_count(self) -> int:
         return len(self._open)
 
-    # What is served
+    # served versions
 
     def update(self, state: ReplicaState) -> None:
         """Takes the manager's snapshot."""
@@ -135,19 +135,19 @@ class Front:
         version: int | None,
         label: str | None,
         timeout_seconds: float | None = None,
-        asks: Asks | None = None,
+        caller: Caller | None = None,
     ) -> Route:
-        """As `resolve`; waits for a model that is loaded because it is asked. Raises RequestFailed."""
+        """As `resolve`; waits for a model that is loaded on demand. Raises RequestFailed."""
         try:
-            return self.resolve(model, version=version, label=label, asks=asks)
+            return self.resolve(model, version=version, label=label, caller=caller)
         except NotLoaded:
             return await self.cold.route(model, version, label, self.within(timeout_seconds))
 
     def within(self, timeout_seconds: float | None) -> float:
-        """How long a request may take that asks for so long; None: it says nothing."""
+        """The deadline of a request that names this one; None: it names none."""
         return self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
 
-    # What is open
+    # open requests
 
     def submit(
         self,
@@ -213,8 +213,8 @@ class Front:
 
     def _check(self, queue: Queue, rows: int, timeout_seconds: float) -> str:
         """The principal's name; "" without identity. Raises RequestFailed."""
-        asks = current()
-        principal = asks.name if asks.is_identified else ""
+        caller = current()
+        principal = caller.name if caller.is_identified else ""
         self.admission.check(
             queue.model, queue.load, open_count=len(self._open), rows=rows, timeout_seconds=timeout_seconds,
             principal=principal, depth=queue.depth,
@@ -242,7 +242,7 @@ class Front:
             self._close(request_id, request)
 
     def _close(self, request_id: bytes, request: _Open) -> None:
-        """Of one that is not open any more: another one may have its turn."""
+        """Of a request that is not open any more: another may have its turn."""
         request.queue.load.closed(request.rows, request.principal)
         if not request.principal:
             return
@@ -262,13 +262,13 @@ class Front:
             replies = queue_pb2.ReplyBatch.FromString(batch).replies
         except DecodeError as error:
             extra = {"reason": str(error), "bytes": len(batch)}
-            logger.warning("what lies in the reply list is no answer", extra=extra)
+            logger.warning("an entry of the reply list is no answer", extra=extra)
             return
         for reply in replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:
                 continue
-            queue = request.queue  # A batch answers requests of one queue.
+            queue = request.queue  # A batch answers requests of a single queue.
             self._close(reply.request_id, request)
             in_time_count += reply.error_code != Code.DEADLINE_EXCEEDED
             try:
@@ -295,7 +295,7 @@ class Front:
             self._note_pressure()
         has_left = taken == NO_RUNNER and bool(self.routing.on_demand(queue.model))
         if has_left:  # It made room for another model while these were on their way.
-            self.cold.ask((queue.model,))
+            self.cold.request_loads((queue.model,))
         again = []
         for request_id, _ in requests[max(taken, 0) :]:
             request = self._open.get(request_id)
@@ -332,7 +332,7 @@ class Front:
         self._on_faults()
         if timer := self._outage_timers.pop(client, None):
             timer.cancel()
-        sent = {request_id: one for request_id, one in self._open_at(client).items() if not _waits(one)}
+        sent = {request_id: request for request_id, request in self._open_at(client).items() if not _waits(request)}
         if sent:
             logger.info("enqueueing open requests again", extra={"count": len(sent)})
         for request in sent.values():
@@ -382,7 +382,7 @@ class Front:
         self._sweep_timer = self._loop.call_at(at, self._sweep)
 
     def _sweep(self) -> None:
-        """Answers what is past its deadline. One timer for all: it is set to the earliest deadline seen."""
+        """Answers requests past their deadlines. One timer for all: it is set to the earliest deadline seen."""
         now = self._loop.time()
         self._sweep_timer, self._sweep_at = None, float("inf")
         for request_id, request in [item for item in self._open.items() if item[1].deadline <= now]:

@@ -1,4 +1,4 @@
-"""What a front knows besides its own requests, for Prometheus: its queues, what it refused, and what the runners did.
+"""A front's numbers besides its own requests, for Prometheus: its queues, its refusals, and the runners' work.
 
 The runners count per batch (work.py); their counts come with the manager's snapshots, about a second old.
 """
@@ -36,7 +36,7 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "waiting_of_principal": ("Requests that wait at this front for their principal's turn", (*_QUEUE, "principal")),
     "model_memory_budget_bytes": ("SERVING_MODEL_MEMORY_BYTES; no sample without it", ()),
-    "loaded_models": ("Models in memory where they are loaded when asked", ()),
+    "loaded_models": ("Models in memory where they are loaded on demand", ()),
     "versions": ("Versions of this replica by state; error: it failed", ("state",)),
     "runner_private_bytes": ("Memory that is the runner's own, of a version", _VERSION),
     "batch_size_limit": ("Examples that a batch may have now; follows slo_ms", _VERSION),
@@ -87,7 +87,7 @@ def _families() -> Iterator[Family]:
 
 
 class FrontMetrics(Collector):
-    """Asked by Prometheus; costs a request nothing."""
+    """Read by Prometheus; costs a request nothing."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -158,7 +158,7 @@ class FrontMetrics(Collector):
         return self._front.routing.state.versions if self._front.routing.state is not None else ()
 
     def _works(self) -> Iterator[tuple[Sequence[str], Mapping[str, Any]]]:
-        """What was done under each signature of each version, with the labels."""
+        """The work under each signature of each version, with the labels."""
         for version in self._versions():
             for name, work in version.work.get("signatures", {}).items():
                 yield (version.model, str(version.version), name), work

@@ -1,8 +1,8 @@
-"""What is kept of each request when it ends: counters always, a line of the log where somebody should act on it (each
+"""The record of each request when it ends: counters always, a line of the log where somebody should act on it (each
 request at level DEBUG), and the whole of it in the request log where its model is sampled, or its outputs where it has
 keys (prediction_keys.py).
 
-The tag of a request is what its client calls it (header `x-request-id`), or a name made here. It goes back with the
+The tag of a request is its client's name for it (header `x-request-id`), or a name made here. It goes back with the
 answer, into the lines of the log and into the request log; the queue does not need it.
 """
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("services.serving.requests")
 _FOR_A_HUMAN = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS))
 REQUEST_ID_HEADER = b"x-request-id"
 MAX_TAG_BYTES = 128
-"""A longer one is replaced by one of ours."""
+"""A longer tag is replaced."""
 
 
 class Tags:
@@ -41,15 +41,15 @@ class Tags:
 
 
 def log_fields(tag: bytes, model: str, version: int = 0, **others: object) -> dict[str, object]:
-    """`extra` of a log line about a request; the version only where one answered."""
+    """`extra` of a log line about a request; the version only where a version answered."""
     fields: dict[str, object] = {"request_id": tag.decode("latin-1"), "model": model}
     if version:
         fields["version"] = version
     return fields | others
 
 
-def told_of(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, object]:
-    """What the span of a batch says."""
+def batch_attributes(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, object]:
+    """The attributes of a batch's span."""
     return {
         "headrace.model": model, "headrace.version": version, "headrace.runner_pid": batch.runner_pid,
         "headrace.batch_requests": batch.requests, "headrace.batch_rows": batch.rows,
@@ -58,7 +58,7 @@ def told_of(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, objec
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request, from its first look on. `door` is http or grpc."""
+    """A request, from its first look on. `door` is http or grpc."""
 
     model: str
     door: str
@@ -66,14 +66,14 @@ class Entry:
     api: str = PREDICT
     started_at: float = field(default_factory=time.perf_counter)
     request: queue_pb2.PredictionRequest | None = None
-    """What the queue carries; only where it is to be logged."""
+    """The message in the queue; only where it is to be logged."""
     is_sampled: bool = False
     keys: tuple[str, ...] = ()
     """Of its rows; () where it has none."""
     alias: str = ""
-    """That it asked for; only where it has keys."""
+    """The requested alias; only where it has keys."""
     signature: str = ""
-    """The one that was asked for, once it is known that the model has it."""
+    """The requested signature, once it is known that the model has it."""
     version: int = 0
     """The version that answered; 0 before, and where none did."""
     span: Span | None = None
@@ -82,7 +82,7 @@ class Entry:
     """In which it was run; only where it is traced."""
 
     def take(self, reply: queue_pb2.PredictionReply) -> None:
-        """Who answered, and where it ran."""
+        """The version that answered, and its runner."""
         self.version = reply.version
         if self.span is not None and reply.HasField("batch"):
             self.batch = reply.batch
@@ -107,7 +107,7 @@ class Journal:
         self._request_log = request_log
 
     def trace(self, entry: Entry, traceparent: str) -> None:
-        """Begins the request's span, where it is traced. Asked only where `is_tracing`."""
+        """Begins the request's span, where it is traced. Called only where `is_tracing`."""
         if not self.tracing.takes(traceparent):
             return
         entry.span = self.tracing.start(
@@ -118,20 +118,20 @@ class Journal:
         )  # fmt: skip
 
     def _end_span(self, entry: Entry, span: Span, message: str) -> None:
-        """With what the request went through: the queue, and its batch in a runner."""
+        """With the request's queue and its batch in a runner."""
         if entry.version:
             span.set({"headrace.version": entry.version, "headrace.signature": entry.signature})
         batch = entry.batch
         if batch is not None:
             began, ended = batch.began_at_micros / 1e6, batch.ended_at_micros / 1e6
             queued_at = time.time() - (time.perf_counter() - entry.started_at)
-            told = told_of(batch, entry.model, entry.version)
+            attributes = batch_attributes(batch, entry.model, entry.version)
             self.tracing.note("wait in the queue", span.traceparent, min(queued_at, began), began)
-            self.tracing.note("batch in the runner", span.traceparent, began, ended, told)
+            self.tracing.note("batch in the runner", span.traceparent, began, ended, attributes)
         span.end(message)
 
     def takes(self, entry: Entry) -> bool:
-        """Whether this request is one for the request log: then `log` is called with its answer."""
+        """Whether the request log takes this request: then `log` is called with its answer."""
         entry.is_sampled = self._request_log is not None and self._request_log.takes(entry.model)
         return entry.is_sampled or bool(entry.keys)
 
@@ -145,7 +145,7 @@ class Journal:
         if self._request_log is None:
             raise RequestFailed(
                 Code.FAILED_PRECONDITION,
-                "X-Prediction-Key: this replica logs no predictions; SERVING_REQUEST_LOG says where to log them",
+                "X-Prediction-Key: this replica logs no predictions; SERVING_REQUEST_LOG sets the place",
             )
         entry.keys, entry.alias = keys_of(given, rows), alias
 
@@ -167,7 +167,7 @@ class Journal:
     def refused(self, entry: Entry, code: int, message: str, *, is_known: bool) -> None:
         """It was answered with an error before it came to a queue. A model that is not known gets no counter."""
         self._counts.add(entry.model if is_known else "", entry.door, code, 0.0)
-        self._tell(entry, code, message, 0.0)
+        self._log_line(entry, code, message, 0.0)
         if entry.span is not None:
             self._end_span(entry, entry.span, message)
 
@@ -177,11 +177,11 @@ class Journal:
         self._counts.add(entry.model, entry.door, code, seconds, version=entry.version, signature=entry.signature)
         if self._latency is not None and not code:
             self._latency.add(entry.model, entry.api, entry.door, seconds)
-        self._tell(entry, code, message, seconds)
+        self._log_line(entry, code, message, seconds)
         if entry.span is not None:
             self._end_span(entry, entry.span, message)
 
-    def _tell(self, entry: Entry, code: int, message: str, seconds: float) -> None:
+    def _log_line(self, entry: Entry, code: int, message: str, seconds: float) -> None:
         level = logging.ERROR if code in _FOR_A_HUMAN else logging.DEBUG
         if not logger.isEnabledFor(level):
             return

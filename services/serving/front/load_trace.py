@@ -13,26 +13,26 @@ class LoadTrace:
     anything is. Not thread-safe.
 
     Args:
-        update: is told the same state first.
+        update: gets the same state first.
     """
 
     def __init__(self, tracing: Tracing, update: OnState) -> None:
         self._tracing, self._update = tracing, update
-        self._told: dict[tuple[str, int], float] = {}
-        """When the attempt that was told last began."""
+        self._traced: dict[tuple[str, int], float] = {}
+        """When the attempt that was traced last began."""
 
     def __call__(self, state: ReplicaState) -> None:
         self._update(state)
-        told = {}
+        traced = {}
         for version in state.versions:
             key, attempt = (version.model, version.version), version.attempt
-            told[key] = self._told.get(key, 0.0)
-            if attempt.ended_at and attempt.began_at != told[key]:
-                told[key] = attempt.began_at
-                self._tell(state, version, attempt)
-        self._told = told
+            traced[key] = self._traced.get(key, 0.0)
+            if attempt.ended_at and attempt.began_at != traced[key]:
+                traced[key] = attempt.began_at
+                self._trace(state, version, attempt)
+        self._traced = traced
 
-    def _tell(self, state: ReplicaState, version: VersionState, attempt: LoadAttempt) -> None:
+    def _trace(self, state: ReplicaState, version: VersionState, attempt: LoadAttempt) -> None:
         span = self._tracing.start(
             f"load {version.model}", kind="consumer", always=True, at=attempt.began_at,
             attributes={

@@ -1,4 +1,4 @@
-"""What the doors tell about models: TensorFlow Serving's status and metadata, and the replica's own page."""
+"""The doors' documents about models: TensorFlow Serving's status and metadata, and the replica's own page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -91,7 +91,7 @@ async def replica_json(front: Front) -> dict[str, Any]:
     """GET /headrace/status: versions with their runners, and the queues this front writes to.
 
     Raises:
-        Unavailable: Redis went away while its queues were being asked about.
+        Unavailable: Redis went away while its queues were being read.
     """
     state = front.routing.state or ReplicaState("", {}, {}, ())
     queues = []
@@ -116,7 +116,7 @@ async def replica_json(front: Front) -> dict[str, Any]:
 
 
 def _memory_json(front: Front, memory: ModelMemory) -> dict[str, Any]:
-    """Of a replica that loads models when they are asked."""
+    """Of a replica that loads models on demand."""
     return {
         "budget_bytes": memory.budget_bytes,
         "used_bytes": memory.used_bytes,
@@ -128,7 +128,7 @@ def _memory_json(front: Front, memory: ModelMemory) -> dict[str, Any]:
 
 
 def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
-    """What the runner did since it started, in total; None where nothing was done yet."""
+    """The runner's work since it started, in total; None before any."""
     if not work:
         return {}
     batches = work["batches"]
@@ -149,7 +149,7 @@ def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def version_json(version: VersionState) -> dict[str, Any]:
-    """One version, as the replica's own pages show it."""
+    """A version, as the replica's own pages show it."""
     return {
         "model": version.model,
         "version": version.version,

@@ -46,8 +46,8 @@ def add_metrics_route(app: FastAPI, path: str, latency: ApiLatency | None) -> No
 
     async def metrics(request: Request) -> Response:
         if request.url.query:
-            asked = f"{request.url.path}?{request.url.query}"
-            return PlainTextResponse(f"Unexpected path: {asked}. Should be {path}", status_code=400)
+            requested = f"{request.url.path}?{request.url.query}"
+            return PlainTextResponse(f"Unexpected path: {requested}. Should be {path}", status_code=400)
         text = generate_latest(REGISTRY).decode() + "".join(tensorflow_serving_lines(REGISTRY.collect()))
         text += "".join(latency.lines()) if latency is not None else ""
         return Response(text, media_type=CONTENT_TYPE_LATEST)
@@ -56,7 +56,7 @@ def add_metrics_route(app: FastAPI, path: str, latency: ApiLatency | None) -> No
 
 
 def tensorflow_serving_lines(metrics: Iterable[Metric]) -> Iterator[str]:
-    """What TensorFlow Serving counts too, in its names and text."""
+    """TensorFlow Serving's counters, in its names and text."""
     counts: Counter[tuple[str, str]] = Counter()
     for metric in metrics:
         if metric.name == _OUR_REQUESTS:

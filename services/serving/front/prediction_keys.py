@@ -1,4 +1,4 @@
-"""X-Prediction-Key: what the caller calls each row of a prediction, so that its label finds it later.
+"""X-Prediction-Key: the caller's name for each row of a prediction, so that its label finds it later.
 
 One key per row, separated by commas; a comma or a character outside ASCII in a key is percent-encoded UTF-8 (RFC 3986).
 In gRPC the same text is the metadata x-prediction-key. Several headers or metadata are one list, in their order (RFC

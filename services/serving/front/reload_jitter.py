@@ -2,7 +2,7 @@
 
 Looked at with the manager's snapshots, which come about every second and with every change; costs a request nothing. A
 reload lasts from the beginning of a load, of whichever version, until two seconds after its end, in which the version
-before is freed. What a snapshot finds counts as one or the other as a whole.
+before is freed. A snapshot counts on either side as a whole.
 """
 
 import logging
@@ -28,7 +28,7 @@ _NONE = (0,) * (len(BUCKETS_SECONDS) + 1)
 
 @dataclass(frozen=True)
 class Reload:
-    """`factor`: 0.0 where one side has too few requests to be judged."""
+    """`factor`: 0.0 where a side has too few requests to be judged."""
 
     version: int
     at: float
@@ -66,7 +66,7 @@ class ReloadJitter(Collector):
         found = dict[str, list[int]]()
         for (model, _), totals in self._counts.totals_by_version().items():
             known = found.setdefault(model, list(_NONE))
-            found[model] = [one + more for one, more in zip(known, totals.seconds, strict=True)]
+            found[model] = [count + more for count, more in zip(known, totals.seconds, strict=True)]
         for gone in self._models.keys() - state.models.keys():
             del self._models[gone]
         for model in state.models:
@@ -98,14 +98,14 @@ class ReloadJitter(Collector):
         watched.around, watched.is_reloading = list(_NONE), False
         if is_over:
             watched.over += 1
-            told = {"model": model, "version": version, "factor": round(factor, 2), "allowed": self._allowed}
-            logger.warning("answers were slow around a reload", extra=told)
+            fields = {"model": model, "version": version, "factor": round(factor, 2), "allowed": self._allowed}
+            logger.warning("answers were slow around a reload", extra=fields)
 
     def shown(self) -> dict[str, Any]:
-        """For GET /headrace/status: what is allowed, and the last reload of each model."""
+        """For GET /headrace/status: the limit, and the last reload of each model."""
         return {
             "allowed_factor": self._allowed,
-            "models": {model: asdict(one.last) for model, one in tuple(self._models.items()) if one.last},
+            "models": {name: asdict(known.last) for name, known in tuple(self._models.items()) if known.last},
         }
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What a replica tells the registry of itself every few seconds: its versions, and its rates and percentiles."""
+"""A replica's reports to the registry every few seconds: its versions, and its rates and percentiles."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -16,9 +16,9 @@ class ReplicaReports:
     """Called by the thread that reports; percentiles are those of the requests since the report before.
 
     Attributes:
-        state: what the manager said last; None before it has spoken.
+        state: the manager's last state; None before the first.
         queues: {(model, target): requests in its queue, of all fronts}.
-        queue_faults: what is wrong with Redis, in sentences.
+        queue_faults: faults of Redis, in sentences.
         before: the totals of the report before.
     """
 
@@ -61,7 +61,7 @@ class ReplicaReports:
         now: Mapping[tuple[str, int], Totals],
         before: Mapping[tuple[str, int], Totals],
     ) -> tuple[Part, ...]:
-        """Of what is served now, and the model as a whole: the counts of versions that are gone would never end."""
+        """Of served versions, and the model as a whole: the counts of versions that are gone would never end."""
         served = {(version.model, version.version) for version in versions if version.state is ServingState.AVAILABLE}
         numbers = {
             key: _numbers(now[key], before.get(key, _NOTHING))
@@ -74,13 +74,13 @@ class ReplicaReports:
         for (model, _), depth in self.queues().items():
             of_model = numbers.setdefault((model, 0), {})
             of_model["queue_requests"] = of_model.get("queue_requests", 0.0) + depth
-        return tuple(Part(model=model, version=version, numbers=said) for (model, version), said in numbers.items())
+        return tuple(Part(model=model, version=version, numbers=values) for (model, version), values in numbers.items())
 
 
 def _sum(totals: Mapping[tuple[str, int], Totals]) -> Totals:
     found = _NOTHING
-    for one in totals.values():
-        found = found.plus(one)
+    for total in totals.values():
+        found = found.plus(total)
     return found
 
 

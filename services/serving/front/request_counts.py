@@ -1,4 +1,4 @@
-"""What the front counts per request, kept in plain integers and shown to Prometheus when it asks.
+"""The front's counts per request, kept in plain integers and read by Prometheus.
 
 prometheus_client's own cost four times as much (docs/internals/decisions, 10).
 """
@@ -21,14 +21,14 @@ _ENTRY_POINTS = {"http": "REST", "grpc": "GRPC"}
 
 
 class _Series:
-    """Requests of one model, version, signature and door."""
+    """Requests of a model, version, signature and door."""
 
     __slots__ = ("codes", "seconds", "sum_seconds")
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         self.seconds = [0] * (len(BUCKETS_SECONDS) + 1)
-        """Successful ones: one count per bucket, and one beyond the last."""
+        """Successful requests: a count per bucket, and a count beyond the last."""
         self.sum_seconds = 0.0
 
 
@@ -39,10 +39,10 @@ class Totals:
     requests: int
     failed: int
     seconds: tuple[int, ...]
-    """Successful requests: one count per bucket of BUCKETS_SECONDS, and one beyond the last."""
+    """Successful requests: a count per bucket of BUCKETS_SECONDS, and a count beyond the last."""
 
     def plus(self, other: "Totals") -> "Totals":
-        seconds = tuple(one + more for one, more in zip(self.seconds, other.seconds, strict=True))
+        seconds = tuple(count + more for count, more in zip(self.seconds, other.seconds, strict=True))
         return Totals(self.requests + other.requests, self.failed + other.failed, seconds)
 
 
@@ -76,13 +76,13 @@ class RequestCounts(Collector):
         found: dict[tuple[str, int], Totals] = {}
         for (model, version, _, _), series in tuple(self._series.items()):
             codes = tuple(series.codes.items())
-            said = Totals(
+            totals = Totals(
                 sum(count for _, count in codes),
                 sum(count for code, count in codes if code != _OK),
                 tuple(series.seconds),
             )
             known = found.get((model, version))
-            found[model, version] = known.plus(said) if known is not None else said
+            found[model, version] = known.plus(totals) if known is not None else totals
         return found
 
     def collect(self) -> Iterator[Metric]:
@@ -104,7 +104,7 @@ class RequestCounts(Collector):
 
 
 def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """A histogram's buckets as Prometheus has them, from one count per bucket and one beyond the last."""
+    """A histogram's buckets as Prometheus has them, from a count per bucket and a count beyond the last."""
     total = 0
     buckets = []
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
@@ -114,7 +114,7 @@ def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
 
 
 class ContextCounts:
-    """What rows of one request share is read once per request; used by one thread."""
+    """Contexts that rows of a request share, read once per request; used by one thread."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class ApiLatency:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str], list[int]] = {}
-        """By model, API and door: one count per bucket and one beyond the last."""
+        """By model, API and door: a count per bucket and a count beyond the last."""
         self._sums: dict[tuple[str, str, str], float] = {}
 
     def add(self, model: str, api: str, door: str, seconds: float) -> None:

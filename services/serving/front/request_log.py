@@ -1,10 +1,10 @@
 """The request log: a sample of the predictions with inputs and answers, and each that has a key, as TFRecords of
 protos/prediction_log.proto.
 
-The doors hand samples over and never wait; one thread turns them into records and writes them. What does not fit into
-the buffer, or cannot be written in time, is dropped and counted: a prediction is worth more than its record.
+The doors hand samples over and never wait; one thread turns them into records and writes them. Samples that do not fit
+into the buffer, or cannot be written in time, are dropped and counted: a prediction is worth more than its record.
 
-What a crash leaves behind: the samples of the last moments are gone; what is written is whole records.
+After a crash the samples of the last moments are gone; whole records are written.
 """
 
 import logging
@@ -40,10 +40,10 @@ _BREATH = 16
 
 
 def rates_of(text: str) -> tuple[float, dict[str, float]]:
-    """The share of requests that is logged, and what differs per model, of a setting like `0.01,flights=1,digits=0`.
+    """The share of requests that is logged, and the exceptions per model, of a setting like `0.01,flights=1,digits=0`.
 
     Raises:
-        InvalidInput: it is of another form, or a rate is not one.
+        InvalidInput: it is of another form, or a rate is not between 0 and 1.
     """
     default, of_models = 0.0, dict[str, float]()
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -65,7 +65,7 @@ def rates_of(text: str) -> tuple[float, dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prediction that is over.
+    """A prediction that is over.
 
     Attributes:
         answered_at: epoch seconds, UTC.
@@ -100,7 +100,7 @@ class RequestLog(Collector):
         self._ended, self._has_samples = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._counts: Counter[tuple[str, str]] = Counter()
-        """By (model, what became of the record)."""
+        """By (model, the record's fate)."""
 
     def use(self, of_models: Mapping[str, float]) -> None:
         """Sets the rates that differ from the default, per model."""
@@ -110,7 +110,7 @@ class RequestLog(Collector):
         return self._of_models.get(model, self._default)
 
     def takes(self, model: str) -> bool:
-        """Whether this request of the model is one to be logged."""
+        """Whether this request of the model is logged."""
         rate = self.sampling_rate(model)
         return rate > 0 and (rate >= 1 or random.random() < rate)  # noqa: S311  (sampling)
 
@@ -135,7 +135,7 @@ class RequestLog(Collector):
         self._thread.start()
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """Writes what is there; what takes longer is left."""
+        """Writes the samples; those that take longer are left."""
         self._ended.set()
         self._has_samples.set()
         self._thread.join(timeout_seconds)
@@ -218,15 +218,15 @@ def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.Predic
         spec.version.value = reply.version
     record.log_metadata.sampling_config.sampling_rate = sampling_rate
     record.log_metadata.timestamp_secs = int(sample.answered_at)
-    asked, answered = record.predict_log.request, record.predict_log.response
-    asked.model_spec.CopyFrom(spec)
-    asked.output_filter.extend(request.output_filter)
+    predict_request, predict_response = record.predict_log.request, record.predict_log.response
+    predict_request.model_spec.CopyFrom(spec)
+    predict_request.output_filter.extend(request.output_filter)
     for tensor in request.inputs:
-        _copy_tensor(tensor, asked.inputs[tensor.name])
+        _copy_tensor(tensor, predict_request.inputs[tensor.name])
     if not reply.error_code:
-        answered.model_spec.CopyFrom(spec)
+        predict_response.model_spec.CopyFrom(spec)
         for tensor in reply.outputs:
-            _copy_tensor(tensor, answered.outputs[tensor.name])
+            _copy_tensor(tensor, predict_response.outputs[tensor.name])
     return record
 
 
@@ -247,7 +247,7 @@ def open_request_log(settings: ServingSettings) -> RequestLog | None:
     default, of_models = rates_of(settings.request_log_sampling)
     if not settings.request_log:
         if settings.request_log_sampling:
-            raise InvalidInput("SERVING_REQUEST_LOG_SAMPLING is set, but SERVING_REQUEST_LOG does not say where to log")
+            raise InvalidInput("SERVING_REQUEST_LOG_SAMPLING is set, but SERVING_REQUEST_LOG, the place, is not")
         return None
     request_log = RequestLog(
         open_place(settings.request_log), default=default, buffer_bytes=settings.request_log_buffer_bytes
@@ -271,7 +271,8 @@ def following(
 
 
 def configured_rates(config: Mapping[str, Any]) -> dict[str, float]:
-    """The logging_config of each model of a ModelServerConfig that has one (the configuration was checked before)."""
+    """The logging_config of each model of a ModelServerConfig with such a section (the configuration was checked
+    before)."""
     models = config.get("model_config_list", {}).get("config", ())
     return {
         model["name"]: model["logging_config"].get("sampling_config", {}).get("sampling_rate", 0.0)

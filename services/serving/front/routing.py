@@ -1,4 +1,4 @@
-"""Which queue answers a request: the routes of what a replica serves, and the words for what it does not.
+"""The queue that answers a request: the routes of served versions, and the refusals for others.
 
 A route stands for a target of a model, a version or an alias, and names the version that is behind it just now.
 """
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from common.access.principal import PREDICT, may_know
 from common.registry.catalog import CANARY
 from common.suggestions import did_you_mean
-from services.serving.front.split import Asks, is_canarys
+from services.serving.front.split import Caller, is_canarys
 from services.serving.options.model_priorities import ModelPriority, Priorities
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
@@ -21,7 +21,7 @@ from services.serving.wire.replica_state import ReplicaState, ServingState, Sign
 
 @dataclass(frozen=True)
 class Route:
-    """Where requests for one target of a model go, and what the version behind it expects."""
+    """Where requests for one target of a model go, and the inputs of the version behind it."""
 
     queue: Queue
     version: VersionState
@@ -43,7 +43,7 @@ class NotLoaded(RequestFailed):
 
 
 class Routing:
-    """What the replica serves, as its manager last said; belongs to one front."""
+    """The replica's versions by its manager's last state; belongs to a front."""
 
     def __init__(self, namespace: str = "", *, priorities: Priorities = MappingProxyType({})) -> None:
         self._namespace = namespace
@@ -55,7 +55,7 @@ class Routing:
         self.state: ReplicaState | None = None
         """The manager's last snapshot."""
         self.splits: Mapping[str, Split] = {}
-        """By model; of those whose canary is being judged."""
+        """By model; of models whose canary is being judged."""
 
     @property
     def queues(self) -> Collection[Queue]:
@@ -94,27 +94,28 @@ class Routing:
         return queue
 
     def resolve(
-        self, model: str, *, version: int | None = None, label: str | None = None, asks: Asks | None = None
+        self, model: str, *, version: int | None = None, label: str | None = None, caller: Caller | None = None
     ) -> Route:
-        """The route of a request; `asks` where a canary may have a share of them.
+        """The route of a request; `caller` where a canary may have a share of them.
 
         Raises:
             RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
-                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
+                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for a version that is not there yet.
         """
-        route = self.find(model, version, label, asks)
+        route = self.find(model, version, label, caller)
         if route is None:
             raise self._missing(model, version, label)
         return route
 
-    def find(self, model: str, version: int | None, label: str | None, asks: Asks | None = None) -> Route | None:
+    def find(self, model: str, version: int | None, label: str | None, caller: Caller | None = None) -> Route | None:
         """The same, or None."""
         if label is not None:
             target = alias_target(label)
         elif version is not None:
             target = version_target(version)
         else:
-            if asks is not None and (split := self.splits.get(model)) is not None and is_canarys(split, model, asks):
+            split = self.splits.get(model)
+            if caller is not None and split is not None and is_canarys(split, model, caller):
                 route = self.routes.get((model, alias_target(CANARY)))
                 if route is not None and route.version.version == split.version:
                     return route
@@ -147,8 +148,8 @@ class Routing:
         if label is not None:
             near = did_you_mean([label], aliases)
             return invalid(f"Unrecognized servable version label: {label}{near}")
-        asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
-        not_found = f"Servable not found for request: {asked}"
+        wanted_version = f"Latest({model})" if version is None else f"Specific({model}, {version})"
+        not_found = f"Servable not found for request: {wanted_version}"
         if version is None and model in state.models:
             return RequestFailed(Code.NOT_FOUND, f"{model} has no live version yet ({not_found})")
         near = did_you_mean([model], filter(may_know(PREDICT), state.models)) if model not in state.models else ""
@@ -162,7 +163,7 @@ class Routing:
         return any(found.version == wanted for found in self.on_demand(model))
 
     def on_demand(self, model: str) -> list[VersionState]:
-        """Versions that are loaded, or will be when their model is asked; none where all models are, asked or not."""
+        """Versions that are loaded, or will be on demand; none where all models are loaded."""
         if self.state is None or self.state.memory is None:
             return []
         return [v for v in self.state.versions if v.model == model and v.state is not ServingState.END]
@@ -189,15 +190,15 @@ def _is_dropped(model: str, label: str, state: ReplicaState) -> bool:
 
 
 def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
-    """Whether the version is there or comes back. A registry may return to one that leaves."""
+    """Whether the version is there or comes back. A registry may return to a version that leaves."""
     gone = (ServingState.END, ServingState.UNLOADING) if state.is_standalone else (ServingState.END,)
     return any(v.model == model and str(v.version) == version and v.state not in gone for v in state.versions)
 
 
 def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
-    """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
+    """TensorFlow Serving's words: an unavailable version is not found, whatever the reason."""
     if label is not None and label not in aliases:
         return invalid(f"Unrecognized servable version label: {label}")
     wanted = version if label is None else aliases[label]
-    asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
-    return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+    wanted_version = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
+    return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {wanted_version}")

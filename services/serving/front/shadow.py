@@ -1,6 +1,6 @@
 """Scores keyed predictions on a second version too, after their answer has left: a judge compares the two.
 
-What production answers is scored on its predecessor, and on a canary that answers nobody yet; what a canary answers, on
+Production's requests are scored on its predecessor, and on a canary that answers nobody yet; a canary's requests, on
 production. Each is an alias like any other, so a replica has it loaded; where it is a state of production's program it
 costs its variables. A shadow gives way: none begins while requests are refused, or while too many are open.
 """
@@ -33,7 +33,7 @@ class Shadow(Collector):
         self._front, self._offer = front, offer
         self._open = 0
         self._counts: Counter[tuple[str, str]] = Counter()
-        """By (model, what became of the shadow)."""
+        """By (model, the shadow's fate)."""
 
     def split_of(self, model: str) -> Split | None:
         """None where no canary of the model is being judged and no input is logged; else errors under a key count."""

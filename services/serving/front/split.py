@@ -1,7 +1,7 @@
-"""Which requests a canary answers: by a hash of what asks, so that the same key stays on its side.
+"""The requests that a canary answers: by a hash of the caller, so that the same key stays on its side.
 
 The hash is of the model, the canary's version and the key (or the request's id), and lies below the share: a share that
-grows keeps what a smaller one had, and the next canary has other keys.
+grows keeps the keys of the smaller, and the next canary has other keys.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ _ALL = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """What a request is known by: X-Prediction-Key as it came, b"" where it has none, and its tag (journal.py)."""
+class Caller:
+    """A request's caller: X-Prediction-Key as it came, b"" where it has none, and its tag (journal.py)."""
 
     keys: bytes
     tag: bytes
 
 
-def is_canarys(split: Split, model: str, asks: Asks) -> bool:
-    """By a key: the first of the request; one without keys is production's."""
-    side = _first_key(asks.keys) if split.by == "key" else asks.tag
+def is_canarys(split: Split, model: str, caller: Caller) -> bool:
+    """By a key: the first of the request; a request without keys is production's."""
+    side = _first_key(caller.keys) if split.by == "key" else caller.tag
     if not side or not split.share:
         return False
     digest = hashlib.blake2b(b"%b/%d/%b" % (model.encode(), split.version, side), digest_size=8).digest()

@@ -2,8 +2,8 @@
 
     --name=value    --name value    --name, --noname (booleans); one dash does as well
 
-A flag becomes the SERVING_* variable of its setting and wins over it. A flag that asks for something this server does
-not do is refused by its name, with the reason; so is one that nobody knows.
+A flag becomes the SERVING_* variable of its setting and wins over it. A flag for something that this server does not
+do is refused by its name, with the reason; so is an unknown flag.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag. Either it sets settings, or only the values that say what happens anyway are taken."""
+    """A flag. Either it sets settings, or it takes only the values that change nothing."""
 
     name: str
     meaning: str
@@ -46,8 +46,8 @@ def _or_default(setting: str) -> Callable[[str], Variables]:
     return lambda value: {} if int(value) == 0 else {setting: value}
 
 
-def _at_least_one(setting: str) -> Callable[[str], Variables]:
-    """0 means on the manager's own thread: one at a time."""
+def _positive(setting: str) -> Callable[[str], Variables]:
+    """0 means on the manager's own thread."""
     return lambda value: {setting: str(max(int(value), 1))}
 
 
@@ -69,15 +69,15 @@ SUPPORTED: tuple[Flag, ...] = (
         "rest_api_timeout_in_ms", "Deadline of a REST request (30000)", int,
         lambda value: {"rest_timeout_seconds": str(int(value) / 1000)},
     ),
-    Flag("rest_api_enable_cors_support", "Lets pages of any origin ask", bool, _as("enable_cors")),
-    _own("model_name", "What --model_base_path is served as (default)"),
+    Flag("rest_api_enable_cors_support", "Answers pages of any origin", bool, _as("enable_cors")),
+    _own("model_name", "The model's name for --model_base_path (default)"),
     _own("model_base_path", "Folder <base>/<version>/ of SavedModels"),
     _own("model_config_file", "ModelServerConfig; wins over the two above"),
     _own("model_config_file_poll_wait_seconds", "How often that file is read again (0: never)", float),
     _own("file_system_poll_wait_seconds", "How often folders are searched (1); 0: once; negative: never", float),
     _own("allow_version_labels_for_unavailable_models", "New labels may be of versions that are not available", bool),
-    Flag("num_load_threads", "Versions loaded at once; 0 counts as 1", int, _at_least_one("parallel_loads")),
-    Flag("num_unload_threads", "Versions unloaded at once; 0 counts as 1", int, _at_least_one("parallel_unloads")),
+    Flag("num_load_threads", "Versions loaded at once; 0 counts as 1", int, _positive("parallel_loads")),
+    Flag("num_unload_threads", "Versions unloaded at once; 0 counts as 1", int, _positive("parallel_unloads")),
     Flag(
         "max_num_load_retries", "How often a failed load is tried again (2)", int,
         lambda value: {"load_attempts": str(int(value) + 1)},
@@ -107,7 +107,7 @@ SUPPORTED: tuple[Flag, ...] = (
     _own("host", "Address that both doors listen on (SERVING_HOST)"),
     _own("rest_tls", "Whether --ssl_config_file counts for REST (true)", bool),
     _own("allow_operations", "listed: versions that could read others' files fail (all)"),
-    _own("queue_namespace", "Servers with the same one share queues"),
+    _own("queue_namespace", "Servers with the same namespace share queues"),
 )  # fmt: skip
 UNSUPPORTED: tuple[Flag, ...] = (
     Flag("rest_api_num_threads", "", int, refusal=_NO_POOL),
@@ -144,7 +144,7 @@ UNSUPPORTED: tuple[Flag, ...] = (
     Flag("skip_initialize_tpu", "", bool, taken=("false",), refusal="there is no TPU support"),
     Flag(
         "enable_grpc_healthcheck_service", "", bool, taken=("true",),
-        refusal="the health service is always there, and says whether the server is ready",
+        refusal="the health service is always there, and shows whether the server is ready",
     ),
     Flag(
         "enable_serialization_as_tensor_content", "", bool, taken=("false",),
@@ -159,15 +159,15 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 class CommandLine:
     variables: Variables
     """Settings, as strings."""
-    asks_version: bool = False
-    asks_help: bool = False
+    prints_version: bool = False
+    prints_help: bool = False
 
 
 def read_flags(arguments: Sequence[str]) -> CommandLine:
     """Reads the arguments after the program's name; of a flag given twice the last one counts.
 
     Raises:
-        InvalidInput: a flag that nobody knows, that is refused here, or whose value is not of its kind.
+        InvalidInput: a flag that is unknown, that is refused here, or whose value is not of its kind.
     """
     given: dict[str, str] = {}
     left = list(arguments)
@@ -175,13 +175,13 @@ def read_flags(arguments: Sequence[str]) -> CommandLine:
         name, value = _take(left)
         if name in ("version", "help"):
             if value in _TRUE:
-                return CommandLine({}, asks_version=name == "version", asks_help=name == "help")
+                return CommandLine({}, prints_version=name == "version", prints_help=name == "help")
             continue
         given[name] = value
     if given.get("tensorflow_session_parallelism", "0") != "0":
         others = {"tensorflow_intra_op_parallelism", "tensorflow_inter_op_parallelism"} & set(given)
         if others:
-            raise InvalidInput(f"--tensorflow_session_parallelism sets what --{min(others)} sets too; give one of them")
+            raise InvalidInput(f"--tensorflow_session_parallelism sets the same as --{min(others)}; give either")
     variables: dict[str, str] = {}
     for name, value in given.items():
         setter = _FLAGS[name].set
@@ -191,7 +191,7 @@ def read_flags(arguments: Sequence[str]) -> CommandLine:
 
 
 def usage() -> str:
-    """What --help prints."""
+    """The text of --help."""
     width = max(len(flag.name) for flag in SUPPORTED)
     lines = [f"  --{flag.name:<{width}}  {flag.meaning}" for flag in SUPPORTED]
     refused = ", ".join(f"--{flag.name}" for flag in UNSUPPORTED)
@@ -200,13 +200,13 @@ def usage() -> str:
             "python -m services.serving [flags]      others: SERVING_*, docs/reference/settings.md",
             "Serves the versions that a registry names, or with --model_base_path or --model_config_file folders.",
             *lines,
-            f"Refused, unless they say what happens anyway: {refused}",
+            f"Refused, unless they change nothing: {refused}",
         ]
     )
 
 
 def _take(left: list[str]) -> tuple[str, str]:
-    """Takes one flag and its value off the arguments."""
+    """Takes a flag and its value off the arguments."""
     argument = left.pop(0)
     if not argument.startswith("-") or not argument.strip("-"):
         raise InvalidInput(f"unexpected argument {argument!r}; flags look like --name=value")

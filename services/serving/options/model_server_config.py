@@ -1,6 +1,6 @@
 """TensorFlow Serving's ModelServerConfig: which models from which folders. Read, checked, and shown.
 
-The checks and their words are TensorFlow Serving's; what this platform cannot do is refused in its own words.
+The checks and their words are TensorFlow Serving's; this platform's own limits are refused in its own words.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class VersionPolicy:
     """Of `specific`."""
 
     def select(self, found: Collection[int]) -> tuple[int, ...]:
-        """The versions to serve, newest first; of those asked for by number, the ones that are there."""
+        """The versions to serve, newest first; of versions named by number, those that are there."""
         newest_first = sorted(found, reverse=True)
         if self.kind == "latest":
             return tuple(newest_first[: self.count])
@@ -36,17 +36,17 @@ class VersionPolicy:
         return tuple(newest_first)
 
     def missing(self, found: Collection[int]) -> tuple[int, ...]:
-        """Versions that were asked for by number and are not there."""
+        """Versions that are named by number and are not there."""
         return tuple(sorted(set(self.versions) - set(found)))
 
 
 @dataclass(frozen=True)
 class ConfiguredModel:
-    """One model of the configuration."""
+    """A model of the configuration."""
 
     name: str
     base_path: Path
-    """Folder of its versions; where `base` says that they are elsewhere, the name of the folder they are copied to."""
+    """Folder of its versions; where `base` is elsewhere, the name of the folder they are copied to."""
     platform: str = TENSORFLOW
     policy: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -57,30 +57,30 @@ def read_config_file(path: Path) -> config_pb2.ModelServerConfig:
     """A ModelServerConfig in text format.
 
     Raises:
-        InvalidInput: the file cannot be read, or is not one.
+        InvalidInput: the file cannot be read, or is no ModelServerConfig.
     """
     config = config_pb2.ModelServerConfig()
     return read_text(path, config, "a ModelServerConfig")
 
 
-def read_text(path: Path, message: Any, what: str) -> Any:
+def read_text(path: Path, message: Any, form: str) -> Any:
     """Fills `message` from a file in protobuf's text format and returns it.
 
     Raises:
-        InvalidInput: the file cannot be read, or is not `what`.
+        InvalidInput: the file cannot be read, or is not `form`.
     """
     try:
         return text_format.Parse(path.read_text(), message)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
     except text_format.ParseError as error:
-        raise InvalidInput(f"{path} is not {what} in protobuf's text format: line {error}") from error
+        raise InvalidInput(f"{path} is not {form} in protobuf's text format: line {error}") from error
 
 
-def config_of_one(name: str, base_path: str) -> config_pb2.ModelServerConfig:
-    """What --model_name and --model_base_path stand for."""
-    one = config_pb2.ModelConfig(name=name, base_path=base_path, model_platform=TENSORFLOW)
-    return config_pb2.ModelServerConfig(model_config_list=config_pb2.ModelConfigList(config=[one]))
+def single_model_config(name: str, base_path: str) -> config_pb2.ModelServerConfig:
+    """The configuration of --model_name and --model_base_path."""
+    model = config_pb2.ModelConfig(name=name, base_path=base_path, model_platform=TENSORFLOW)
+    return config_pb2.ModelServerConfig(model_config_list=config_pb2.ModelConfigList(config=[model]))
 
 
 def config_json(config: config_pb2.ModelServerConfig) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str
         platforms: the names that model_platform may be.
 
     Raises:
-        InvalidInput: the configuration is not a list of models that this server can serve. One that is empty is none:
+        InvalidInput: the configuration is not a list of models that this server can serve. An empty list is refused:
             it would unload everything, and is what a file that is being written reads as.
     """
     if config.WhichOneof("config") != "model_config_list":
@@ -113,9 +113,9 @@ def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str
 
 
 def logging_notes(config: config_pb2.ModelServerConfig) -> dict[str, str]:
-    """{model: sentence} for each whose logging_config asks for what a server without a request log does not do."""
+    """{model: sentence} for each logging_config that a server without a request log ignores."""
     return {
-        item.name: "its logging_config has no effect: the setting SERVING_REQUEST_LOG does not say where to log"
+        item.name: "its logging_config has no effect: the setting SERVING_REQUEST_LOG names no place"
         for item in config.model_config_list.config
         if item.HasField("logging_config")
     }
@@ -169,7 +169,7 @@ def _check_logging(item: config_pb2.ModelConfig) -> None:
     if item.logging_config.HasField("log_collector_config"):
         raise InvalidInput(
             f"model {item.name} has a logging_config with a log_collector_config, which is not supported: the setting "
-            "SERVING_REQUEST_LOG says where requests are logged"
+            "SERVING_REQUEST_LOG sets the place of the log"
         )
 
 

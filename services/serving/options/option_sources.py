@@ -1,4 +1,4 @@
-"""How one version is run: the replica's defaults, and over them what the model's files say, one after the other.
+"""The options of a version: the replica's defaults, and over them the model's files in order.
 
     settings and flags                                   the replica's defaults
     --batching_parameters_file                           for every model
@@ -7,7 +7,7 @@
                                                          with --enable_per_model_batching_parameters
     assets.extra/headrace_serving.json in the version    written by the trainer from model.yaml's `serving:`
 
-A later one wins, field by field. A file that is wrong keeps the version from loading, with the reason.
+A later file wins, field by field. A file that is wrong keeps the version from loading, with the reason.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def replica_options(settings: ServingSettings) -> ModelOptions:
     """The defaults of a replica.
 
     Raises:
-        InvalidInput: its batching parameters file cannot be read, or asks for what does not go together.
+        InvalidInput: its batching parameters file cannot be read, or contradicts itself.
     """
     return ModelOptions(
         batching=_replica_batching(settings),
@@ -62,10 +62,10 @@ def version_options(
     """How the version in `directory` is run.
 
     Args:
-        platform: what the model's configuration names; "" where it names none.
+        platform: the platform in the model's configuration; "" for none.
 
     Raises:
-        InvalidInput: one of its files is wrong.
+        InvalidInput: a file of it is wrong.
     """
     batching = replica.batching
     if is_per_model_batching:
@@ -101,7 +101,7 @@ def _replica_batching(settings: ServingSettings) -> BatchingOptions:
 
 
 def _with_parameters(batching: BatchingOptions, path: Path) -> BatchingOptions:
-    """A BatchingParameters file over what is there. Raises InvalidInput."""
+    """A BatchingParameters file over the options. Raises InvalidInput."""
     given = read_text(path, config_pb2.BatchingParameters(), "BatchingParameters")
     changes: dict[str, Any] = {name: getattr(given, name).value for name in _WRAPPED if given.HasField(name)}
     if given.allowed_batch_sizes:
@@ -116,27 +116,27 @@ def _with_parameters(batching: BatchingOptions, path: Path) -> BatchingOptions:
 
 
 def _with_own(options: ModelOptions, path: Path) -> ModelOptions:
-    """What the version itself asks for. Raises InvalidInput."""
+    """The version's own options. Raises InvalidInput."""
     try:
-        said = parse_serving(orjson.loads(path.read_bytes()))
+        section = parse_serving(orjson.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error.message}") from error
-    changes = dict(said.batching)
+    changes = dict(section.batching)
     if "allowed_batch_sizes" in changes:
         changes["allowed_batch_sizes"] = tuple(changes["allowed_batch_sizes"])
-    if said.slo_ms is not None:
-        changes["slo_ms"] = said.slo_ms
+    if section.slo_ms is not None:
+        changes["slo_ms"] = section.slo_ms
     engine = options.engine
-    if said.engine is not None:
-        engine = dataclasses.replace(engine, engine=said.engine)  # type: ignore[arg-type]  # parse_serving checked it
+    if section.engine is not None:
+        engine = dataclasses.replace(engine, engine=section.engine)  # type: ignore[arg-type]  # parse_serving checked it
     return dataclasses.replace(options, batching=_replaced(options.batching, changes, path), engine=engine)
 
 
 def _replaced(batching: BatchingOptions, changes: dict[str, Any], path: Path) -> BatchingOptions:
     if "max_batch_size" in changes:
-        # Sizes of a file with another limit say nothing under this one.
+        # Sizes of a file with another limit mean nothing under this limit.
         changes = {"allowed_batch_sizes": (), "max_execution_batch_size": None} | changes
     try:
         return dataclasses.replace(batching, **changes)

@@ -1,4 +1,4 @@
-"""What a runner is told when it is started. A file of its own: the manager makes it and must not import TensorFlow."""
+"""A runner's specification at its start. A file of its own: the manager makes it and must not import TensorFlow."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from services.serving.wire.keys import queue_name
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """What a runner needs to know; travels as JSON from the manager through the zygote."""
+    """A runner's specification; travels as JSON from the manager through the zygote."""
 
     replica: str
     model: str
@@ -20,7 +20,7 @@ class RunnerSpec:
     is_cautious: bool = False
     """Use TensorFlow's default executor: the last runner of this version crashed."""
     namespace: str = ""
-    """What keeps its queues apart from those of other replicas; "" where all share."""
+    """The prefix that keeps its queues apart from those of other replicas; "" where all share."""
     is_awaited: bool = False
     """Its load disturbs no answer: it has a share of the machine, not idle time alone."""
     is_low: bool = False
@@ -30,10 +30,10 @@ class RunnerSpec:
 
     @property
     def queue_name(self) -> str:
-        """What its queues call the model."""
+        """The model's name in its queues."""
         return queue_name(self.namespace, self.model)
 
     @property
     def log_name(self) -> str:
-        """What its lines in the log are of."""
+        """The subject of its lines in the log."""
         return f"serving-runner {self.model}/{self.version}"

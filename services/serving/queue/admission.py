@@ -1,4 +1,4 @@
-"""Whether a front takes one more request for a queue: decided from what the front knows, before anything is parsed.
+"""Whether a front takes another request for a queue: decided from the front's own counts, before anything is parsed.
 
     front full       the front has as many requests open as it may
     unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
@@ -40,10 +40,10 @@ _ALWAYS_AHEAD = 1
 
 
 class QueueLoad:
-    """What a front has open at one queue, and how fast it is answered when there is enough to do.
+    """A front's open requests at a queue, and how fast they are answered when there is enough to do.
 
-    Only then the rate says what the runners can do: a queue with one request at a time is answered slowly because it is
-    asked slowly. There is enough to do while a full batch is there to run next, or while requests are refused because
+    Only then the rate shows the runners' speed: a queue with a request at a time is answered slowly because it is
+    used slowly. There is enough to do while a full batch is there to run next, or while requests are refused because
     they would be late. Times are the event loop's, in seconds.
     """
 
@@ -57,7 +57,7 @@ class QueueLoad:
         self.of_principals: dict[str, int] = {}
         """Open requests by principal, without anonymous ones."""
         self.open_rows = 0
-        """Rows of what is open, counted where most_rows bounds them."""
+        """Rows of open requests, counted where most_rows bounds them."""
         self.most_rows = 0
         """0: no bound but the queue's own."""
         self.at_once = BatchingOptions.max_batch_size
@@ -67,7 +67,7 @@ class QueueLoad:
         self.rate: float | None = None
         """Requests answered per second while there were enough to run next; None: not known."""
         self.full_until = 0.0
-        """Redis refused a write because the queue was full; until then nobody asks again."""
+        """Redis refused a write because the queue was full; until then no request is written."""
         self._answered = 0
         self._answered_at = 0.0
         """When the last answers came, if they left enough to run next; else 0."""
@@ -82,7 +82,7 @@ class QueueLoad:
             self.of_principals[principal] = self.of_principals.get(principal, 0) + 1
 
     def closed(self, rows: int, principal: str = "") -> None:
-        """One is answered, or its asker is gone."""
+        """A request is answered, or its client is gone."""
         self.open_count -= 1
         self.open_rows -= rows
         if principal:
@@ -109,13 +109,13 @@ class QueueLoad:
         self._busy_seconds, self._answered = 0.0, 0
 
     def is_too_late(self, most_ahead: float) -> bool:
-        """Whether what is open takes so long that one more would not be answered in time."""
+        """Whether the open requests take so long that another would not be answered in time."""
         is_too_late = self.open_count > most_ahead
         self._has_refused |= is_too_late
         return is_too_late
 
     def most_ahead(self, timeout_seconds: float) -> float:
-        """How many may be open for one more to be answered in time; infinity while that is not known."""
+        """How many may be open for another to be answered in time; infinity while that is not known."""
         if self.rate is None:
             return math.inf
         in_time = timeout_seconds * self.rate
@@ -136,12 +136,12 @@ class QueueLoad:
 
 
 class Admission:
-    """The rules of one front. `refusals` counts by (model, reason)."""
+    """The rules of a front. `refusals` counts by (model, reason)."""
 
     def __init__(self, limit: int, queue_limit: int) -> None:
         """Args:
         limit: of requests that this front has open.
-        queue_limit: of requests in one queue, of all fronts.
+        queue_limit: of requests in a queue, of all fronts.
         """
         self._limit, self._queue_limit = limit, queue_limit
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -160,8 +160,8 @@ class Admission:
         """Raises RequestFailed when a request for the queue cannot be taken.
 
         Args:
-            open_count: what the front has open over all queues.
-            principal: who asks; "": nobody in particular.
+            open_count: open requests of the front over all queues.
+            principal: the principal; "": nobody in particular.
             depth: of the queue, over all fronts, as last seen.
         """
         room = self._limit - open_count

@@ -1,5 +1,5 @@
-"""Where Redis keeps asynchronous predictions, and the connection over which a front asks it: off the path of those that
-wait for their answers."""
+"""Where Redis keeps asynchronous predictions, and the connection over which a front calls it: off the path of those
+that wait for their answers."""
 
 import asyncio
 import base64
@@ -27,10 +27,10 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True)
 class Places:
-    """The keys of the predictions of one model in a cluster, of all models elsewhere (async_scripts.py).
+    """The keys of the predictions of a model in a cluster, of all models elsewhere (async_scripts.py).
 
     Attributes:
-        model: what the keys call it; "": all.
+        model: its name in the keys; "": all.
     """
 
     model: str = ""
@@ -65,7 +65,7 @@ class Places:
 
 class AsyncRedis:
     """Runs in one event loop. Connects when it is first needed: to the only Redis, or, by redis-py, to a cluster's
-    masters. Every method raises RequestFailed, UNAVAILABLE, when the one to ask is away."""
+    masters. Every method raises RequestFailed, UNAVAILABLE, when its Redis is away."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -75,22 +75,22 @@ class AsyncRedis:
         self._cluster: RedisCluster | None = None
 
     async def run(self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument]) -> Reply:
-        return await self.ask("EVAL", script.text, len(keys), *keys, *arguments)
+        return await self.execute("EVAL", script.text, len(keys), *keys, *arguments)
 
-    async def ask(self, command: str, *arguments: Argument) -> Reply:
+    async def execute(self, command: str, *arguments: Argument) -> Reply:
         try:
             if self.is_cluster:
-                return await self._ask_cluster(command, *arguments)
+                return await self._execute_in_cluster(command, *arguments)
             connection = await self._connected()
-            return await connection.ask(command, *arguments, timeout_seconds=_ANSWER_SECONDS)
+            return await connection.execute(command, *arguments, timeout_seconds=_ANSWER_SECONDS)
         except Unavailable as error:
             raise RequestFailed(
                 Code.UNAVAILABLE,
                 f"asynchronous predictions need Redis, which is away; try again ({error.message[:200]})",
             ) from error
 
-    async def _ask_cluster(self, command: str, *arguments: Argument) -> Reply:
-        # Here, because it takes a tenth of a second, and a single Redis is asked without it.
+    async def _execute_in_cluster(self, command: str, *arguments: Argument) -> Reply:
+        # Here, because it takes a tenth of a second, and a single Redis works without it.
         from redis.exceptions import RedisError
 
         from common.redis_cluster import cluster_of

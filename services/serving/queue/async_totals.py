@@ -1,4 +1,4 @@
-"""What asynchronous predictions hold in a Redis Cluster over all models. No script reaches the keys of several, so a
+"""The room of asynchronous predictions in a Redis Cluster over all models. No script reaches the keys of several, so a
 front reads each model's books while predictions come, at most each second, and adds what it submits meanwhile.
 
     headrace:predictions:models    sorted set: model -> epoch ms until which it may hold predictions
@@ -63,29 +63,31 @@ class AsyncTotals:
             new, self._to_name = self._to_name, set()
             known = list(set(self._held) | new | await self._named(new))
             for start in range(0, len(known), _AT_ONCE):
-                await asyncio.gather(*map(self._read_one, known[start : start + _AT_ONCE]))
+                await asyncio.gather(*map(self._read_places, known[start : start + _AT_ONCE]))
             self._read_at = time.monotonic()
             if not self._to_name:
                 return
             await asyncio.sleep(_READ_SECONDS)
 
     async def _named(self, new: set[Places]) -> set[Places]:
-        """Tells the others of these models, and hears of theirs."""
+        """Exchanges the names of models with the other fronts."""
         now = int(time.time() * 1000)
         until = now + int(self._kept_seconds * 1000)
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 if new:
-                    await self._redis.ask("ZADD", _NAMES, *(word for one in new for word in (until, one.model)))
-                await self._redis.ask("ZREMRANGEBYSCORE", _NAMES, "-inf", now)
-                names = await self._redis.ask("ZRANGE", _NAMES, 0, -1)
+                    await self._redis.execute(
+                        "ZADD", _NAMES, *(word for places in new for word in (until, places.model))
+                    )
+                await self._redis.execute("ZREMRANGEBYSCORE", _NAMES, "-inf", now)
+                names = await self._redis.execute("ZRANGE", _NAMES, 0, -1)
         except (RequestFailed, TimeoutError):
             self._to_name |= new
             return set()
         assert isinstance(names, list)
         return {Places(name.decode()) for name in names}
 
-    async def _read_one(self, places: Places) -> None:
+    async def _read_places(self, places: Places) -> None:
         self._since.pop(places, None)
         try:
             async with asyncio.timeout(_READ_SECONDS):

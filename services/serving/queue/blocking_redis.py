@@ -26,13 +26,13 @@ class RedisRefused(Exception):
 
 
 class BlockingRedis:
-    """One connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
+    """A connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
 
     def __init__(self, url: str, *, key: bytes = b"", timeout_seconds: float = 5.0) -> None:
         """Does not connect.
 
         Args:
-            url: as common/redis_url.py says.
+            url: of the form in common/redis_url.py.
             key: in a cluster, whose master is connected to; all keys of all commands have its hash tag.
 
         Raises:
@@ -79,7 +79,7 @@ class BlockingRedis:
             raise Unavailable(f"{self._shown} refused {command[0]!s}: {error}") from error
 
     def exchange(self, commands: Sequence[Sequence[Argument]], *, timeout_seconds: float | None = None) -> list[object]:
-        """Sends the commands in one write; returns their answers in order, refusals as RedisRefused values.
+        """Sends the commands in a single write; returns their answers in order, refusals as RedisRefused values.
 
         Args:
             timeout_seconds: how long all the answers may take.
@@ -129,7 +129,7 @@ def _refusal(message: str) -> RedisRefused:
 
 
 _MISSING = object()
-"""What the reader answers while a reply is not whole; None is a reply of its own."""
+"""The reader's answer while a reply is not whole; None is a reply of its own."""
 
 
 def _open(url: RedisUrl, timeout_seconds: float) -> socket.socket:

@@ -1,7 +1,8 @@
-"""The front's side of the queue: the requests of one loop turn go out in one write, answers come in batches.
+"""The front's side of the queue: the requests of a loop turn go out in a single write, answers come in batches.
 
-Two connections: one writes requests, the other waits at this front's reply list. Both come and go together; in between
-`is_connected` is false and nothing can be enqueued. In a Redis Cluster each model has such a client (clients.py).
+Two connections: the first writes requests, the second waits at this front's reply list. Both come and go together; in
+between `is_connected` is false and nothing can be enqueued. In a Redis Cluster each model has such a client
+(clients.py).
 """
 
 import asyncio
@@ -43,7 +44,7 @@ _BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
 
 class Queue:
-    """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
+    """A queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
     __slots__ = (
         "client", "depth", "depth_counts", "depth_sum", "fault", "key", "limit", "load", "model", "name", "refusal",
@@ -54,9 +55,9 @@ class Queue:
         self.model = model
         self.target = target
         self.name = queue_name(namespace, model)
-        """What the keys call the model."""
+        """The model's name in the keys."""
         self.client: QueueClient
-        """Which writes it; clients.py gives it one."""
+        """The client that writes it, from clients.py."""
         self.key = queue_key(self.name, target)
         self.serving_key = serving_key(self.name, target)
         self.unwritten: list[tuple[bytes, bytes]] = []
@@ -69,23 +70,23 @@ class Queue:
         self.depth = 0
         """Requests in the queue, waiting and running, of all fronts; as of the last tick."""
         self.depth_counts, self.depth_sum = [0] * (len(DEPTH_BUCKETS) + 1), 0
-        """How many ticks saw a depth of each bucket, and one beyond the last; the sum of these depths."""
+        """How many ticks saw a depth of each bucket, and a count beyond the last; the sum of these depths."""
         self.fault = ""
         """Why Redis has no queue under the key, as of the last tick; empty: it has, or nothing was written yet."""
         self.refusal = ""
-        """What Redis said when it refused a write the last time."""
+        """Redis' message when it refused a write the last time."""
 
 
 Span = tuple[bytes, bytes]
-"""The first and the last entry id of one write."""
+"""The first and the last entry id of a write."""
 OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int, Span], None]
 """(queue, [(request id, request)], how many were taken, or NO_RUNNER, or REFUSED when Redis answers with an error; the
 span of those taken)."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """Whom a client tells.
+class Listeners:
+    """A client's listeners.
 
     Attributes:
         on_taken: how many requests of a write were taken.
@@ -104,17 +105,17 @@ class Told:
 class QueueClient:
     """Runs in one event loop; not thread-safe."""
 
-    def __init__(self, url: str, front_id: str, *, queue_limit: int, told: Told, model: str = "") -> None:
-        """model: what the keys call the only one whose queues it writes, in a cluster; "": any."""
+    def __init__(self, url: str, front_id: str, *, queue_limit: int, listeners: Listeners, model: str = "") -> None:
+        """model: the only model whose queues it writes, in a cluster; "": any."""
         self._url = url
         self._replies_key = replies_key(front_id, model)
         self.reply_to = self._replies_key.decode()
         self._limit = queue_limit
-        self._on_taken = told.on_taken
-        self._on_replies = told.on_replies
-        self._on_connected = told.on_connected
-        self._on_lost = told.on_lost
-        self._on_faults = told.on_faults
+        self._on_taken = listeners.on_taken
+        self._on_replies = listeners.on_replies
+        self._on_connected = listeners.on_connected
+        self._on_lost = listeners.on_lost
+        self._on_faults = listeners.on_faults
         self._probe = pack(b"SET", self._replies_key + b":probe", b"", b"PX", _PROBE_MILLISECONDS)
         self._away, self._read_only = "", ""
         self._loop = asyncio.get_running_loop()
@@ -129,7 +130,7 @@ class QueueClient:
         self.is_new = True
         """Whether it has not tried yet: what is open meanwhile is enqueued when it is connected."""
         self.was_silent = False
-        """The connection was given up because Redis said nothing, not lost."""
+        """The connection was given up because Redis was silent, not lost."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -183,10 +184,10 @@ class QueueClient:
         connection = self._requests
         if connection is None or not self.is_connected:
             raise Unavailable("Redis is away")
-        length = await connection.ask(b"XLEN", queue.key)
-        seconds = await connection.ask(b"TIME")
+        length = await connection.execute(b"XLEN", queue.key)
+        seconds = await connection.execute(b"TIME")
         since = seconds[0] if isinstance(seconds, list) and seconds else b""
-        runners = await connection.ask(b"ZCOUNT", queue.serving_key, b"(%b000" % since, b"+inf")
+        runners = await connection.execute(b"ZCOUNT", queue.serving_key, b"(%b000" % since, b"+inf")
         if not isinstance(length, int) or not isinstance(runners, int):
             raise Unavailable(f"Redis answered XLEN and ZCOUNT with {length!r:.50} and {runners!r:.50}")
         return length, runners
@@ -223,7 +224,7 @@ class QueueClient:
         self.was_silent = False
         self._requests = await connect(self._url, self._lose, key=self._replies_key)
         for script in (ENQUEUE, CANCEL):
-            name = await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
+            name = await self._requests.execute(b"SCRIPT", b"LOAD", script.text)
             if name != script.sha:
                 raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
         self._replies = await connect(self._url, self._lose, key=self._replies_key)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from common.redis_url import RedisUrl
-from services.serving.queue.client import Queue, QueueClient, Told
+from services.serving.queue.client import Listeners, Queue, QueueClient
 
 _LOOK_SECONDS = 1.0
 _NAMED = 3
@@ -15,15 +15,17 @@ _NAMED = 3
 class QueueClients:
     """Runs in one event loop; not thread-safe."""
 
-    def __init__(self, url: str, front_id: str, *, queue_limit: int, told: Told) -> None:
-        self._url, self._front_id, self._queue_limit, self._told = url, front_id, queue_limit, told
+    def __init__(self, url: str, front_id: str, *, queue_limit: int, listeners: Listeners) -> None:
+        self._url, self._front_id, self._queue_limit, self._listeners = url, front_id, queue_limit, listeners
         self.mode = RedisUrl.parse(url).mode
         self._clients = {"": self._make("")}
         """By what the keys call the model; the first is of all models, and in a cluster only says that one is there."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def _make(self, model: str) -> QueueClient:
-        return QueueClient(self._url, self._front_id, queue_limit=self._queue_limit, told=self._told, model=model)
+        return QueueClient(
+            self._url, self._front_id, queue_limit=self._queue_limit, listeners=self._listeners, model=model
+        )
 
     @property
     def is_connected(self) -> bool:

@@ -63,7 +63,7 @@ class RedisConnection(asyncio.Protocol):
         except OSError:
             return 0
 
-    async def ask(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
+    async def execute(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
         """Sends one command and waits for its reply.
 
         Raises:
@@ -154,7 +154,7 @@ async def connect(url: str, on_lost: Callable[[], None], *, key: bytes = b"") ->
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"cannot reach Redis at {where.shown}: {error}") from error
     if login := where.login():
-        await connection.ask("AUTH", *login)
+        await connection.execute("AUTH", *login)
     if where.database:
-        await connection.ask("SELECT", str(where.database))
+        await connection.execute("SELECT", str(where.database))
     return connection

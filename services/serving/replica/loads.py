@@ -42,14 +42,14 @@ class ReplicaLimits:
 
 @dataclass(frozen=True)
 class ReplicaActions:
-    """What the replica can have done; each returns at once."""
+    """The replica's actions; each returns at once."""
 
     fetch: Callable[[str, int], None]
     """(model, version): answered by on_fetched or on_fetch_failed."""
     fork: Callable[[VersionSlot, Path], JsonChannel]
     """(version, its directory): answered by on_forked; raises Unavailable while there is no zygote."""
     admit: Callable[[VersionSlot, Path, RunnerHandle], JsonChannel]
-    """(version, its directory, a runner of another model): that one's process serves the version's model too."""
+    """(version, its directory, a runner of another model): its process serves the version's model too."""
     kill: Callable[[int], None]
     hurry: Callable[[int], None]
     """Gives a loading runner its share of the machine."""
@@ -108,7 +108,7 @@ class Loads:
         try:
             channel = self._actions.fork(slot, slot.directory)
         except Unavailable:
-            return  # No zygote yet; the next turn asks again.
+            return  # No zygote yet; the next turn tries again.
         slot.enter(RunnerHandle(channel), joins=False)
 
     def fetch(self, slot: VersionSlot) -> None:
@@ -129,7 +129,7 @@ class Loads:
             if is_soon and other.runner.pid not in found and slot.may_be_beside(other):
                 found[other.runner.pid] = other
         most = self._limits.models_per_runner
-        return next((one for one in found.values() if one.runner and len(self.models_of(one.runner)) < most), None)
+        return next((slot for slot in found.values() if slot.runner and len(self.models_of(slot.runner)) < most), None)
 
     def models_of(self, runner: RunnerHandle) -> set[str]:
         """The models that its process serves, or begins to."""
@@ -147,13 +147,13 @@ class Loads:
         return None
 
     def _join(self, slot: VersionSlot, runner: RunnerHandle, directory: Path) -> None:
-        """One version after the other; those that came and went meanwhile are never loaded."""
+        """A version after the other; versions that came and went meanwhile are never loaded."""
         inside = self.slots_of(runner)
         if not all(other.is_ready for other in inside):
             return
         slot.enter(runner, joins=True)
         for other in inside:
-            self.let_go(other)  # first, so that the new one may have its place
+            self.let_go(other)  # first, so that the new version may have its place
         runner.load(slot.version, directory)
 
     def join_failed(self, slot: VersionSlot, runner: RunnerHandle, failure: tuple[int, str]) -> None:
@@ -165,7 +165,7 @@ class Loads:
         self.failed(slot, *failure)
 
     def _loading_count(self) -> int:
-        """Runners that are loading; one that takes long does not hold up the others."""
+        """Runners that are loading; a slow load does not hold up the others."""
         since = time.monotonic() - _LONG_LOAD_SECONDS
         loading = [slot for slot in self._slots.values() if slot.runner is not None and not slot.is_ready]
         return sum(1 for slot in loading if not slot.is_joining and slot.load_began_at > since)
@@ -222,7 +222,7 @@ class Loads:
     def check_run_time(self, runner: RunnerHandle, busy_seconds: float) -> None:
         if busy_seconds > self._limits.run_timeout_seconds and runner.failure is None:
             limit = self._limits.run_timeout_seconds
-            runner.failure = (Code.DEADLINE_EXCEEDED, f"one call of the model took longer than {limit:g} s")
+            runner.failure = (Code.DEADLINE_EXCEEDED, f"a call of the model took longer than {limit:g} s")
             versions = [f"{slot.model}/{slot.version}" for slot in self.slots_of(runner)]
             logger.error("a runner is stuck; ending it", extra={"versions": versions})
             self._actions.kill(runner.pid)
@@ -270,7 +270,7 @@ class Loads:
         slot.crashes_in_a_row = 1 if stable else slot.crashes_in_a_row + 1
         slot.state = ServingState.LOADING
         slot.error_code, slot.error_message = code, f"{message}; starting it again"
-        # The first crash is answered at once, so that what waits does not wait; a crash loop is slowed down.
+        # The first crash is answered at once, so that no request waits; a crash loop is slowed down.
         slot.retry_at = time.monotonic() + _BACKOFF.seconds_after(slot.crashes_in_a_row - 1)
         logger.error(
             "a runner died", extra={"model": slot.model, "version": slot.version, "how": how, "reason": message}

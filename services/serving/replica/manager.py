@@ -1,8 +1,8 @@
-"""`python -m services.serving.replica.manager FD PARENT_PID`: loads, switches and unloads the versions of one replica.
+"""`python -m services.serving.replica.manager FD PARENT_PID`: loads, switches and unloads the versions of a replica.
 
 The main thread owns the replica's state, the zygote and the runners' control sockets; it never waits for anything but
 the next event. Three kinds of threads bring events in: the watch of the models' source, downloads, recovery. The front,
-at the other end of FD, gets a snapshot on each change and each second; it says when to stop (replica_state.py).
+at the other end of FD, gets a snapshot on each change and each second; it sends the stop (replica_state.py).
 """
 
 import base64
@@ -99,7 +99,7 @@ class Manager:
         self._stop_until = 0.0
 
     def run(self) -> None:
-        """Returns when the front said stop, or is gone, and the runners have left."""
+        """Returns when the front has sent stop, or is gone, and the runners have left."""
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wake)
         self._selector.register(self._front, selectors.EVENT_READ, self._on_front)
         self._recovery.start()
@@ -127,7 +127,7 @@ class Manager:
         ready = self._selector.select(self._quiet_seconds() or _TICK_SECONDS)
         with self._replica.hearing():
             for key, _ in ready:
-                if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
+                if self._selector.get_map().get(key.fd) is key:  # an event before it may have closed it
                     key.data()
             while not self._events.empty():
                 self._events.get()()
@@ -136,7 +136,7 @@ class Manager:
         targets = self._replica.queues()
         self._recovery.watch_over({queue_name(self._namespace, model): found for model, found in targets.items()})
         self._measure_memory()
-        self._tell_front()
+        self._send_state()
 
     def _quiet_seconds(self) -> float:
         """How many seconds may pass without an event before there is something to do; 0: not known."""
@@ -174,14 +174,14 @@ class Manager:
             if message["command"] == "stop":
                 self._begin_stop()
             if message["command"] == "ask":
-                self._replica.on_asked(message["models"])
+                self._replica.on_requested(message["models"])
             if message["command"] == "reload" and self._configured is not None:
                 config = base64.b64decode(message["config"])
                 self._configured.reload(message["id"], config, is_restored=message["is_restored"])
 
-    def _tell_front(self) -> None:
+    def _send_state(self) -> None:
         """At each change, and every few seconds as a sign of life. A front that is busy gets the newest snapshot when
-        it reads again; one that has ended closes the channel."""
+        it reads again; a front that has ended closes the channel."""
         try:
             if self._front.flush():
                 self._offer_snapshot()
@@ -321,7 +321,7 @@ class Manager:
         return asdict(spec)
 
     def _on_runner(self, channel: JsonChannel) -> None:
-        """Hears what a runner says; the end of its process comes from the zygote."""
+        """Takes a runner's messages; the end of its process comes from the zygote."""
         runner = next((runner for runner in self._replica.runners() if runner.channel is channel), None)
         try:
             messages = channel.receive()
@@ -343,7 +343,7 @@ class Manager:
         self._measure(runner)
 
     def _hear_last_words(self, runner: RunnerHandle) -> None:
-        """Reads what a runner that is dead has said and nobody has read; afterwards nothing watches its socket."""
+        """Reads the unread messages of a dead runner; afterwards nothing watches its socket."""
         while runner.channel in self._selector.get_map():
             self._on_runner(runner.channel)
 
@@ -370,7 +370,7 @@ class Manager:
 
 
 def _program_of(directory: Path) -> tuple[str, int]:
-    """And the bytes of what is no program."""
+    """And the bytes of files that are no program."""
     try:
         return program_of(directory), state_bytes(directory)
     except OSError as error:

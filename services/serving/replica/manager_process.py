@@ -2,7 +2,7 @@
 
     python -m services.serving.replica.manager <fd> <parent pid>
 
-`fd` is the manager's end of a Unix socket pair (replica_state.py says what is spoken over it).
+`fd` is the manager's end of a Unix socket pair (replica_state.py has its messages).
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class ManagerProcess:
                 await asyncio.sleep(pauses.next_seconds())
 
     async def reload(self, config: bytes, *, timeout_seconds: float) -> ReloadResult:
-        """Has the manager serve another ModelServerConfig (serialized); returns what came of it.
+        """Has the manager serve another ModelServerConfig (serialized); returns the result.
 
         Raises:
             Unavailable: the manager is gone, or nothing was decided in time; it may still come true.
@@ -92,7 +92,7 @@ class ManagerProcess:
         command = {"command": "reload", "id": reload_id, "is_restored": is_restored}
         self._writer.write(orjson.dumps(command | {"config": base64.b64encode(config).decode()}) + b"\n")
 
-    def ask(self, models: Collection[str]) -> None:
+    def request_loads(self, models: Collection[str]) -> None:
         """Requests wait for models that are not loaded. A manager that is being started again hears of it later."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(orjson.dumps({"command": "ask", "models": list(models)}) + b"\n")
@@ -111,7 +111,7 @@ class ManagerProcess:
     def _lose_reloads(self) -> None:
         for decided in self._reloads.values():
             if not decided.done():
-                decided.set_exception(Unavailable("the manager ended before it had decided; ask again"))
+                decided.set_exception(Unavailable("the manager ended before it had decided; try again"))
 
     async def stop(self, timeout_seconds: float) -> None:
         """Asks the manager to drain and end; kills it when the time is over. Its children die with it."""
@@ -145,7 +145,7 @@ class ManagerProcess:
             self._send_reload(next(self._reload_ids), self._reloaded_config, is_restored=True)
 
     async def _listen(self) -> bool:
-        """Until the manager's end closes; whether it said anything."""
+        """Until the manager's end closes; whether it sent anything."""
         assert self._reader is not None
         reader, self._reader = self._reader, None
         has_spoken = False
@@ -153,7 +153,7 @@ class ManagerProcess:
             try:
                 line = await asyncio.wait_for(reader.readline(), _SILENCE_SECONDS)
             except TimeoutError:
-                self._health.fail(CONDITION, f"the manager has said nothing for {_SILENCE_SECONDS:.0f} s")
+                self._health.fail(CONDITION, f"the manager has sent nothing for {_SILENCE_SECONDS:.0f} s")
                 continue
             if not line:
                 return has_spoken

@@ -1,11 +1,11 @@
-"""Which models are loaded where a replica has more than its memory holds: those that are asked, within a budget.
+"""The models to load where a replica has more than its memory holds: requested models, within a budget.
 
 A model is loaded when a request waits for it. Where there is no room, models of low priority leave first, then the
-model asked least lately; a model that is being loaded, or has just been, stays. A model of high priority is loaded
-without being asked and never leaves. Pure: the caller says what time it is and how each model stands.
+model requested least lately; a model that is being loaded, or has just been, stays. A model of high priority is loaded
+without a request and never leaves. Pure: the caller gives the time and each model's standing.
 
 A model that joins a process which is there takes its part only, and gives no more back as long as others stay there.
-So a process ends whole, the process asked least lately first, where fewer models leave in that way.
+So a process ends whole, the process requested least lately first, where fewer models leave in that way.
 """
 
 from collections import Counter
@@ -17,17 +17,17 @@ from services.serving.replica.loads import ReplicaLimits
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.wire.replica_state import ModelMemory, ServingState
 
-_ASKED_SECONDS = 3.0
-"""The front says each second which models are waited for; one it does not repeat is not waited for any more."""
+_REQUESTED_SECONDS = 3.0
+"""The front sends each second the models that are waited for; a model left out is not waited for any more."""
 _LEAST_STAY_SECONDS = 1.0
-"""So that what waited for a model gets to it."""
+"""So that requests that waited for a model get to it."""
 _FAILED_SECONDS = 30.0
-"""After which a model that cannot be loaded may be asked again."""
+"""After which a model that could not be loaded is tried again."""
 _SHARES_FOR_ROOM = 8
 _PART_BYTES = 256 * 1024
-"""What a version takes of a shared process beside its values: threads, connections."""
+"""A version's memory in a shared process beside its values: threads, connections."""
 _UNKNOWN_BYTES = 64 * 1024 * 1024
-"""What a model is taken to need before one was measured; afterwards, their mean."""
+"""A model's assumed memory before any was measured; afterwards, their mean."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class ModelStanding:
     private_bytes: int = 0
     """Of its runners, as measured last; 0 while not known. Models of one process have equal parts of it."""
     is_in_memory: bool = False
-    """It has a runner: one that loads or leaves, too."""
+    """It has a runner, also while it loads or leaves."""
     is_settled: bool = False
     """It answers, or cannot be loaded; nothing is under way."""
     process: int = 0
     """In which it was measured; 0: in none, or in several."""
     kin: Hashable = None
-    """Equal for models that one process may serve; None for a model that shares none, and while that is not known."""
+    """Equal for models that may share a process; None for a model that shares none, and while that is not known."""
     part_bytes: int = 0
-    """What it takes of a process that others share."""
+    """Its memory in a process that others share."""
     needs_look: bool = False
-    """Its files, which nobody has looked at, say which process it may join."""
+    """Its files, which nobody has looked at, decide which process it may join."""
 
 
 def standing_of(slots: Collection[VersionSlot], limits: ReplicaLimits) -> ModelStanding:
-    """Of a model's versions. What they share is that of those in memory, where there are any."""
+    """Of a model's versions. The kin is that of the versions in memory, where there are any."""
     shares = limits.models_per_runner > 1
     if len(slots) == 1:
         (slot,) = slots
@@ -94,26 +94,26 @@ class OnDemand:
         self._with_room: set[Hashable] = set()
         """Kin of the processes that take another model."""
         self._loaded: set[str] = set()
-        self._asked: dict[str, tuple[float, float]] = {}
-        """By model: when a request began to wait for it, and when the front last said that one does."""
+        self._requested: dict[str, tuple[float, float]] = {}
+        """By model: when a request began to wait for it, and when the front last repeated it."""
         self._used_at: dict[str, float] = {}
         self._settled_at: dict[str, float] = {}
         self._bytes: dict[Hashable, int] = {}
-        """What a process takes with a single model, by kin, or by model where it shares none; as measured last."""
+        """A process' memory with a single model, by kin, or by model where it shares none; as measured last."""
         self._mean_bytes = _UNKNOWN_BYTES
         self._evictions: Counter[str] = Counter()
         self.to_look_at: set[str] = set()
         """Models that are waited for, of which room is judged when somebody has looked at their files."""
 
-    def ask(self, models: Collection[str], *, now: float) -> None:
+    def request(self, models: Collection[str], *, now: float) -> None:
         """Requests wait for these models."""
         for model in models:
-            first, last = self._asked.get(model, (now, now))
-            self._asked[model] = (first if now - last <= _ASKED_SECONDS else now, now)
+            first, last = self._requested.get(model, (now, now))
+            self._requested[model] = (first if now - last <= _REQUESTED_SECONDS else now, now)
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether requests wait for models."""
-        return bool(self._asked)
+        return bool(self._requested)
 
     def used(self, model: str, *, now: float) -> None:
         """Its runner has answered requests."""
@@ -123,7 +123,7 @@ class OnDemand:
         """Those that should be loaded, of the models that the source wants; others may still be leaving."""
         self._loaded &= set(wanted)
         self._follow(models, now)
-        self._make_room(self._kept_free(), now)  # what is loaded may have grown
+        self._make_room(self._kept_free(), now)  # loaded models may have grown
         waiting = self._waiting(wanted)
         self.to_look_at = {model for model in waiting if models[model].needs_look}
         for model in waiting:
@@ -147,31 +147,31 @@ class OnDemand:
             if not (standing.is_settled and model in self._loaded):
                 self._settled_at.pop(model, None)
                 continue
-            self._asked.pop(model, None)
+            self._requested.pop(model, None)
             if now - self._settled_at.setdefault(model, now) > _FAILED_SECONDS and not standing.is_in_memory:
                 self._loaded.discard(model)
-        for gone in (self._asked.keys() | self._used_at.keys()) - models.keys():
-            for book in (self._asked, self._used_at):
+        for gone in (self._requested.keys() | self._used_at.keys()) - models.keys():
+            for book in (self._requested, self._used_at):
                 book.pop(gone, None)
-        for model in [name for name, (_, last) in self._asked.items() if now - last > _ASKED_SECONDS]:
-            del self._asked[model]
+        for model in [name for name, (_, last) in self._requested.items() if now - last > _REQUESTED_SECONDS]:
+            del self._requested[model]
 
     def _waiting(self, wanted: Collection[str]) -> list[str]:
         """Those to be loaded next, in order."""
         pinned = {name for name in wanted if self._priority(name) is ModelPriority.HIGH}
-        names = (self._asked.keys() | pinned) & set(wanted) - self._loaded
-        return sorted(names, key=lambda name: (-self._priority(name), self._asked.get(name, (0.0, 0.0)), name))
+        names = (self._requested.keys() | pinned) & set(wanted) - self._loaded
+        return sorted(names, key=lambda name: (-self._priority(name), self._requested.get(name, (0.0, 0.0)), name))
 
     def _make_room(self, needed_bytes: int, now: float) -> None:
         held = {name for name in self._loaded if not self._has_failed(name)}
         missing = self._held_bytes(held) + needed_bytes - self._budget_bytes
         leaving = self._leaving(held, missing, now) if missing > 0 else []
-        for model in leaving if needed_bytes else leaving[: len(held) - 1]:  # one may be larger than the budget
+        for model in leaving if needed_bytes else leaving[: len(held) - 1]:  # a model may be larger than the budget
             self._loaded.discard(model)
             self._evictions[model] += 1
 
     def _leaving(self, held: Collection[str], missing_bytes: int, now: float) -> list[str]:
-        """One after the other, or by whole processes, whichever are fewer; all that may where nothing is enough."""
+        """Model by model, or by whole processes, whichever are fewer; all that may where nothing is enough."""
         by_use = sorted((self._priority(name), self._used_at.get(name, 0.0), name) for name in held)
         singly = [[name] for _, _, name in by_use if self._may_leave(name, now)]
         found, is_enough = self._first_enough(singly, held, missing_bytes)
@@ -207,7 +207,7 @@ class OnDemand:
         """What these models take, when the others have left."""
         processes = {self._models[name].process for name in held} - {0}
         alone = [name for name in held if not self._models[name].process]
-        return sum(self._process_bytes(one, held) for one in processes) + sum(map(self._size, alone))
+        return sum(self._process_bytes(process, held) for process in processes) + sum(map(self._size, alone))
 
     def _process_bytes(self, process: int, held: Collection[str]) -> int:
         inside = self._inside[process]
@@ -222,7 +222,7 @@ class OnDemand:
 
     def _may_leave(self, model: str, now: float) -> bool:
         is_new = now - self._settled_at.get(model, now) < _LEAST_STAY_SECONDS
-        return not (is_new or model in self._asked or self._priority(model) is ModelPriority.HIGH)
+        return not (is_new or model in self._requested or self._priority(model) is ModelPriority.HIGH)
 
     def _fits(self, model: str) -> bool:
         """What leaves has its memory until its runner has ended. A model larger than the budget is loaded alone."""

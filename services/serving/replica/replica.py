@@ -149,10 +149,10 @@ class Replica:
                 return
         self.reconcile()
 
-    def on_asked(self, models: Collection[str]) -> None:
+    def on_requested(self, models: Collection[str]) -> None:
         """Requests wait for these models."""
         if self._on_demand:
-            self._on_demand.ask(models, now=time.monotonic())
+            self._on_demand.request(models, now=time.monotonic())
             self.reconcile()
 
     def _on_ready(self, slot: VersionSlot | None, runner: RunnerHandle, message: Mapping[str, Any]) -> None:
@@ -238,8 +238,8 @@ class Replica:
 
     def is_quiet(self) -> bool:
         """Whether `tick` has nothing to do until something else happens."""
-        is_asked = self._on_demand is not None and self._on_demand.is_asked()
-        return not is_asked and all(slot.is_settled() or slot.is_cold for slot in self._slots.values())
+        is_requested = self._on_demand is not None and self._on_demand.is_asked()
+        return not is_requested and all(slot.is_settled() or slot.is_cold for slot in self._slots.values())
 
     def unsettled(self) -> list[VersionKey]:
         """Versions that the replica waits for after its start: wanted, neither available nor given up, of models that

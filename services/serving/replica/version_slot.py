@@ -181,10 +181,10 @@ class VersionSlot:
         """Its runner could answer with it, and reads no queue for it yet. now: epoch seconds."""
         self.is_ready = True
         self.signatures = {name: value_of(Signature, item) for name, item in message["signatures"].items()}
-        way = "its variables taken" if self.loaded == "state" else "loaded"
+        load = "its variables taken" if self.loaded == "state" else "loaded"
         alone = [f"in a runner of its own: {self.needs_own_runner}"] if self.needs_own_runner else []
         alone += [f"in a process of its own: {self.apart}"] if self.apart else []
-        self.engine = "; ".join([message["engine"], f"{way} as {message['load_priority']}", *alone, *message["notes"]])
+        self.engine = "; ".join([message["engine"], f"{load} as {message['load_priority']}", *alone, *message["notes"]])
         self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
         self.available_at = now

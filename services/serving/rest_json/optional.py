@@ -68,11 +68,11 @@ def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
     laid = dict(row)
     for name, lengths in signature.nested.items():
         lists = row.get(name)
-        if not isinstance(lists, list) or not any(isinstance(one, list) for one in lists):
+        if not isinstance(lists, list) or not any(isinstance(row, list) for row in lists):
             continue
-        if not all(isinstance(one, list) for one in lists):
+        if not all(isinstance(row, list) for row in lists):
             raise invalid(f'input "{name}" is a list of lists, and one of its rows is no list')
-        laid[name] = [value for one in lists for value in one]
+        laid[name] = [value for row in lists for value in row]
         if lengths in signature.inputs:
             laid[lengths] = list(map(len, lists))
     return laid
@@ -87,8 +87,8 @@ def even_columns(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str
     even = dict(inputs)
     for name, padding in signature.padding.items():
         column = inputs.get(name)
-        if isinstance(column, list) and len({len(one) if isinstance(one, list) else -1 for one in column}) > 1:
-            rows = [{name: one} for one in column]
+        if isinstance(column, list) and len({len(row) if isinstance(row, list) else -1 for row in column}) > 1:
+            rows = [{name: value} for value in column]
             _even_out(rows, name, padding, (signature.inputs[name].shape or ())[2:])
             even[name] = [row[name] for row in rows]
     return even
@@ -103,7 +103,7 @@ def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Map
     laid = dict(inputs)
     for name, lengths in signature.nested.items():
         column = inputs.get(name)
-        if not isinstance(column, list) or not any(isinstance(one, list) for row in column for one in _listed(row)):
+        if not isinstance(column, list) or not any(isinstance(step, list) for row in column for step in _listed(row)):
             continue
         rows = [in_two_lists({name: row}, signature) for row in column]
         for part in (name, lengths):
@@ -165,7 +165,7 @@ def _even_out(rows: Sequence[_Row], name: str, padding: Any, step_sizes: Sequenc
     for size in reversed(step_sizes):
         padding = [padding] * size
     longest = max(map(len, lists), default=0)
-    if any(len(one) != longest for one in lists):
+    if any(len(values) != longest for values in lists):
         step_bytes = math.prod(step_sizes) * _POINTER_BYTES
         given, whole = sum(map(len, lists)) * step_bytes, len(lists) * longest * step_bytes
         check_filled(name, whole, most=max(MAX_EXPANDED_BYTES, _MOST_TIMES * given))

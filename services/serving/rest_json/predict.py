@@ -378,11 +378,11 @@ def string_json(name: str, value: bytes) -> Any:
 
 def check_counts(body: bytes | bytearray, limits: Limits) -> None:
     """Raises RequestFailed for more lists or objects than a body may have: of three bytes each becomes 60 to 200."""
-    for what, opening, most in (("objects", b"{", limits.max_objects), ("lists", b"[", limits.max_lists)):
+    for kind, opening, most in (("objects", b"{", limits.max_objects), ("lists", b"[", limits.max_lists)):
         if len(body) > most and body.count(opening) > most:
             count = _outside_strings(body, opening)
             if count > most:
-                raise invalid(f"the body has {count} {what}, expected at most {most}; send fewer rows at once")
+                raise invalid(f"the body has {count} {kind}, expected at most {most}; send fewer rows at once")
 
 
 def _outside_strings(body: bytes | bytearray, sign: bytes) -> int:

@@ -51,8 +51,8 @@ def parted(fields: Mapping[str, Any], signature: Signature) -> Shared | None:
         raise invalid(f"JSON Value: {shown(context)} Expecting 'context' to be an object of named inputs")
     for name in context:
         if name not in signature.inputs:
-            what = f"Failed to process 'context': JSON object: does not have named input: {name}"
-            raise invalid(what + meant(signature, context))
+            fault = f"Failed to process 'context': JSON object: does not have named input: {name}"
+            raise invalid(fault + meant(signature, context))
     if not rows:
         raise invalid("instances is a list of values, but expecting list of objects beside a 'context'")
     context = {name: value for name, value in context.items() if value is not None or name not in signature.optional}

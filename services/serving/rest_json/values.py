@@ -97,7 +97,7 @@ def read_value(value: Any, spec: TensorSpec, *, strict: bool) -> np.ndarray:
         array = _converted_at_once(value, spec.dtype)
         if array is not None:
             return array
-    return _read_one_by_one(value, spec)
+    return _read_each(value, spec)
 
 
 def _converted_at_once(value: Any, dtype: str) -> np.ndarray | None:
@@ -141,7 +141,7 @@ def _strings_at_once(value: Any) -> np.ndarray | None:
     return array.reshape(shape)
 
 
-def _read_one_by_one(value: Any, spec: TensorSpec) -> np.ndarray:
+def _read_each(value: Any, spec: TensorSpec) -> np.ndarray:
     shape: list[int] = []
     first = value
     while isinstance(first, list):

@@ -14,7 +14,7 @@ from common.errors import Unavailable
 from common.process.children import readable
 from common.process.logs import logging_as_here
 from services.serving.queue.runner_queue import ServingMembership
-from services.serving.runner.states import Say, States
+from services.serving.runner.states import Send, States
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.keys import RUNNER_RENEW_SECONDS
 
@@ -108,7 +108,7 @@ class RunnerControl:
         assignment: Assignment,
         *,
         states: States,
-        say: Say,
+        send: Send,
         connection_id: Callable[[], int],
         admit: Callable[[dict[str, Any], int], None],
     ) -> None:
@@ -118,7 +118,7 @@ class RunnerControl:
         self._membership = membership
         self._assignment = assignment
         self._states = states
-        self._say = say
+        self._send = send
         self._connection_id = connection_id
         self._admit = admit
         self._done = threading.Event()
@@ -216,7 +216,7 @@ class RunnerControl:
         reports = dict(self._states.reports())
         for index, (version, report) in enumerate(reports.items()):
             if not index or report != self._counted.get(version):
-                self._say({"event": "counts", "version": version, "busy_seconds": busy_seconds} | report)
+                self._send({"event": "counts", "version": version, "busy_seconds": busy_seconds} | report)
         self._counted = reports
 
     def _settle(self, targets: Routes) -> None:
@@ -226,7 +226,7 @@ class RunnerControl:
             self._announced -= given_up
         if self._reported != targets:
             self._reported = targets
-            self._say({"event": "serving", "targets": dict(targets)})
+            self._send({"event": "serving", "targets": dict(targets)})
 
     def _in_redis(self, action: Callable[[], None]) -> bool:
         """False when Redis is away: the next turn tries again."""

@@ -31,7 +31,7 @@ from services.serving.queue.runner_queue import Completion, RunnerQueue, Serving
 from services.serving.runner.batch_threads import BatchThreads
 from services.serving.runner.control import Assignment, Routes, RunnerControl
 from services.serving.runner.neighbours import Neighbours
-from services.serving.runner.states import Held, Say, States, described, held_of
+from services.serving.runner.states import Held, Send, States, described, held_of
 from services.serving.wire.channel import JsonChannel, Message
 from services.serving.wire.keys import runner_id
 from services.serving.wire.prediction import RequestFailed
@@ -311,15 +311,15 @@ def _serve_neighbour(spec: RunnerSpec, channel: JsonChannel, neighbours: Neighbo
     return 0
 
 
-def _sender(channel: JsonChannel) -> Say:
+def _sender(channel: JsonChannel) -> Send:
     """For several threads."""
     turn = threading.Lock()
 
-    def say(message: Message) -> None:
+    def send(message: Message) -> None:
         with turn:
             channel.send(message)
 
-    return say
+    return send
 
 
 def _serve(
@@ -331,10 +331,10 @@ def _serve(
     report: Mapping[str, Any],
 ) -> None:
     """Reports that the runner is ready, and answers its queues until it is told to leave."""
-    batching, say = spec.options.batching, _sender(channel)
+    batching, send = spec.options.batching, _sender(channel)
     states = States(
         first, origin=neighbours.origin, contract=neighbours.contract, options=spec.options,
-        priority=neighbours.priority, say=say,
+        priority=neighbours.priority, send=send,
     )  # fmt: skip
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
@@ -343,11 +343,11 @@ def _serve(
         ServingMembership(spec.redis_url, model=spec.queue_name, runner_id=name),
         assignment,
         states=states,
-        say=say,
+        send=send,
         connection_id=lambda: queue.connection_id,
         admit=neighbours.admit,
     )
-    say({"event": "ready", "version": spec.version, "runner_id": name, **report})
+    send({"event": "ready", "version": spec.version, "runner_id": name, **report})
     control_thread.start()
     states.start()
     threads = _start_threads(spec, assignment, name)

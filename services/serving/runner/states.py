@@ -43,7 +43,7 @@ being swapped in, and a copy is made ahead of the next version, since that takes
 _OWN_SESSIONS = 3
 """Versions of a program that answer with a session each, where there are more; the others share one."""
 _Files = tuple[tuple[str, int, int, int], ...]
-Say = Callable[[Message], None]
+Send = Callable[[Message], None]
 """Sends a message to the manager; raises ChannelClosed."""
 
 
@@ -70,14 +70,14 @@ class States:
         contract: InputContract,
         options: ModelOptions,
         priority: LoadPriority,
-        say: Say,
+        send: Send,
     ) -> None:
         """origin: the program as it was loaded; `first` may be a copy of it."""
         self._origin = origin
         self._contract = contract
         self._options = options
         self._priority = priority
-        self._say = say
+        self._send = send
         self._held = {first.version: first}
         self._spares: list[TakesStates] = []
         """The one let go last at the end."""
@@ -123,16 +123,16 @@ class States:
         try:
             held = self._taken(version, directory)
         except RequestFailed as error:
-            self._say({"event": "failed", "version": version, "code": error.code, "message": error.message})
+            self._send({"event": "failed", "version": version, "code": error.code, "message": error.message})
             return
         except Exception as error:  # the versions that answer must not end with this one
             logger.exception("a version's variables could not be taken")
             message = f"cannot load {directory.name}: {type(error).__name__}: {error}"
-            self._say({"event": "failed", "version": version, "code": Code.INTERNAL, "message": message})
+            self._send({"event": "failed", "version": version, "code": Code.INTERNAL, "message": message})
             return
         self._held[version] = held
         self.batchers[version] = held.batcher
-        self._say(
+        self._send(
             {"event": "ready", "version": version, "loaded": "state"}
             | described(held, priority=self._priority, since=started)
         )
@@ -152,7 +152,7 @@ class States:
             spare.take(directory)
         held = held_of(
             spare, version=version, directory=directory, options=self._options, contract=self._contract,
-            asked=_Gentle(spare, self._priority),
+            answering=_Gentle(spare, self._priority),
         )  # fmt: skip
         self._spares.remove(spare)
         return held
@@ -207,14 +207,14 @@ class States:
             if surplus is not None:
                 surplus.close()
                 give_back_free_memory()
-        self._say({"event": "dropped", "version": version})
+        self._send({"event": "dropped", "version": version})
 
     def _let_all_go(self) -> None:
         self._is_stopped = True
         parked = [held.place.model for held in self._held.values() if isinstance(held.place.model, Parked)]
         own = [held.place.model for held in self._held.values() if isinstance(held.place.model, TakesStates)]
-        for one in parked:
-            one.shared.forget(one)
+        for copy in parked:
+            copy.shared.forget(copy)
         for model in [*own, *self._spares, *([self._shared.model] if self._shared else [])]:
             model.close()
         self._held.clear()
@@ -265,7 +265,7 @@ def held_of(
     directory: Path,
     options: ModelOptions,
     contract: InputContract,
-    asked: Model | None = None,
+    answering: Model | None = None,
 ) -> Held:
     """Has a model that is loaded answer the version's warm-up requests.
 
@@ -275,9 +275,9 @@ def held_of(
     Raises:
         RequestFailed: the version's own requests cannot be read, or one of them fails.
     """
-    asked = asked or model
-    notes = warm_up(asked, directory, options)
-    dependent = dependent_signatures(asked, directory, options)
+    answering = answering or model
+    notes = warm_up(answering, directory, options)
+    dependent = dependent_signatures(answering, directory, options)
     place = Place(model)
     batcher = Batcher(place, version=version, options=options.batching, contract=contract, alone=dependent)
     notes += [_DEPENDENT.format(name, output) for name, output in dependent.items()]

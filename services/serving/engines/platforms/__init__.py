@@ -1,1 +1,1 @@
-"""Platforms: what turns a version's files into a model that answers. `registry` finds the one that a model names."""
+"""Platforms turn a version's files into a model that answers. `registry` finds the platform that a model names."""

@@ -1,4 +1,4 @@
-"""What a platform is given to load a version, and what it gives back."""
+"""A platform's arguments to load a version, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from services.serving.options.model_options import ModelOptions
 
 
 class LoadedModel(Model, Protocol):
-    """A version that answers. Calls of `run` are thread-safe; it raises RequestFailed for what it refuses."""
+    """A version that answers. Calls of `run` are thread-safe; it raises RequestFailed to refuse."""
 
     kind: str
-    """What computes it, in a few words, for the status."""
+    """Its engine, in a few words, for the status."""
     reasons: Mapping[str, str]
     """Why that was chosen, in a sentence per signature; empty where there was no choice."""
 
@@ -28,7 +28,7 @@ class TakesStates(LoadedModel, Protocol):
     """Why that cannot be done with this one all the same; "" where it can."""
 
     def beside(self) -> "TakesStates":
-        """Another one of the same program, that has taken no variables yet."""
+        """Another model of the same program, that has taken no variables yet."""
         ...
 
     def take(self, directory: Path) -> None:
@@ -36,11 +36,11 @@ class TakesStates(LoadedModel, Protocol):
         ...
 
     def values(self) -> Sequence[np.ndarray] | None:
-        """What its variables hold, in the same memory; None where it has more state than that."""
+        """The values of its variables, in the same memory; None where it has more state than variables."""
         ...
 
     def put(self, values: Sequence[np.ndarray]) -> None:
-        """Makes the values of another one of its program its own. Nobody may call it meanwhile."""
+        """Makes the values of another model of its program its own. Nobody may call it meanwhile."""
         ...
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class TakesStates(LoadedModel, Protocol):
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One version to load, in the runner's own process."""
+    """A version to load, in the runner's own process."""
 
     model: str
     version: int
@@ -60,4 +60,4 @@ class LoadRequest:
     is_cautious: bool = False
     """The last runner of this version crashed: use what is safe rather than fast."""
     engines_dir: Path | None = None
-    """Where what takes long to make from a version is kept for the next runner; None: nowhere."""
+    """The folder that keeps slow conversions of a version for the next runner; None: none."""

@@ -2,7 +2,7 @@
 
 A platform is a function `load(request: LoadRequest) -> LoadedModel`, registered under its name as an entry point of the
 group `headrace.platforms`. Versions, reload, batching, warm-up and status come from the runner around it. `tensorflow`
-and `tflite` are there always; docs/guide/engines.md says how to write another one.
+and `tflite` are there always; docs/guide/engines.md has the way to write another.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def load(request: LoadRequest) -> LoadedModel:
         return plugin(request)
     except RequestFailed:
         raise
-    except Exception as error:  # what a plugin raises is not known here
+    except Exception as error:  # a plugin's errors are not known here
         raise RequestFailed(
             Code.UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
         ) from error

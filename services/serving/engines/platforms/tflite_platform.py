@@ -25,7 +25,7 @@ Run = Callable[[Arrays], dict[str, np.ndarray]]
 
 
 class TfLiteModel(LoadedModel):
-    """An interpreter holds the tensors of one call, so calls take turns."""
+    """An interpreter holds the tensors of a single call, so calls take turns."""
 
     reasons: Mapping[str, str] = {}
 
@@ -41,7 +41,7 @@ class TfLiteModel(LoadedModel):
             self.signatures[name] = _signature(runner.get_input_details(), runner.get_output_details())
         if not names:
             inputs, outputs = (
-                {str(one["name"]): one for one in details}
+                {str(detail["name"]): detail for detail in details}
                 for details in (self._interpreter.get_input_details(), self._interpreter.get_output_details())
             )
             self._runs[DEFAULT_SIGNATURE] = _by_tensors(self._interpreter, inputs, outputs)
@@ -61,7 +61,7 @@ class TfLiteModel(LoadedModel):
 
 
 def load(request: LoadRequest) -> TfLiteModel:
-    """Raises RequestFailed: there is no one model file, or LiteRT cannot read it."""
+    """Raises RequestFailed: there is no single model file, or LiteRT cannot read it."""
     path = _model_file(request.directory)
     try:
         return TfLiteModel(path, request.options.engine.intra_op_threads)
@@ -91,13 +91,13 @@ def _by_runner(runner: Any) -> Run:
 
 def _by_tensors(interpreter: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Run:
     def run(given: Arrays) -> dict[str, np.ndarray]:
-        for name, one in inputs.items():
-            interpreter.resize_tensor_input(one["index"], given[name].shape)
+        for name, detail in inputs.items():
+            interpreter.resize_tensor_input(detail["index"], given[name].shape)
         interpreter.allocate_tensors()
-        for name, one in inputs.items():
-            interpreter.set_tensor(one["index"], given[name])
+        for name, detail in inputs.items():
+            interpreter.set_tensor(detail["index"], given[name])
         interpreter.invoke()
-        return {name: interpreter.get_tensor(one["index"]) for name, one in outputs.items()}
+        return {name: interpreter.get_tensor(detail["index"]) for name, detail in outputs.items()}
 
     return run
 
@@ -108,8 +108,10 @@ def _signature(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Signatu
 
 def _specs(details: Mapping[str, Any]) -> dict[str, TensorSpec]:
     return {
-        name: TensorSpec(_type_name(name, one["dtype"]), tuple(int(size) for size in one["shape_signature"]), name)
-        for name, one in sorted(details.items())
+        name: TensorSpec(
+            _type_name(name, detail["dtype"]), tuple(int(size) for size in detail["shape_signature"]), name
+        )
+        for name, detail in sorted(details.items())
     }
 
 

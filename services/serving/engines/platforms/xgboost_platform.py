@@ -85,41 +85,41 @@ def _tried(path: Path) -> str:
     child = os.fork()
     if not child:
         os.close(reader)
-        _tell(path, writer)
+        _report_fault(path, writer)
     os.close(writer)
-    with os.fdopen(reader, "rb") as told:
-        is_told = bool(select.select([told], [], [], _TRY_SECONDS)[0])
-        if not is_told:
+    with os.fdopen(reader, "rb") as report:
+        is_reported = bool(select.select([report], [], [], _TRY_SECONDS)[0])
+        if not is_reported:
             os.kill(child, signal.SIGKILL)
-        said = told.read().decode(errors="replace")
+        fault = report.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
-    if not is_told:
+    if not is_reported:
         return f"it is not read within {_TRY_SECONDS:g} s"
     if os.WIFSIGNALED(status):
         return f"the file is damaged: reading it ends XGBoost with signal {os.WTERMSIG(status)}"
-    return said
+    return fault
 
 
-def _tell(path: Path, writer: int) -> NoReturn:
-    said = ""
+def _report_fault(path: Path, writer: int) -> NoReturn:
+    fault = ""
     try:
         booster = xgboost.Booster({"nthread": 1})
         booster.load_model(path)
-        said = _fault_of(json.loads(bytes(booster.save_raw("json"))), booster.num_features())
+        fault = _fault_of(json.loads(bytes(booster.save_raw("json"))), booster.num_features())
     except Exception as error:  # damaged bytes raise what they like (UnicodeDecodeError, KeyError)
         lines = str(error).splitlines() or [""]
-        said = f"{type(error).__name__}: {lines[0].rpartition('] ')[2][:300]}"
+        fault = f"{type(error).__name__}: {lines[0].rpartition('] ')[2][:300]}"
     finally:
-        os.write(writer, said.encode())
+        os.write(writer, fault.encode())
         os._exit(0)
 
 
 def _fault_of(model: Mapping[str, Any], width: int) -> str:
-    """Of its trees: every node is reached once from the root, and asks for a feature that there is."""
+    """Of its trees: every node is reached once from the root, and uses a feature that exists."""
     boosted = model["learner"]["gradient_booster"]
     trees = boosted.get("gbtree", boosted)["model"].get("trees", ())  # dart has its trees below gbtree, gblinear none
     for number, tree in enumerate(trees):
-        left, right, asked = tree["left_children"], tree["right_children"], tree["split_indices"]
+        left, right, features = tree["left_children"], tree["right_children"], tree["split_indices"]
         seen, waiting = set(), [0]
         while waiting:
             node = waiting.pop()
@@ -128,8 +128,8 @@ def _fault_of(model: Mapping[str, Any], width: int) -> str:
             seen.add(node)
             if left[node] == -1:
                 continue
-            if not 0 <= asked[node] < width:
-                return f"the file is damaged: tree {number} asks for feature {asked[node]} of {width}"
+            if not 0 <= features[node] < width:
+                return f"the file is damaged: tree {number} uses feature {features[node]} of {width}"
             waiting += (left[node], right[node])
     return ""
 

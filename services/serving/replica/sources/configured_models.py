@@ -20,10 +20,10 @@ from services.serving.options.model_server_config import (
     ConfiguredModel,
     check_platforms,
     config_json,
-    config_of_one,
     logging_notes,
     models_of,
     read_config_file,
+    single_model_config,
 )
 from services.serving.options.settings import ServingSettings
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
@@ -52,7 +52,7 @@ def starting_config(
         InvalidInput: it is no configuration that this server can serve.
     """
     if not settings.model_config_file:
-        config = config_of_one(settings.model_name, settings.model_base_path)
+        config = single_model_config(settings.model_name, settings.model_base_path)
     else:
         config = read_config_file(Path(settings.model_config_file))
     if may_be_empty and config.WhichOneof("config") is None:
@@ -252,7 +252,7 @@ class ConfiguredModels(ModelSource):
         self._error, self._applied_at = "", time.time()
         logger.info("configured", extra={"models": ", ".join(sorted(models))})
         self._folders.watch(models)
-        self._tell()
+        self._publish()
 
     def _check_labels(self, models: Models) -> None:
         """Raises Conflict for a label on a version that is not available, unless that is allowed."""
@@ -275,9 +275,9 @@ class ConfiguredModels(ModelSource):
 
     def _on_found(self, found: Found) -> None:
         self._found, self._is_searched = found, True
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._on_wanted(
             Wanted(
                 models={name: model.labels for name, model in self._models.items()},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from services.serving.options.model_server_config import ConfiguredModel
 from services.serving.replica.sources.mirror import Mirror
-from services.serving.replica.sources.version_folders import Fingerprint, fingerprint, versions_in, what_is_missing
+from services.serving.replica.sources.version_folders import Fingerprint, fingerprint, missing_part, versions_in
 from services.serving.replica.versions_wanted import VersionKey
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class FolderWatch:
             if notes:
                 problems[name] = "; ".join(notes)
         self._forget_gone(present, unreadable)
-        self._tell(Found(versions, problems, directories, is_settled), models)
+        self._publish(Found(versions, problems, directories, is_settled), models)
         return not waits
 
     def _folder_of(self, model: ConfiguredModel) -> Path:
@@ -134,7 +134,7 @@ class FolderWatch:
         mirror.refresh(model)
         return mirror.directory
 
-    def _tell(self, found: Found, models: Mapping[str, ConfiguredModel]) -> None:
+    def _publish(self, found: Found, models: Mapping[str, ConfiguredModel]) -> None:
         if found == self._last or models is not self._models:
             return
         for name, problem in found.problems.items():
@@ -152,14 +152,14 @@ class FolderWatch:
                 break
             if model.policy.kind == "specific" and version not in model.policy.versions:
                 continue
-            reason = self._what_it_waits_for(model, version, found[version])
+            reason = self._hindrance(model, version, found[version])
             if reason:
                 waiting.append(f"version {version} is not taken yet: {reason}")
             else:
                 whole.append(version)
         return whole, waiting
 
-    def _what_it_waits_for(self, model: ConfiguredModel, version: int, directory: Path) -> str:
+    def _hindrance(self, model: ConfiguredModel, version: int, directory: Path) -> str:
         accepted = self._whole.get(directory)
         if accepted is not None and (model.name, version) not in self._failed:
             return ""
@@ -176,7 +176,7 @@ class FolderWatch:
             return now.odd
         since = since if seen == now else time.monotonic()
         self._seen[directory] = (now, since)
-        if missing := what_is_missing(directory, platform=model.platform):
+        if missing := missing_part(directory, platform=model.platform):
             return f"it lacks {missing}"
         is_settled = time.monotonic() - since >= self._settle_seconds
         is_old = time.time() - now.changed_at() >= _QUIET_FACTOR * self._settle_seconds

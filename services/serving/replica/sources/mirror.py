@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import HeadraceError
 from common.storage import LOCAL, Place
 from services.serving.options.model_server_config import ConfiguredModel
-from services.serving.replica.sources.version_folders import what_is_missing
+from services.serving.replica.sources.version_folders import missing_part
 
 _Listing = tuple[tuple[str, int], ...]
 
@@ -55,7 +55,7 @@ class Mirror:
             if model.policy.kind == "latest" and whole_count >= model.policy.count:
                 return
             if self._is_copied(version):
-                whole_count += not what_is_missing(self.directory / version.name, platform=model.platform)
+                whole_count += not missing_part(self.directory / version.name, platform=model.platform)
                 yield version.name
 
     def _is_copied(self, version: Place) -> bool:

@@ -27,7 +27,7 @@ from services.serving.replica.versions_wanted import Models, VersionKey, Wanted
 from services.serving.wire.replica_state import Split
 
 logger = logging.getLogger(__name__)
-_LAST_SAID = "last_said.json"
+_LAST_HEARD = "last_said.json"
 """Below the data directory: {"models": {model: {alias: version}}, "splits": {model: fields of Split}, "heard_at": epoch
 seconds}."""
 _START_GRACE_SECONDS = 5.0
@@ -65,7 +65,7 @@ class RegistrySource(ModelSource):
         )
         self._reason = "the registry was not reached yet"
         self._notice = ""
-        self._last_said = data_dir / _LAST_SAID
+        self._last_heard = data_dir / _LAST_HEARD
         self._known: tuple[Models, Mapping[str, Split]] | None = None
         self._heard_at = 0.0
         """Epoch seconds at which what is served was what the registry wants, as far as is known."""
@@ -120,7 +120,7 @@ class RegistrySource(ModelSource):
         only one that never heard of any model is not ready."""
         if self._known is None and not self._notice:
             self._reason = reason
-            self._serve_last_said()
+            self._serve_last_heard()
         elif self._known is not None and not self._notice:
             self._heard_at = time.time()
         if self._heard_at:
@@ -128,21 +128,21 @@ class RegistrySource(ModelSource):
             self._notice = f"registry away, as of {as_of}: {reason}"
 
     def _keep(self, models: Models, splits: Mapping[str, Split]) -> None:
-        said = {"models": models, "splits": {model: asdict(split) for model, split in splits.items()}}
+        document = {"models": models, "splits": {model: asdict(split) for model, split in splits.items()}}
         try:
-            write_signed(self._last_said, {**said, "heard_at": self._heard_at})
+            write_signed(self._last_heard, {**document, "heard_at": self._heard_at})
         except OSError as error:
             logger.warning("cannot keep what the registry said", extra={"reason": str(error)})
 
-    def _serve_last_said(self) -> None:
-        said = read_signed(self._last_said)
-        if said is None:
+    def _serve_last_heard(self) -> None:
+        document = read_signed(self._last_heard)
+        if document is None:
             return
         models = {
             model: {alias: version for alias, version in aliases.items() if self._files.holds(model, version)}
-            for model, aliases in said["models"].items()
+            for model, aliases in document["models"].items()
         }
-        splits = {model: Split(**split) for model, split in said.get("splits", {}).items()}
+        splits = {model: Split(**split) for model, split in document.get("splits", {}).items()}
         logger.warning("the registry is away; serving what it said last", extra={"models": sorted(models)})
-        self._reason, self._heard_at = "", float(said["heard_at"])
+        self._reason, self._heard_at = "", float(document["heard_at"])
         self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))

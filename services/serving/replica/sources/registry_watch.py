@@ -54,7 +54,7 @@ class RegistryWatch:
     def _follow(self, change: Change) -> None:
         if change.kind is ChangeKind.RESET:
             self._models = {model.name: model for model in self._registry.list_models() if not model.archived}
-            self._tell()
+            self._publish()
         if change.kind in (ChangeKind.MODEL, ChangeKind.ALIAS):
             try:
                 model = self._registry.get_model(change.name)
@@ -64,9 +64,9 @@ class RegistryWatch:
                 self._models.pop(change.name, None)
             else:
                 self._models[change.name] = model
-            self._tell()
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         models = {name: dict(model.aliases) for name, model in self._models.items()}
         splits = {name: _split(model) for name, model in self._models.items() if model.canary or model.logs_inputs}
         self._on_models(models, splits)

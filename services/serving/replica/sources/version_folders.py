@@ -85,8 +85,8 @@ def fingerprint(directory: Path) -> Fingerprint | None:
     return Fingerprint(tuple(sorted(entries)))
 
 
-def what_is_missing(directory: Path, *, platform: str) -> str:
-    """What a version still lacks, in words; "" when nothing is known to be missing."""
+def missing_part(directory: Path, *, platform: str) -> str:
+    """The missing part of a version, in words; "" for none."""
     if platform == TFLITE:
         return "" if any(directory.glob("*.tflite")) else "a *.tflite file"
     if platform != TENSORFLOW:

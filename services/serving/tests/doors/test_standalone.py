@@ -20,7 +20,7 @@ import pytest
 import redis
 import xgboost
 
-from services.serving.options.model_server_config import config_of_one
+from services.serving.options.model_server_config import single_model_config
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
 from testing import plain_http
 from testing.processes import children_of, is_running
@@ -293,7 +293,7 @@ def _manager_pid(server: StandaloneServer) -> int | None:
 
 
 def test_what_was_reloaded_outlives_the_manager(server: StandaloneServer, place: Place) -> None:
-    server.reload(config_of_one("kept", str(place.add("kept", 1).parent)))
+    server.reload(single_model_config("kept", str(place.add("kept", 1).parent)))
     assert answer_of(server, "kept") == (200, [1006.0])
     manager = _manager_pid(server)
     assert manager is not None
@@ -355,7 +355,7 @@ def test_reload_is_refused_where_the_registry_decides(redis_beside: RedisServer)
     try:
         wait_until(lambda: started.answers("/healthz"), "the doors being open")
         with pytest.raises(grpc.RpcError) as refused:
-            started.reload(config_of_one("m", "/m"))
+            started.reload(single_model_config("m", "/m"))
         assert isinstance(refused.value, grpc.Call)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         wait_until(lambda: config_page(started)["source"] == "registry", "the source being known")

@@ -15,7 +15,7 @@ from protos import queue_pb2
 from protos.prediction_log_pb2 import PredictionLog
 from services.serving.front.request_log import RequestLog
 from services.serving.front.request_log_places import open_place
-from services.serving.front.split import Asks, is_canarys
+from services.serving.front.split import Caller, is_canarys
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
@@ -32,7 +32,7 @@ _ROW = {"instances": [[1, 2]]}
 
 def _of_canary(share: float, *, version: int = 4, by: str = "key") -> set[bytes]:
     split = Split(version, share, by)
-    asked = (Asks(key, b"tag") if by == "key" else Asks(b"", key) for key in _KEYS)
+    asked = (Caller(key, b"tag") if by == "key" else Caller(b"", key) for key in _KEYS)
     return {key for key, asks in zip(_KEYS, asked, strict=True) if is_canarys(split, "m", asks)}
 
 
@@ -56,8 +56,8 @@ def test_each_stage_has_its_share_of_the_keys_and_keeps_those_of_the_stage_befor
 def test_the_next_canary_has_other_keys_and_a_request_without_a_key_is_productions() -> None:
     both = _of_canary(10.0) & _of_canary(10.0, version=5)
     assert _is_likely(len(both), 0.1 * 0.1)
-    assert not is_canarys(Split(4, 100.0, "key"), "m", Asks(b"", b"tag"))
-    assert is_canarys(Split(4, 100.0, "key"), "m", Asks(b" a%20b ,c", b"tag"))
+    assert not is_canarys(Split(4, 100.0, "key"), "m", Caller(b"", b"tag"))
+    assert is_canarys(Split(4, 100.0, "key"), "m", Caller(b" a%20b ,c", b"tag"))
 
 
 @pytest.fixture(scope="module")

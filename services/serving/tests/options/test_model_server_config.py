@@ -10,10 +10,10 @@ from protos import tfserving_config_pb2 as config_pb2
 from services.serving.options.model_server_config import (
     VersionPolicy,
     check_platforms,
-    config_of_one,
     logging_notes,
     models_of,
     read_config_file,
+    single_model_config,
 )
 from testing.rows import each_row
 
@@ -92,7 +92,7 @@ def test_a_model_twice_another_kind_of_configuration_and_another_platform_are_re
         with pytest.raises(InvalidInput, match="Only ModelConfigList is currently supported"):
             models_of(parsed(other), platforms=_PLATFORMS)
     assert models_of(parsed("model_config_list { }"), platforms=_PLATFORMS) == {}
-    before = models_of(config_of_one("m", "/m"), platforms=_PLATFORMS)
+    before = models_of(single_model_config("m", "/m"), platforms=_PLATFORMS)
     after = models_of(one('name: "m" base_path: "/m" model_platform: "lookup_table"'), platforms=_PLATFORMS)
     with pytest.raises(InvalidInput) as refused:
         check_platforms(after, before)
@@ -106,7 +106,7 @@ def test_a_logging_config_is_taken_with_a_note_for_servers_without_a_request_log
     sampled = one('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { } }')
     assert set(models_of(sampled, platforms=_PLATFORMS)) == {"m"}
     assert "SERVING_REQUEST_LOG does not say where to log" in logging_notes(sampled)["m"]
-    assert logging_notes(config_of_one("m", "/m")) == {}
+    assert logging_notes(single_model_config("m", "/m")) == {}
 
 
 def test_a_file_that_cannot_be_read_says_where_and_why(tmp_path: Path) -> None:

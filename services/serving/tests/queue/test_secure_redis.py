@@ -31,7 +31,7 @@ async def _exchanged(url: str) -> object:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         connection.send(pack("ECHO", "x" * 100_000), answered.set_result, now=True)
         assert await answered == b"x" * 100_000
-        return await connection.ask("ACL", "WHOAMI")
+        return await connection.execute("ACL", "WHOAMI")
     finally:
         connection.close()
 

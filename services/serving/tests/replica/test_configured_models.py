@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
-from services.serving.options.model_server_config import config_of_one
+from services.serving.options.model_server_config import single_model_config
 from services.serving.options.platform_names import platform_names
 from services.serving.options.settings import ServingSettings
 from services.serving.replica.runner_handle import RunnerHandle
@@ -70,8 +70,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Source]]:
 
 def two(tmp_path: Path, **labels: int) -> config_pb2.ModelServerConfig:
     """Models a and b; the labels are a's."""
-    config = config_of_one("a", str(tmp_path / "a"))
-    config.model_config_list.config.extend(config_of_one("b", str(tmp_path / "b")).model_config_list.config)
+    config = single_model_config("a", str(tmp_path / "a"))
+    config.model_config_list.config.extend(single_model_config("b", str(tmp_path / "b")).model_config_list.config)
     for label, version in labels.items():
         config.model_config_list.config[0].version_labels[label] = version
     return config
@@ -96,7 +96,7 @@ def test_a_reload_is_answered_when_its_new_models_are_available(start: Callable[
     source.follow(a=1, b=1)
     assert source.result() == ReloadResult(1)
     assert source.models.config_state().is_from_request
-    source.reload(config_of_one("a", str(tmp_path / "a")), reload_id=2)
+    source.reload(single_model_config("a", str(tmp_path / "a")), reload_id=2)
     source.follow(a=1)
     assert source.result() == ReloadResult(2)
     assert source.wanted.versions == {"a": (1,)}
@@ -105,7 +105,7 @@ def test_a_reload_is_answered_when_its_new_models_are_available(start: Callable[
 def test_a_reload_is_answered_when_its_labels_answer(start: Callable[..., Source], tmp_path: Path) -> None:
     source = start()
     source.follow(a=1)
-    config = config_of_one("a", str(tmp_path / "a"))
+    config = single_model_config("a", str(tmp_path / "a"))
     config.model_config_list.config[0].version_labels["stable"] = 1
     source.reload(config)
     source.follow(a=1)
@@ -129,7 +129,7 @@ def test_a_reload_whose_model_cannot_be_loaded_says_so_and_holds(start: Callable
 def test_a_reload_that_another_one_undoes_is_answered(start: Callable[..., Source], tmp_path: Path) -> None:
     source = start()
     source.reload(two(tmp_path))
-    source.reload(config_of_one("a", str(tmp_path / "a")), reload_id=2)
+    source.reload(single_model_config("a", str(tmp_path / "a")), reload_id=2)
     source.follow(a=1)
     first = next(result for result in source.models.config_state().reloads if result.reload_id == 1)
     assert "b: it was taken out of the configuration" in first.message
@@ -167,7 +167,7 @@ def test_the_file_wins_again_when_it_changes_and_a_broken_one_is_shown(
     start: Callable[..., Source], tmp_path: Path
 ) -> None:
     file = tmp_path / "models.config"
-    file.write_text(str(config_of_one("a", str(tmp_path / "a"))))
+    file.write_text(str(single_model_config("a", str(tmp_path / "a"))))
     source = start(model_config_file=str(file), model_config_file_poll_wait_seconds=0.1)
     source.reload(two(tmp_path))
     assert source.models.config_state().is_from_request
@@ -177,7 +177,7 @@ def test_the_file_wins_again_when_it_changes_and_a_broken_one_is_shown(
     file.write_text("# being written\n")
     source.turn_until(lambda: "Only ModelConfigList" in source.models.config_state().error)
     assert set(source.wanted.models) == {"a", "b"}
-    file.write_text(str(config_of_one("b", str(tmp_path / "b"))))
+    file.write_text(str(single_model_config("b", str(tmp_path / "b"))))
     source.turn_until(lambda: set(source.wanted.models) == {"b"})
     state = source.models.config_state()
     assert (state.error, state.is_from_request) == ("", False)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from common.storage import place_of
-from services.serving.options.model_server_config import ConfiguredModel, VersionPolicy, config_of_one, models_of
+from services.serving.options.model_server_config import ConfiguredModel, VersionPolicy, models_of, single_model_config
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
-from services.serving.replica.sources.version_folders import versions_in, what_is_missing
+from services.serving.replica.sources.version_folders import missing_part, versions_in
 from testing.rows import each_row
 
 _DEADLINE_SECONDS = 60.0
@@ -92,25 +92,25 @@ def test_only_folders_whose_whole_name_is_a_number_are_versions(tmp_path: Path) 
 )  # fmt: skip
 def test_what_a_version_lacks_is_named(tmp_path: Path, gone: str, missing: str) -> None:
     version = write_version(tmp_path, "1")
-    assert what_is_missing(version, platform="tensorflow") == ""
+    assert missing_part(version, platform="tensorflow") == ""
     path = version / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert what_is_missing(version, platform="tensorflow") == missing
+    assert missing_part(version, platform="tensorflow") == missing
 
 
 def test_a_shard_that_is_not_there_yet_is_missed(tmp_path: Path) -> None:
     version = write_version(tmp_path, "1")
     data = version / "variables/variables.data-00000-of-00001"
     data.rename(data.with_name("variables.data-00000-of-00003"))
-    assert what_is_missing(version, platform="tensorflow") == "2 of 3 files variables/variables.data-*"
+    assert missing_part(version, platform="tensorflow") == "2 of 3 files variables/variables.data-*"
 
 
 def test_a_graph_without_variables_is_whole_by_itself_and_so_is_any_file_of_another_platform(tmp_path: Path) -> None:
     version = write_version(tmp_path, "1", graph=b"no saver")
     shutil.rmtree(version / "variables")
-    assert what_is_missing(version, platform="tensorflow") == ""
+    assert missing_part(version, platform="tensorflow") == ""
     (version / "saved_model.pb").rename(version / "table.json")
-    assert what_is_missing(version, platform="lookup_table") == ""
+    assert missing_part(version, platform="lookup_table") == ""
 
 
 @pytest.mark.covers("srv-lifecycle")
@@ -253,7 +253,7 @@ def test_versions_of_another_storage_are_copied_kept_and_removed_with_theirs(
         place_of(version).copy_tree(there / number)
 
     put("1")
-    model = models_of(config_of_one("m", str(there)), platforms=["tensorflow"])["m"]
+    model = models_of(single_model_config("m", str(there)), platforms=["tensorflow"])["m"]
     watcher = start(0.1)
     watcher.watch.watch({"m": model})
     first = watcher.wait_versions(m=(1,)).directories["m", 1]

@@ -174,7 +174,7 @@ def test_the_system_may_end_a_shared_process_once_and_no_model_is_put_by_itself_
 def test_models_that_share_a_process_take_of_a_budget_what_they_add_to_it(play: Callable[..., Played]) -> None:
     played = play(models_per_runner=9, programs=dict.fromkeys((1, 2, 3), "p"), memory_bytes=30_000_000)
     played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
-    played.replica.on_asked(["m", "n", "o"])
+    played.replica.on_requested(["m", "n", "o"])
     assert played.forked == [], "nobody knows yet what it takes"
     played.fetch()
     assert played.forked == [1]

@@ -32,7 +32,7 @@ class Memory:
 
     def ask(self, model: str) -> set[str]:
         """What has to leave leaves at once, and what is loaded answers at once; then four seconds pass."""
-        self.on_demand.ask([model], now=self.now)
+        self.on_demand.request([model], now=self.now)
         self.held &= self.step()
         self.step()
         self.step()
@@ -72,7 +72,7 @@ def test_a_model_is_loaded_when_those_that_leave_have_given_their_memory_back() 
     memory = Memory(25)
     memory.ask("a")
     memory.ask("b")
-    memory.on_demand.ask(["c"], now=memory.now)
+    memory.on_demand.request(["c"], now=memory.now)
     assert memory.step() == {"b"}, "a leaves, and is still there"
     memory.held.discard("a")
     assert memory.step() == {"b", "c"}
@@ -80,7 +80,7 @@ def test_a_model_is_loaded_when_those_that_leave_have_given_their_memory_back() 
 
 def test_a_model_that_is_waited_for_or_has_just_come_stays() -> None:
     memory = Memory(25)
-    memory.on_demand.ask(["a", "b", "c"], now=0.0)
+    memory.on_demand.request(["a", "b", "c"], now=0.0)
     assert memory.step() == {"a", "b"}
     assert memory.step(0.5) == {"a", "b"}, "c waits"
     memory.on_demand.used("a", now=memory.now)
@@ -136,7 +136,7 @@ def test_room_is_judged_when_it_is_known_which_process_a_model_may_join() -> Non
     memory = SharedMemory(80)
     memory.unknown = {"b"}
     memory.ask("a")
-    memory.on_demand.ask(["b"], now=memory.now)
+    memory.on_demand.request(["b"], now=memory.now)
     assert memory.step() == {"a"}
     assert memory.on_demand.to_look_at == {"b"}
     memory.unknown = set()
@@ -146,7 +146,7 @@ def test_room_is_judged_when_it_is_known_which_process_a_model_may_join() -> Non
 def test_a_model_that_could_not_be_loaded_may_be_asked_again_after_half_a_minute() -> None:
     on_demand = OnDemand(10, {})
     failed = {"a": ModelStanding(is_settled=True)}
-    on_demand.ask(["a"], now=0.0)
+    on_demand.request(["a"], now=0.0)
     assert on_demand.loaded(failed, wanted=["a"], now=0.0) == {"a"}
     assert on_demand.loaded(failed, wanted=["a"], now=1.0) == {"a"}
     assert on_demand.loaded(failed, wanted=["a"], now=30.0) == {"a"}

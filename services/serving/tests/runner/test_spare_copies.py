@@ -69,7 +69,7 @@ class Runner:
             contract=contract,
             options=_OPTIONS,
             priority=LoadPriority.NORMAL,
-            say=self.sent.append,
+            send=self.sent.append,
         )
         self.states.start()
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from services.serving.options.model_server_config import config_of_one
+from services.serving.options.model_server_config import single_model_config
 from services.serving.tests.support.contract_cases import CALLS
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http
@@ -81,7 +81,7 @@ def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[Cont
     server = StandaloneServer(redis_server.url, "--model_name=m", f"--model_base_path={model.base}")
     try:
         server.wait_ready()
-        config = config_of_one("m", str(model.base))
+        config = single_model_config("m", str(model.base))
         config.model_config_list.config[0].version_labels["production"] = 7
         server.reload(config)
         yield ContractServer(server.url, server.port, model.expected)

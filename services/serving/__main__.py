@@ -67,7 +67,7 @@ _GC_THRESHOLD = 50_000
 """Nothing on the request path makes cycles; the default would stop the loop a hundred times more often."""
 
 _BODIES = 8
-"""As many of the largest bodies may be under way at once."""
+"""As many of the largest bodies may be under way at a time."""
 _LAST_ANSWERS_SECONDS = 1.0
 _REPORT_TIMEOUT_SECONDS = 3.0
 _LAST_RECORDS_SECONDS = 5.0
@@ -84,7 +84,8 @@ class _WebServer(Server):
 
 
 def make_data_dir(data_dir: Path) -> None:
-    """For its owner only: others could change what is loaded. Whoever cannot write there says so when it has to."""
+    """For its owner only: others could change what is loaded. A process that cannot write there fails when it has
+    to."""
     with contextlib.suppress(OSError):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -219,7 +220,7 @@ def _counts_of(front: Front, reload_p99_factor: float) -> RequestCounts:
 
 
 def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: socket.socket | None) -> Callable[[], None]:
-    """Tells the registry every few seconds what is served here; returns what ends it. Folders have no registry."""
+    """Reports to the registry every few seconds; returns the function that ends it. Folders have no registry."""
     settings = start.settings
     if settings.is_standalone():
         return lambda: None
@@ -269,7 +270,7 @@ async def _start_grpc(
 
 
 async def _end(web: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
-    """Ends what runs beside the web server; raises what one of them failed with."""
+    """Ends the tasks beside the web server; raises the first failure."""
     for task in others:
         task.cancel()
     for result in await asyncio.gather(web, *others, return_exceptions=True):
@@ -327,7 +328,7 @@ def _web_server(
 
 
 async def _drain(front: Front, doors: list[asyncio.Task[None]], drain_seconds: float) -> None:
-    """Lets the doors, which take nothing new, finish what they took; in the end the rest is answered with 503."""
+    """Lets the doors, which take nothing new, finish their requests; in the end the rest is answered with 503."""
     await asyncio.wait(doors, timeout=drain_seconds)
     if left := front.give_up():
         logger.warning("requests were not finished in time", extra={"count": left})

@@ -19,7 +19,7 @@ from services.serving.wire.keys import NEWEST_ALIAS
 from services.serving.wire.replica_state import ConfigState, ReplicaState
 
 _MOST_MESSAGE_BYTES = 2**31 - 1
-"""What gRPC can be told."""
+"""Options of gRPC."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The words of a label beside the numbers of its classes: `class` beside `class_id`, or beside the probability of the
-second of two. They are added to what the engine answers, since engines other than TensorFlow carry no strings.
+second of two. They are added to the engine's answer, since engines other than TensorFlow carry no strings.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ _EVEN = 0.5
 
 
 class ClassWords:
-    """Of one version: {signature: {output of numbers: the words of 0, 1, ...}}. Immutable."""
+    """Of a version: {signature: {output of numbers: the words of 0, 1, ...}}. Immutable."""
 
     def __init__(self, words: Mapping[str, Mapping[str, Sequence[str]]] | None = None) -> None:
         self._added = {
@@ -47,7 +47,7 @@ class ClassWords:
     def with_words(
         self, signature: str, outputs: dict[str, np.ndarray], output_filter: tuple[str, ...]
     ) -> dict[str, np.ndarray]:
-        """What the model answered, with the words, and without what was asked for only because of them."""
+        """The model's answer with the words, and without the outputs that only the words need."""
         added = self._added.get(signature)
         if not added:
             return outputs

@@ -1,4 +1,4 @@
-"""Which requests share a call of the model: those whose inputs can be put together along dimension 0."""
+"""Requests that share a call of the model: their inputs can be put together along dimension 0."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from services.serving.wire.prediction import Prediction
 from services.serving.wire.replica_state import Signature
 
 _MOST_FILLED_VALUES = 1 << 24
-"""Of a batch whose requests are filled up to the longest; past it they are faster one by one."""
+"""Of a batch whose requests are filled up to the longest; past it they are faster each alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Member:
-    """One request of a group; `rows` of it go into the merged batch."""
+    """A request of a group; `rows` of it go into the merged batch."""
 
     taken: Taken
     prediction: Prediction
@@ -57,7 +57,7 @@ class Group:
 
 
 class Grouping:
-    """Of one version. `mergeable`: the signatures whose requests may share a call, as they are then."""
+    """Of a version. `mergeable`: the signatures whose requests may share a call, as they are then."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Grouping:
         return closed + list(open_groups.values())
 
     def _inner_of(self, prediction: Prediction) -> object:
-        """What two requests must have in common beside their signature to share a call: the sizes after the first, but
+        """The common part of requests that share a call, beside their signature: the sizes after the first, but
         for those that are filled up to the longest."""
         shapes = prediction.trailing_shapes
         if not self._options.pad_variable_length_inputs:
@@ -108,7 +108,7 @@ class Grouping:
         return tuple(len(shape) if name in fillers else shape for name, shape in zip(names, shapes, strict=True))
 
     def _widen(self, group: Group, prediction: Prediction) -> bool:
-        """Whether the request may join the group, with what its own sizes would have the others filled up to."""
+        """Whether the request may join the group, with the sizes that the others would be filled up to."""
         if not self._options.pad_variable_length_inputs:
             return True
         shapes = prediction.trailing_shapes

@@ -1,7 +1,7 @@
-"""What a version's schema says of its inputs, kept in front of the model: bounds, words, and how lists are filled up.
+"""The inputs of a version by its schema, kept in front of the model: bounds, words, and how lists are filled up.
 
-A batch is checked at once, after it was put together: a minimum and a maximum per bounded input, or one comparison of
-sets. Only where that fails is it found out whose row it was.
+A batch is checked at once, after it was put together: a minimum and a maximum per bounded input, or a comparison of
+sets. Only where that fails the row is searched.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _MOST_TIMES = 8
 
 
 class OutOfBounds(RequestFailed):
-    """A value is not what the schema allows."""
+    """A value that the schema does not allow."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.INVALID_ARGUMENT, message)
@@ -52,7 +52,7 @@ def _checks_of(inputs: SignatureInputs) -> tuple[Callable[[Arrays], None], ...]:
 
 
 class InputContract:
-    """Of one version; empty for a SavedModel without a schema. Immutable."""
+    """Of a version; empty for a SavedModel without a schema. Immutable."""
 
     def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
         self._inputs = dict(inputs or {})
@@ -63,18 +63,18 @@ class InputContract:
         """Looks at every value of a request or of a batch.
 
         Raises:
-            OutOfBounds: the first input, row and value that the schema does not allow, and what it does.
+            OutOfBounds: the first input, row and value that the schema does not allow, and the allowed values.
         """
         for check in self._checks.get(signature, ()):
             check(inputs)
 
     def pads(self, signature: str) -> Mapping[str, Any] | None:
-        """What fills inputs of any length up to the longest of a batch, by input; None: TensorFlow Serving's rule."""
+        """The padding of inputs of any length, by input; None: TensorFlow Serving's rule."""
         inputs = self._inputs.get(signature)
         return None if inputs is None else inputs.padding
 
     def applied(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
-        """The signatures of the version with what the schema adds to them.
+        """The signatures of the version with the schema's additions.
 
         Raises:
             RequestFailed: FAILED_PRECONDITION, the schema is not that of these signatures.
@@ -160,7 +160,7 @@ def _ends_lists(inputs: SignatureInputs, feature: Feature) -> bool:
 
 
 class _Gaps:
-    """What fills a list up stands at its end: between values it would be read as nothing, without a word."""
+    """Padding stands at the end of a list: between values it would be read as nothing, silently."""
 
     def __init__(self, name: str, padding: Scalar) -> None:
         self.name = name
@@ -198,7 +198,7 @@ class _Gaps:
 
 
 class _Finite:
-    """Of one input of floats: as in events, NaN and infinities are no values. NaN may fill lists up."""
+    """Of an input of floats: as in events, NaN and infinities are no values. NaN may fill lists up."""
 
     def __init__(self, feature: Feature, padding: Any) -> None:
         self._name, self._is_filled = feature.name, padding is not None and is_nan(padding)
@@ -218,7 +218,7 @@ class _Finite:
 
 
 class _Bytes:
-    """Of one input that is a tensor or an image: what can be seen of its bytes before they are decoded."""
+    """Of an input that is a tensor or an image: checks of its bytes before they are decoded."""
 
     def __init__(self, feature: Feature) -> None:
         self._feature = feature
@@ -239,7 +239,7 @@ class _Bytes:
 
 
 class _Rows:
-    """Of one list of lists: its rows hold as many values as there are."""
+    """Of a list of lists: its rows hold as many values as there are."""
 
     def __init__(self, feature: Feature) -> None:
         self._name, self._lengths = feature.name, feature.row_lengths_name
@@ -262,7 +262,7 @@ class _Rows:
 
 
 class _Check:
-    """Of one input."""
+    """Of an input."""
 
     def __init__(self, feature: Feature, padding: Any) -> None:
         self.name = feature.name
@@ -308,7 +308,7 @@ class _Check:
 
 
 class _Weights:
-    """Of one input that weighs the values of another: as many in every row."""
+    """Of an input that weighs the values of another: as many in every row."""
 
     def __init__(self, weights: Feature, ids: Feature) -> None:
         self._name, self._ids = weights.name, ids.name

@@ -1,6 +1,6 @@
-"""Many requests, few calls of the model: merge what fits together, run it, cut the outputs apart again.
+"""Many requests, few calls of the model: merge requests that fit together, run them, cut the outputs apart again.
 
-A request that fails never takes another one with it: a merged batch that fails is run again one by one.
+A request that fails never takes another with it: the requests of a failed batch run again, each alone.
 """
 
 import os
@@ -37,7 +37,7 @@ from services.serving.wire.replica_state import Signature
 from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
 
 _UNBATCHED_TAKE = 8
-"""Requests that are taken with one command where each is run by itself."""
+"""Requests that are taken with a single command where each is run by itself."""
 
 
 class Batcher:
@@ -94,7 +94,7 @@ class Batcher:
         return self._words.client_signatures(of_model)
 
     def report(self) -> dict[str, Any]:
-        """What was done since the start, for the manager. JSON-ready."""
+        """The work since the start, for the manager. JSON-ready."""
         predicted_seconds = self._limit.predicted_seconds if self._limit is not None else 0.0
         return self.work.to_mapping() | {"batch_size": self.batch_size, "predicted_p99_seconds": predicted_seconds}
 
@@ -136,7 +136,7 @@ class Batcher:
         return Answer(taken, failure(taken.request.request_id, self._version, error))
 
     def answer(self, group: Group) -> list[Answer]:
-        """Runs a group; every request of it gets one answer, one that was split with the last of its parts."""
+        """Runs a group; every request of it gets one answer, a split request with the last of its parts."""
         traced = [member for member in group.members if member.taken.request.traceparent]
         began_at = time.time_ns() if traced else 0
         if group.has_parts:
@@ -187,7 +187,8 @@ class Batcher:
         return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
 
     def _begin(self, members: Sequence[Member], first_seen: Sequence[Member]) -> float:
-        """Counts those who leave the queue with this batch; returns how long its longest waited, for the objective."""
+        """Counts the requests that leave the queue with this batch; returns how long its longest waited, for the
+        objective."""
         now_seconds = self._epoch_clock() + self.queue_ahead_seconds
         signature = members[0].prediction.signature
         self.work.began(signature, [member.taken.entry_id for member in first_seen], now_seconds)
@@ -335,7 +336,7 @@ def _nothing() -> None:
 
 
 def _note_batch(group: Group, answers: Sequence[Answer], began_at: int) -> None:
-    """Says in the answers to requests that are traced where they ran. began_at: epoch nanoseconds."""
+    """Writes the runner into the answers of traced requests. began_at: epoch nanoseconds."""
     batch = queue_pb2.Batch(
         began_at_micros=began_at // 1000,
         ended_at_micros=time.time_ns() // 1000,

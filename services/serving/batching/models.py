@@ -1,4 +1,4 @@
-"""What is asked of an engine, and what can be made of a signature alone."""
+"""The interface of an engine, and inputs made of a signature alone."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 
 
 class Model(Protocol):
-    """What is asked of an engine."""
+    """The interface of an engine."""
 
     signatures: dict[str, Signature]
 

@@ -34,7 +34,7 @@ _FULL = 0.75
 
 
 class BatchSizeLimit:
-    """Follows one objective. Not thread-safe; knows no clock, all times are told."""
+    """Follows an objective. Not thread-safe; knows no clock, all times are arguments."""
 
     def __init__(self, objective_seconds: float, *, largest: int, allowed_sizes: Sequence[int] = ()) -> None:
         self._objective_seconds = objective_seconds
@@ -57,7 +57,7 @@ class BatchSizeLimit:
         return self._size_of(self._limit)
 
     def observe(self, rows: int, *, engine_seconds: float, wait_seconds: float) -> None:
-        """One call of the model: its rows, its time, and the longest that one of its requests had waited before it."""
+        """A call of the model: its rows, its time, and the longest that one of its requests had waited before it."""
         if not _FULL * self.size <= rows <= self.size:
             return
         self._kept += 1

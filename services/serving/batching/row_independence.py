@@ -18,7 +18,7 @@ _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-2, 1e-3
 
 
 def dependent_output(model: Model, signature: str, inputs: Arrays) -> str:
-    """The name of an output whose rows are others together than alone; "" where none is, or it cannot be said.
+    """The name of an output whose rows differ between together and alone; "" for none, or where it is undecided.
 
     Args:
         inputs: two rows or more of a signature that takes any number of them.

@@ -19,7 +19,7 @@ class QueueClients:
         self._url, self._front_id, self._queue_limit, self._listeners = url, front_id, queue_limit, listeners
         self.mode = RedisUrl.parse(url).mode
         self._clients = {"": self._make("")}
-        """By what the keys call the model; the first is of all models, and in a cluster only says that one is there."""
+        """By the model's name in the keys; the first is of all models, and in a cluster only shows that it is there."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def _make(self, model: str) -> QueueClient:
@@ -34,13 +34,13 @@ class QueueClients:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether requests are taken, of one model at least."""
+        """Whether requests are taken, of at least one model."""
         of_models = [client for name, client in self._clients.items() if name]
         return any(client.is_of_use for client in of_models or self._clients.values())
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is wrong with Redis, in sentences."""
+        """Faults of Redis, in sentences."""
         found: dict[str, list[str]] = {}
         for name, client in self._clients.items():
             for fault in client.faults:

@@ -1,4 +1,4 @@
-"""Puts back what runners took and did not answer before they died, so that another runner takes it.
+"""Puts requests back that runners took and did not answer before they died, so that another runner takes it.
 
 A request that keeps killing its runner must end: after MAX_FAILED_ATTEMPTS it is answered with INTERNAL. The first
 death counts against everything the runner held; from then on a request runs by itself (runner.py) and only the one
@@ -37,7 +37,7 @@ class Recovery:
     """Not thread-safe. Every method raises Unavailable when Redis is away; doing it again later is safe."""
 
     def __init__(self, redis_url: str, *, model: str = "") -> None:
-        """model: the only one that is asked for, in a cluster; "": any."""
+        """model: the only model, in a cluster; "": any."""
         self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
         self._is_cluster = RedisUrl.parse(redis_url).is_cluster
 
@@ -45,7 +45,7 @@ class Recovery:
         self._redis.close()
 
     def sweep(self, model: str, targets: Iterable[str]) -> int:
-        """Recovers what is held by runners, of any replica, that stopped renewing; returns how many requests."""
+        """Recovers requests of runners, of any replica, that stopped renewing; returns their count."""
         return sum(
             self.recover(model, [target], runner)
             for target in targets
@@ -53,7 +53,7 @@ class Recovery:
         )
 
     def recover(self, model: str, targets: Iterable[str], runner: str) -> int:
-        """Recovers what a runner that is dead for certain still holds; returns how many requests."""
+        """Recovers requests of a runner that is dead for certain; returns their count."""
         moved = 0
         for target in targets:
             key = queue_key(model, target)
@@ -69,11 +69,11 @@ class Recovery:
         """Runners whose time is over, and consumers that hold something and are not among the runners at all."""
         queue = queue_key(model, target)
         try:
-            # Asked first: who holds something now and is not among the runners afterwards does not come back to them.
+            # Read first: a consumer with requests now that is no runner afterwards does not come back to them.
             consumers = self._redis.call("XINFO", "CONSUMERS", queue, CONSUMER_GROUP)
             answer = self._redis.call("EVAL", SILENT.text, 2, serving_key(model, target), finishing_key(model, target))
         except RedisRefused as error:
-            if error.code in ("ERR", "NOGROUP"):  # No such queue: nobody has asked for this target yet.
+            if error.code in ("ERR", "NOGROUP"):  # No such queue: no request for this target came yet.
                 return set()
             raise Unavailable(f"Redis refused to list the runners of {queue.decode()}: {error}") from error
         assert isinstance(consumers, list)
@@ -82,7 +82,7 @@ class Recovery:
         return silent | {fields[1].decode() for fields in consumers if int(fields[3])} - alive
 
     def _pending(self, key: bytes, runner: str) -> list[tuple[bytes, int]]:
-        """(entry id, deliveries) of what the runner holds, oldest first, a batch of it."""
+        """(entry id, deliveries) of the runner's entries, oldest first, a batch of it."""
         try:
             answer = self._redis.call("XPENDING", key, CONSUMER_GROUP, "-", "+", _BATCH, runner)
         except RedisRefused as error:
@@ -134,7 +134,7 @@ class Recovery:
         )  # fmt: skip
 
     def _reaches(self, key: bytes, reply_to: str) -> bool:
-        """Whether one script may touch a queue and a reply list."""
+        """Whether a script may touch a queue and a reply list."""
         return not self._is_cluster or hash_tag(reply_to.encode()) == hash_tag(key)
 
 

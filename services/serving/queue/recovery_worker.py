@@ -36,7 +36,7 @@ class RecoveryWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finishes what is asked for already, unless Redis is away."""
+        """Finishes what was requested already, unless Redis is away."""
         self._dead.put(None)
         self._thread.join(_STOP_SECONDS)
 
@@ -63,7 +63,7 @@ class RecoveryWorker:
             self._guarded(partial(self._recover, dead))
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Redis may answer what it never answers; a sweep finds later what was not put back."""
+        """Redis may answer the unexpected; a later sweep finds requests that were not put back."""
         try:
             act()
         except Exception:

@@ -29,7 +29,7 @@ def pack(*arguments: Argument) -> bytes:
 
 
 class RedisConnection(asyncio.Protocol):
-    """One connection. `on_lost` is called once when it ends, after which nothing is sent and no callback comes."""
+    """A connection. `on_lost` is called once when it ends, after which nothing is sent and no callback comes."""
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
@@ -40,7 +40,7 @@ class RedisConnection(asyncio.Protocol):
         self.is_open = False
 
     def send(self, commands: bytes, *callbacks: OnReply, now: bool = False) -> None:
-        """Writes packed commands, one callback per command. On a lost connection nothing happens.
+        """Writes packed commands, a callback per command. On a lost connection nothing happens.
 
         Args:
             now: do not leave the system call to the end of this turn of the loop, as uvloop does.
@@ -64,7 +64,7 @@ class RedisConnection(asyncio.Protocol):
             return 0
 
     async def execute(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
-        """Sends one command and waits for its reply.
+        """Sends a command and waits for its reply.
 
         Raises:
             Unavailable: the connection is lost, no reply came in time, or Redis answered with an error.
@@ -107,7 +107,7 @@ class RedisConnection(asyncio.Protocol):
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
-                if not self._callbacks:  # an answer that nobody asked for
+                if not self._callbacks:  # an answer without a command
                     self.close()
                     return
                 self._callbacks.popleft()(reply)
@@ -122,7 +122,7 @@ class RedisConnection(asyncio.Protocol):
 
 
 def is_elsewhere(reply: Reply) -> bool:
-    """Whether a node of a cluster says that the key is not here, or not for now."""
+    """Whether a node of a cluster answers that the key is not here, or not for now."""
     return isinstance(reply, hiredis.ReplyError) and str(reply).partition(" ")[0] in NOT_HERE
 
 
@@ -130,7 +130,7 @@ async def connect(url: str, on_lost: Callable[[], None], *, key: bytes = b"") ->
     """Connects, authenticates and selects the database of the URL.
 
     Args:
-        url: as common/redis_url.py says.
+        url: of the form in common/redis_url.py.
         key: in a cluster, whose master is connected to.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A runner's side of the queue: take requests, hand out answers, tell the fronts that somebody serves.
+"""A runner's side of the queue: take requests, hand out answers, show the fronts that a runner serves.
 
 One write per turn of the runner's loop: the answers of the last batch and the next blocking read together.
 """
@@ -33,7 +33,7 @@ RAN_ALONE = 1000
 
 @dataclass(frozen=True)
 class Completion:
-    """Answers to requests of one queue, ready to be sent; sending it twice is harmless."""
+    """Answers to requests of a queue, ready to be sent; sending it twice is harmless."""
 
     target: str
     entry_ids: tuple[bytes, ...]
@@ -48,7 +48,7 @@ class _Replies:
 
 
 def completions(answers: Iterable[Answer]) -> list[Completion]:
-    """Groups answers by queue, and within it by the front that asked: one ReplyBatch each."""
+    """Groups answers by queue, and within it by the front that sent the request: a ReplyBatch each."""
     by_target: dict[str, _Replies] = {}
     for answer in answers:
         replies = by_target.setdefault(answer.taken.target, _Replies())
@@ -67,7 +67,7 @@ def completions(answers: Iterable[Answer]) -> list[Completion]:
 
 
 class RunnerQueue:
-    """The queues of one model, read under one runner id. Not thread-safe; every method raises Unavailable."""
+    """The queues of a model, read under a runner's id. Not thread-safe; every method raises Unavailable."""
 
     def __init__(self, redis_url: str, *, model: str, runner_id: str) -> None:
         self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
@@ -75,7 +75,7 @@ class RunnerQueue:
         self._runner_id = runner_id
         self._known_targets: set[str] = set()
         self.connection_id = 0
-        """Redis' number of the connection, by which another one can wake it; 0 while there is none."""
+        """Redis' number of the connection, by which another connection can wake it; 0 while there is none."""
         self.ahead_seconds = 0.0
         """By how much Redis' clock, which names the entries of a queue, is ahead of this machine's."""
 
@@ -88,7 +88,7 @@ class RunnerQueue:
         )
         if name != COMPLETE.sha or not isinstance(number, int) or not isinstance(now, list) or len(now) != 2:
             self._redis.close()
-            raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
+            raise Unavailable(f"the server is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
         self.connection_id = number
         self.ahead_seconds = int(now[0]) + int(now[1]) / 1e6 - time.time()
 
@@ -101,7 +101,7 @@ class RunnerQueue:
         """Sends answers and takes new requests, waiting for them at most `block_milliseconds`.
 
         Args:
-            completed: what is done; on Unavailable nothing of it is known to have arrived, so send it again.
+            completed: answers; after Unavailable none is known to have arrived, so send them again.
             count: how many requests at most, per target.
             block_milliseconds: 0 does not wait.
         """
@@ -118,14 +118,14 @@ class RunnerQueue:
         return self._taken(answers[-1]) if targets else []
 
     def own_pending(self, targets: Sequence[str], *, count: int) -> list[Taken]:
-        """What this runner took and has not answered: an answer to a read may be lost with its connection."""
+        """The unanswered entries of this runner: an answer to a read may be lost with its connection."""
         self._make_groups(targets)
         if not targets:
             return []
         return self._taken(self._redis.exchange([self._read_command(targets, count, 0, _OWN_PENDING)])[0])
 
     def mark_alone(self, taken: Taken) -> None:
-        """Notes in Redis that this request now runs by itself: if the runner dies, this one is to blame."""
+        """Notes in Redis that this request now runs by itself: if the runner dies, this request is to blame."""
         key = queue_key(self._model, taken.target)
         self._redis.demand(
             "XCLAIM", key, CONSUMER_GROUP, self._runner_id, 0, taken.entry_id, "RETRYCOUNT", RAN_ALONE, "JUSTID"
@@ -152,7 +152,7 @@ class RunnerQueue:
         ]  # fmt: skip
 
     def _complete_again(self, completion: Completion, refusal: RedisRefused) -> None:
-        """Redis forgets its scripts when told to (SCRIPT FLUSH); the whole text cannot be unknown. In a cluster a list
+        """Redis forgets its scripts at SCRIPT FLUSH; the whole text cannot be unknown. In a cluster a list
         that is not beside the queue takes no answer."""
         if refusal.code == "CROSSSLOT":
             own = hash_tag(queue_key(self._model, completion.target))
@@ -193,7 +193,8 @@ class RunnerQueue:
 
 
 class ServingMembership:
-    """Says, about once a second, which queues a runner serves. Not thread-safe; methods raise Unavailable."""
+    """Renews, about once a second, a runner's place in the serving sets of its queues. Not thread-safe; methods raise
+    Unavailable."""
 
     def __init__(self, redis_url: str, *, model: str, runner_id: str) -> None:
         self._redis = BlockingRedis(redis_url, key=tagged(model).encode())
@@ -206,7 +207,7 @@ class ServingMembership:
             self._redis.demand("EVAL", RENEW.text, len(keys), *keys, self._runner_id, RUNNER_EXPIRY_MILLISECONDS)
 
     def finish(self, targets: Collection[str]) -> None:
-        """Says that the runner still runs what it took from these, whose serving sets it leaves or has left."""
+        """Marks that the runner still runs requests of these queues, whose serving sets it leaves or has left."""
         if targets:
             keys = [finishing_key(self._model, target) for target in targets]
             self._redis.demand("EVAL", FINISH.text, len(keys), *keys, self._runner_id, RUNNER_EXPIRY_MILLISECONDS)
@@ -235,7 +236,7 @@ def make_group(redis: BlockingRedis, key: bytes) -> None:
 
 
 def _has_group(redis: BlockingRedis, key: bytes) -> bool:
-    """A full Redis refuses to make a group before it sees that there is one."""
+    """A full Redis refuses to make a group before it sees that there is a group."""
     try:
         groups = redis.call("XINFO", "GROUPS", key)
     except RedisRefused:

@@ -1,4 +1,4 @@
-"""What must happen in Redis in one step, as Lua scripts. They run on Redis 6.2 and newer; time is Redis' own clock.
+"""Atomic steps in Redis, as Lua scripts. They run on Redis 6.2 and newer; time is Redis' own clock.
 
 Send them with EVALSHA and load them again on NOSCRIPT (a restarted Redis has forgotten them).
 """

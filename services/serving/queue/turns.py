@@ -1,9 +1,10 @@
-"""Whose request goes into a queue next, where identity is on: deficit round robin between principals (Shreedhar and
-Varghese 1995), at a cost of one per row.
+"""The principal whose request goes into a queue next, where identity is on: deficit round robin between principals
+(Shreedhar and Varghese 1995), at a cost of one per row.
 
-A queue in Redis is read in the order in which it was written. So a front puts in what keeps the runners busy, and the
-rest waits here, in a line per principal. However long one line is, the others have their turns. A request of more than
-LONG_ROWS rows, between whose calls a runner answers others, takes no room from them; one at a time is in the queue.
+A queue in Redis is read in the order in which it was written. So a front puts in enough to keep the runners busy, and
+the rest waits here, in a line per principal. However long a line is, the others have their turns. A request of more
+than LONG_ROWS rows, between whose calls a runner answers others, takes no room from them; one at a time is in the
+queue.
 """
 
 import math
@@ -17,11 +18,11 @@ _FEWEST_ROWS = 32
 _BATCHES_AHEAD = 2
 """Per runner: one runs and one is next."""
 LONG = -1
-"""What is counted for a long request."""
+"""The count of a long request."""
 
 
 class _Line:
-    """What waits of one principal, in the order in which it came: request ids with their rows."""
+    """The waiting requests of a principal, in their order: request ids with their rows."""
 
     __slots__ = ("credit", "requests")
 
@@ -32,10 +33,10 @@ class _Line:
 
 
 class Turns:
-    """Of one queue at one front.
+    """Of a queue at a front.
 
-    Who asks keeps what `begin` or `end` counted for a request, and hands it back: 0 for one that waits, LONG for a long
-    one, and otherwise its rows, as far as they count.
+    The caller keeps the count of `begin` or `end` for a request, and hands it back: 0 while it waits, LONG for a long
+    request, and otherwise its rows, as far as they count.
     """
 
     __slots__ = ("_lines", "_long_count", "_most_counted", "_room", "_sent_rows", "at_once")
@@ -51,16 +52,16 @@ class Turns:
         self.at_once = at_once
         self._room = max(_BATCHES_AHEAD * at_once * runners, _FEWEST_ROWS)
         self._most_counted = self._room // 2
-        """However many rows a request has, another one may be next."""
+        """However many rows a request has, another may be next."""
 
     def waiting(self) -> dict[str, int]:
         """Requests that wait for their turn, by principal."""
         return {principal: len(line.requests) for principal, line in tuple(self._lines.items())}
 
     def begin(self, principal: str, request_id: bytes, rows: int) -> int:
-        """What is counted for the request, which then goes into the queue; 0: it waits until `end` of another one names
+        """The request's count, with which it goes into the queue; 0: it waits until `end` of another request names
         it."""
-        # Who has no line and finds room goes first: what waits is of the other kind, long or not, else it would not.
+        # A request without a line that finds room goes first: the waiting are of the other kind, long or not.
         if principal not in self._lines:
             if 0 < rows < self._most_counted and rows <= LONG_ROWS and self._sent_rows < self._room:
                 self._sent_rows += rows  # as _send, without its calls: of most requests

@@ -1,4 +1,4 @@
-"""What the manager is made of, by its settings: where its models come from, its limits, and which models are loaded."""
+"""The manager's parts, by its settings: the source of models, the limits, and the models to load."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def source_of(
         return ConfiguredModels(
             settings, platforms=platform_names(), verify_signature=verify_signature, post=post, on_wanted=on_wanted
         )
-    # Replicas may share a data directory when they have names; one without a name has a folder of its own.
+    # Replicas may share a data directory when they have names; a replica without a name has a folder of its own.
     return RegistrySource(
         settings.registry_address,
         settings.data_dir / Path(settings.replica or "replica"),
@@ -47,7 +47,7 @@ def source_of(
 
 
 def on_demand_of(settings: ServingSettings) -> OnDemand | None:
-    """None where all models are loaded, asked or not."""
+    """None where all models are loaded."""
     if not settings.model_memory_bytes:
         return None
     priorities = priorities_of(settings.model_priorities)

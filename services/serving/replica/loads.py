@@ -37,7 +37,7 @@ class ReplicaLimits:
     load_retry_seconds: float | None = None
     models_per_runner: int = 1
     low_models: frozenset[str] = frozenset()
-    """Models whose processes give way to others."""
+    """Models whose processes yield to others."""
 
 
 @dataclass(frozen=True)

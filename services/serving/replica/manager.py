@@ -264,7 +264,7 @@ class Manager:
         try:
             messages = self._zygote.channel.receive()
         except ChannelClosed:
-            logger.error("the zygote ended, and the runners with it; starting another one")
+            logger.error("the zygote ended, and the runners with it; starting another")
             self._selector.unregister(self._zygote.channel)
             self._zygote.stop()
             self._zygote, self._zygote_ready = None, False
@@ -330,7 +330,7 @@ class Manager:
             return
         for message in messages:
             if runner is not None and message["event"] == "left":
-                # Another event, since whoever reads this may be about to read on.
+                # Another event, since its reader may be about to read on.
                 self._post(functools.partial(self._on_left, runner, message["status"]))
             elif runner is not None:
                 self._replica.on_runner_message(runner, message)

@@ -114,7 +114,7 @@ class ManagerProcess:
                 decided.set_exception(Unavailable("the manager ended before it had decided; try again"))
 
     async def stop(self, timeout_seconds: float) -> None:
-        """Asks the manager to drain and end; kills it when the time is over. Its children die with it."""
+        """Has the manager drain and end; kills it when the time is over. Its children die with it."""
         self._is_stopping = True
         if self._process is None or self._process.returncode is not None:
             return

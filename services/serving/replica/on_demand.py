@@ -204,7 +204,7 @@ class OnDemand:
         return gone, missing_bytes <= 0
 
     def _held_bytes(self, held: Collection[str]) -> int:
-        """What these models take, when the others have left."""
+        """The memory of these models, when the others have left."""
         processes = {self._models[name].process for name in held} - {0}
         alone = [name for name in held if not self._models[name].process]
         return sum(self._process_bytes(process, held) for process in processes) + sum(map(self._size, alone))
@@ -225,7 +225,7 @@ class OnDemand:
         return not (is_new or model in self._requested or self._priority(model) is ModelPriority.HIGH)
 
     def _fits(self, model: str) -> bool:
-        """What leaves has its memory until its runner has ended. A model larger than the budget is loaded alone."""
+        """A leaving model has its memory until its runner has ended. A model larger than the budget is loaded alone."""
         others = {name for name in self._models if self._is_held(name)}
         return not others or self._held_bytes(others) + self._size(model) <= self._budget_bytes
 
@@ -236,14 +236,14 @@ class OnDemand:
         return self._models[model].is_settled and not self._models[model].is_in_memory
 
     def _size(self, model: str) -> int:
-        """What it takes when it is loaded now."""
+        """Its memory when it is loaded now."""
         standing = self._models[model]
         if standing.kin in self._with_room:
             return standing.part_bytes
         return self._bytes.get(standing.kin or model) or self._mean_bytes
 
     def _measure(self) -> None:
-        """Looks which processes there are and what they take."""
+        """Measures the processes and their memory."""
         self._inside, self._with_room = {}, set()
         for model, standing in self._models.items():
             if standing.process:

@@ -1,6 +1,6 @@
-"""What a replica serves and how it gets there: decides which versions to fetch, load, switch to and let go.
+"""Decides which versions a replica fetches, loads, switches to and lets go.
 
-Nothing in here waits. Events come in (the registry said, a file arrived, a runner spoke or ended), decisions go out
+Nothing in here waits. Events come in (the registry's state, a file, a runner's message or end), decisions go out
 through `ReplicaActions`; `reconcile` compares what is wanted with what is and takes the next steps.
 """
 
@@ -41,11 +41,11 @@ _CODE_OF = {
     "Conflict": Code.FAILED_PRECONDITION,
     "Unavailable": Code.UNAVAILABLE,
 }
-"""Canonical codes of what fetching a version may raise; anything else is a loss of data."""
+"""Canonical codes of errors of a fetch; any other is a loss of data."""
 
 
 class _Owners(NamedTuple):
-    """Of one model."""
+    """Of a model."""
 
     targets: Mapping[str, int]
     """Which version should answer each queue."""
@@ -70,12 +70,12 @@ class Replica:
         self._has_settled = False
         self._is_hearing = False
         self._decided: dict[str, Mapping[str, int]] = {}
-        """By model: which version should answer each queue, as decided last; its runner may not have said yet that it
-        reads it."""
+        """By model: which version should answer each queue, as decided last; its runner may not have reported yet that
+        it reads it."""
         self.wanted: Wanted | None = None
-        """What the source said last; None before it said anything."""
+        """The source's last state; None before the first."""
 
-    # What happens
+    # events
 
     @contextmanager
     def hearing(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Replica:
         slot = self._slots[model, version]
         slot.is_fetching, slot.is_looked_at = False, True
         code = _CODE_OF.get(type(error).__name__, Code.DATA_LOSS)
-        # A registry that is away says nothing about the version: that does not count as an attempt.
+        # A registry that is away does not count as an attempt.
         self._loads.failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
         self.reconcile()
 
@@ -185,7 +185,7 @@ class Replica:
         self.reconcile()
 
     def tick(self) -> None:
-        """What only the clock brings about; call several times a second."""
+        """Steps of time; call several times a second."""
         now = time.monotonic()
         for slot in self._slots.values():
             runner = slot.runner
@@ -201,11 +201,11 @@ class Replica:
         self.reconcile()
 
     def drain(self) -> None:
-        """Everything is let go; `is_empty` says when it has."""
+        """Lets everything go; `is_empty` once that is done."""
         self._is_draining = True
         self.reconcile()
 
-    # What is
+    # state
 
     def slots(self) -> list[VersionSlot]:
         return list(self._slots.values())
@@ -310,7 +310,7 @@ class Replica:
         self._forget_ended()
 
     def _choose_cold(self, by_model: Mapping[str, Mapping[int, VersionSlot]], wanted: Collection[VersionKey]) -> None:
-        """Decides which models stay, or go, out of memory; their versions begin again when they are asked."""
+        """Decides which models stay, or go, out of memory; their versions begin again at the next request."""
         if self._on_demand is None:
             return
         models = {model for model, _ in wanted}
@@ -381,7 +381,7 @@ class Replica:
             slot.state = ServingState.UNLOADING
 
     def _forget_ended(self) -> None:
-        """The status shows what has ended, the last few of each model."""
+        """The status shows ended versions, the last few of each model."""
         ended: dict[str, list[int]] = {}
         for (model, version), slot in self._slots.items():
             if slot.state is ServingState.END and slot.is_dropped:

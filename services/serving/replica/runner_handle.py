@@ -1,5 +1,5 @@
-"""A runner as the manager knows it: a process, or its part in one of several models, with one or more versions of a
-model that share a program."""
+"""A runner as the manager knows it: a process, or its part in a process of several models, with one or more versions of
+a model that share a program."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,27 +13,27 @@ from services.serving.wire.channel import ChannelClosed, JsonChannel
 class RunnerHandle:
     channel: JsonChannel
     pid: int = 0
-    """0 until the zygote says it. Runners of several models may have the same process."""
+    """0 until the zygote reports it. Runners of several models may have the same process."""
     runner_id: str = ""
     is_neighbour: bool = False
     """Its process had the program already, for another model."""
     hurry_at: float = 0.0
-    """Monotonic seconds before which it is not told again to hurry."""
+    """Monotonic seconds before which it is not hurried again."""
     is_leaving: bool = False
     assigned: Mapping[str, int] = field(default_factory=dict)
-    """The queues it was told to read, each with the version that answers it."""
+    """The queues assigned to it, each with the version that answers it."""
     reading: Mapping[str, int] = field(default_factory=dict)
-    """What it said that it reads, likewise."""
+    """The queues that it reports to read, likewise."""
     refuses_states: str = ""
-    """Why it takes no further versions; "" while it does, or has not loaded its first one."""
+    """Why it takes no further versions; "" while it does, or has not loaded its first."""
     failure: tuple[int, str] | None = None
-    """(code, message) of what it said, or was said about it, before it ended."""
+    """(code, message) of its failure before it ended."""
 
     def can_be_joined(self) -> bool:
         return not (self.is_leaving or self.refuses_states or self.failure)
 
     def assign(self, routes: Mapping[str, int], *, to_empty: tuple[str, ...]) -> None:
-        """Tells it which queues to read, unless it was told so already."""
+        """Sends it the queues to read, unless it has them already."""
         if routes != self.assigned:
             self.assigned = routes
             self._send({"targets": routes, "to_empty": list(to_empty)})
@@ -58,4 +58,4 @@ class RunnerHandle:
         try:
             self.channel.send(message, fds=fds)
         except ChannelClosed:
-            return  # It is dying; the zygote will say so.
+            return  # It is dying; the zygote will report it.

@@ -1,4 +1,4 @@
-"""One version on this replica, from the wish to have it to the end of its runner.
+"""A version on this replica, from the wish to have it to the end of its runner.
 
     START ──► LOADING ──► AVAILABLE ──► UNLOADING ──► END
                 │  ▲          │                        ▲
@@ -47,16 +47,16 @@ class VersionSlot:
     runner: RunnerHandle | None = None
     """The process that has it, or is loading it."""
     load_began_at: float = 0.0
-    """Monotonic seconds: when that runner was forked for it, or told to take its variables."""
+    """Monotonic seconds: when that runner was forked for it, or got the order to take its variables."""
     is_joining: bool = False
-    """The runner had the program already, and is told to take this version's variables."""
+    """The runner had the program already, and takes this version's variables."""
     is_ready: bool = False
     """The runner has it and could answer with it."""
     is_leaving: bool = False
-    """The runner was told to let go of it."""
+    """The runner has the order to let go of it."""
     reads_since: float = 0.0
-    """Monotonic seconds since when its runner has read every queue it was told to with it: requests that come now are
-    answered. 0 while it has not said so."""
+    """Monotonic seconds since when its runner has read all its assigned queues with it: requests that come now are
+    answered. 0 before it reports that."""
     needs_own_runner: str = ""
     """Why it must not join a runner that has its program; "" where it may."""
     apart: str = ""
@@ -65,7 +65,7 @@ class VersionSlot:
     is_dropped: bool = False
     """Nobody wants it any more."""
     is_cold: bool = False
-    """It is wanted and not loaded, because nobody asks its model."""
+    """It is wanted and not loaded, because no request names its model."""
     is_cautious: bool = False
     """Its last runner crashed, so the next one uses TensorFlow's default executor."""
     failed_loads: int = 0
@@ -92,7 +92,7 @@ class VersionSlot:
         return self.runner is not None and self.is_ready and not (self.is_leaving or self.runner.is_leaving)
 
     def cool(self) -> None:
-        """It stays out of memory until its model is asked."""
+        """It stays out of memory until a request names its model."""
         self.is_cold, self.state, self.directory, self.apart = True, ServingState.START, None, ""
         self.failed_loads, self.retry_at, self.error_code, self.error_message = 0, 0.0, 0, ""
 
@@ -109,17 +109,17 @@ class VersionSlot:
 
     @property
     def kin(self) -> Hashable:
-        """Equal for versions that one runner may have; None for a version that is by itself."""
+        """Equal for versions that may share a runner; None for a version that is by itself."""
         if not self.program or self.needs_own_runner:
             return None
         return self.program, self.options_number, self.is_cautious
 
     def shares_program(self, other: "VersionSlot") -> bool:
-        """Whether one runner may have both."""
+        """Whether a runner may have both."""
         return self.model == other.model and self.kin is not None and self.kin == other.kin
 
     def may_be_beside(self, other: "VersionSlot") -> bool:
-        """Whether one process may serve both, which are of two models."""
+        """Whether a process may serve both, which are of two models."""
         is_kin = self.kin is not None and self.kin == other.kin
         return self.model != other.model and is_kin and not (self.apart or other.apart)
 
@@ -193,7 +193,7 @@ class VersionSlot:
         self.error_code, self.error_message = 0, ""
 
     def snapshot(self, *, read_by_others: Collection[str], runner_models: int) -> VersionState:
-        """As the front is told: an alias counts for the version before this one until that has let go of its queue.
+        """As the front sees it: an alias counts for the version before this one until that has let go of its queue.
 
         Args:
             read_by_others: the queues that other runners of this replica read.

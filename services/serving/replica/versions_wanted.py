@@ -14,7 +14,7 @@ Models = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a source says should be served."""
+    """The versions that a source wants served."""
 
     models: Models
     """Every model it knows. Of a registry, the aliases decide which versions are wanted; otherwise they are labels."""
@@ -41,7 +41,7 @@ def labels_of_folders(
 
 
 def kept_versions(aspired: Collection[int], available: Collection[int]) -> set[int]:
-    """What stays loaded of a model from folders: what is wanted, and what is not wanted any more until something that
+    """Versions of a model from folders that stay loaded: the wanted, and the no longer wanted until a version that
     is wanted can answer in its place."""
     if not aspired or set(aspired) & set(available):
         return set(aspired)
@@ -61,7 +61,7 @@ def wanted_versions(models: Models, *, served_models: Collection[str] = ()) -> s
 def queue_owners(
     aliases: Mapping[str, int], *, available: Collection[int], readers: Mapping[str, int]
 ) -> dict[str, int]:
-    """Which version should answer each queue of one model.
+    """The version to answer each queue of a model.
 
     An alias whose version is not available stays with the version that reads its queue now: a version that cannot be
     loaded takes nothing away.
@@ -83,10 +83,10 @@ def queue_owners(
 def routes_of(
     assigned: Mapping[str, int], owners: Mapping[str, int], *, held: Collection[int], confirmed: Collection[str]
 ) -> dict[str, int]:
-    """{target: version}: what a runner should read. It goes on reading what another one owns and does not read yet.
+    """{target: version} for a runner to read. It goes on reading queues that another owns and does not read yet.
 
     Args:
-        assigned: what it was told last.
+        assigned: its last assignment.
         held: the versions that it has.
         confirmed: the targets that their owners read.
     """

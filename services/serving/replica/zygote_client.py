@@ -42,7 +42,7 @@ class ZygoteProcess:
         return self._process.pid
 
     def fork(self, spec: Mapping[str, Any]) -> JsonChannel:
-        """Asks for a runner; returns the manager's end of its control socket.
+        """Requests a runner; returns the manager's end of its control socket.
 
         Raises:
             Unavailable: the zygote is gone.

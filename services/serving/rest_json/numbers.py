@@ -8,11 +8,11 @@ import numpy as np
 import orjson
 
 _NULL = re.compile(b"null")
-"""What orjson writes for a number that is not finite."""
+"""orjson's text for a number that is not finite."""
 
 
 def float_text(value: float | np.float32) -> str:
-    """One number."""
+    """A number."""
     return float_array(np.asarray(value)).decode()
 
 

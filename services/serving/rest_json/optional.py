@@ -30,7 +30,7 @@ def filled_rows(
     in; only where nothing would be left it is filled in here. What is no row is left as it is.
 
     Raises:
-        RequestFailed: a list holds what lists are filled up with.
+        RequestFailed: a list holds the padding.
     """
     rows = [in_two_lists(row, signature) if _has_names(row) else row for row in instances]
     named = [row for row in rows if isinstance(row, dict)]
@@ -63,7 +63,7 @@ def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
     """The row with each list of lists as its values and, where they are an input, its row lengths.
 
     Raises:
-        RequestFailed: one of its rows is no list.
+        RequestFailed: a row is no list.
     """
     laid = dict(row)
     for name, lengths in signature.nested.items():
@@ -71,7 +71,7 @@ def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
         if not isinstance(lists, list) or not any(isinstance(row, list) for row in lists):
             continue
         if not all(isinstance(row, list) for row in lists):
-            raise invalid(f'input "{name}" is a list of lists, and one of its rows is no list')
+            raise invalid(f'input "{name}" is a list of lists, and a row of it is no list')
         laid[name] = [value for row in lists for value in row]
         if lengths in signature.inputs:
             laid[lengths] = list(map(len, lists))
@@ -82,7 +82,7 @@ def even_columns(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str
     """Inputs by column, the lists of each that may be filled up at the length of its longest.
 
     Raises:
-        RequestFailed: a list holds what lists are filled up with.
+        RequestFailed: a list holds the padding.
     """
     even = dict(inputs)
     for name, padding in signature.padding.items():
@@ -98,7 +98,7 @@ def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Map
     """The same for inputs by column: their rows are filled up to the longest where that is allowed.
 
     Raises:
-        RequestFailed: one of the rows of a list of lists is no list.
+        RequestFailed: a row of a list of lists is no list.
     """
     laid = dict(inputs)
     for name, lengths in signature.nested.items():
@@ -147,7 +147,7 @@ def _refuse_padding(rows: Sequence[_Row], name: str, padding: Any) -> None:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """What a list holds, or each of its steps; empty for what is no list."""
+    """The elements of a list, or of each of its steps; empty for another value."""
     steps = value if isinstance(value, list) else []
     return [leaf for step in steps for leaf in (step if isinstance(step, list) else [step])]
 
@@ -156,7 +156,7 @@ def _even_out(rows: Sequence[_Row], name: str, padding: Any, step_sizes: Sequenc
     """Lists of one input get the length of the longest. `step_sizes`: of one step, () where it is one value.
 
     Raises:
-        RequestFailed: one holds what fills lists up.
+        RequestFailed: a list holds the padding.
     """
     lists = [row[name] for row in rows if isinstance(row.get(name), list)]
     if padding in PADDING.values():

@@ -61,7 +61,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a document feeds to a signature. Optional inputs that it leaves out altogether are left out here, too."""
+    """A document's inputs for a signature. Optional inputs that it leaves out altogether are left out here, too."""
 
     arrays: Arrays
     is_rows: bool
@@ -77,10 +77,10 @@ class Inputs:
 def read_inputs(
     document: Document, signature: Signature, limits: Limits = DEFAULT_LIMITS, *, once: Signature | None = None
 ) -> Inputs:
-    """The inputs by name; `once`: a signature of the same inputs that takes one row of what the others share.
+    """The inputs by name; `once`: a signature of the same inputs that takes the shared inputs as one row.
 
     Raises:
-        RequestFailed: the document does not fit the signature, or asks for more than the limits allow.
+        RequestFailed: the document does not fit the signature, or exceeds the limits.
     """
     fields = document.fields
     if not signature.inputs:
@@ -179,8 +179,8 @@ def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
 
 
 def _without_optional(specs: Mapping[str, TensorSpec], optional: Mapping[str, Any]) -> Mapping[str, TensorSpec]:
-    """The inputs that a plain value or list is for: a model that had one goes on to understand it when its schema got
-    optional ones."""
+    """The inputs that a plain value or list is for: a model with a single input goes on to understand it when its
+    schema got optional ones."""
     required = {name: spec for name, spec in specs.items() if name not in optional}
     return required if len(required) == 1 else specs
 
@@ -236,7 +236,7 @@ def _read_rows(instances: Any, fields: Mapping[str, Any], signature: Signature, 
             arrays = {name: read_value(values, specs[name], strict=strict) for name, values in columns.items()}
             return Inputs(arrays, is_rows=True, defaulted=defaulted)
         except RequestFailed:
-            pass  # Row by row finds out which one it is, and in which words.
+            pass  # Row by row finds the fault and its words.
     read = _read_row_by_row(instances, signature, specs, has_names=has_names)
     return Inputs(read, is_rows=True, defaulted=defaulted)
 

@@ -16,12 +16,12 @@ from services.serving.wire.prediction import Arrays, invalid, meant
 from services.serving.wire.replica_state import Signature
 
 _STRING_BYTES = 48
-"""What a string takes besides its bytes."""
+"""Memory of a string besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A request's rows, apart from what they share.
+    """A request's rows, apart from their shared inputs.
 
     Attributes:
         context: inputs that no row names.

@@ -1,4 +1,4 @@
-"""One JSON value -> one array, by TensorFlow Serving's rules: shapes from the value, types from the signature.
+"""A JSON value -> an array, by TensorFlow Serving's rules: shapes from the value, types from the signature.
 
 numpy converts the ordinary case in one call; what it refuses, or would be too lenient about, is read value by value,
 which finds the words for the fault (TensorFlow Serving's: tensorflow_serving/util/json_tensor.cc).
@@ -26,7 +26,7 @@ _INTEGER_RANGES = {
     "DT_INT8": _INT32, "DT_INT16": _INT32, "DT_INT32": _INT32, "DT_UINT8": _INT32,
     "DT_UINT32": (0, 2**32 - 1), "DT_INT64": (-(2**63), 2**63 - 1), "DT_UINT64": (0, 2**64 - 1),
 }  # fmt: skip
-"""What is accepted per type; the narrow ones take what fits int32 and wrap."""
+"""Accepted values per type; narrow types take int32 and wrap."""
 _WORDS: dict[type, dict[object, str]] = {type(None): {None: "null"}, bool: {True: "true", False: "false"}}
 _FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 _NUMPY_DTYPES = {name: np.dtype(code) for name, code in NUMPY_TYPES.items()}

@@ -1,4 +1,4 @@
-"""Several batches of one runner at a time: threads that run the model and hand the answers out themselves.
+"""Several batches of a runner at a time: threads that run the model and hand the answers out themselves.
 
 Engines let other threads run while they compute, so a second call uses a second core. Each thread has a connection of
 its own; what it could not send is left to the runner's loop, which sends it when Redis is back.
@@ -59,7 +59,7 @@ class BatchThreads:
         return self._wait(lambda: not self._in_flight, timeout_seconds)
 
     def _wait(self, holds: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Raises RuntimeError when a thread met something unforeseen: the runner ends, and what it held is put back."""
+        """Raises RuntimeError after an unforeseen error in a thread: the runner ends, and its requests are put back."""
         with self._changed:
             done = self._changed.wait_for(lambda: holds() or self._fault is not None, timeout_seconds)
             if self._fault is not None:
@@ -67,7 +67,7 @@ class BatchThreads:
             return done
 
     def submit(self, batcher: Batcher, group: Group) -> None:
-        """Hands a group, and what runs it, to a free thread; wait_for_slot must have said that there is one."""
+        """Hands a group and its batcher to a free thread; wait_for_slot must have found a thread."""
         with self._changed:
             self._in_flight += 1
         self._groups.put((batcher, group))

@@ -1,4 +1,4 @@
-"""What a runner's second thread does: takes the manager's orders, keeps the runner's place in the serving sets, and
+"""A runner's second thread: takes the manager's orders, keeps the runner's place in the serving sets, and
 reports. It never touches the model."""
 
 import logging
@@ -54,21 +54,21 @@ class Assignment:
         return min((since for since in tuple(self.calls.values()) if since), default=0.0)
 
     def want(self, routes: Routes, *, to_empty: frozenset[str] = frozenset()) -> None:
-        """Read these from now on. Those of `to_empty` are read a last time: nobody will take what waits there."""
+        """Read these from now on. Those of `to_empty` are read a last time: nobody will take their requests."""
         with self._changed:
             self._wanted = routes
             self._to_empty |= to_empty
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Finish what was taken, take nothing more, end."""
+        """Finish taken requests, take nothing more, end."""
         with self._changed:
             self._wanted = {}
             self._leaving = True
             self._changed.notify_all()
 
     def adopt(self, routes: Routes) -> None:
-        """Says that the loop reads exactly these from now on, and holds nothing of others."""
+        """The loop reads exactly these from now on, and holds no request of others."""
         with self._changed:
             self._adopted = routes
             self._to_empty -= frozenset(routes)
@@ -98,8 +98,8 @@ class Assignment:
 class RunnerControl:
     """The thread. Messages in: {"targets": {target: version}, "to_empty": [...]}, {"load": {"version", "directory"}},
     {"drop": version}, {"leave": true}, {"admit": {...}} with one open file (neighbours.py). Messages out:
-    {"event": "serving", "targets"}, {"event": "counts", ...} of a version that did something, and of one in any case;
-    what becomes of a load or a drop, states.py says."""
+    {"event": "serving", "targets"}, {"event": "counts", ...} of versions that worked, at least of one;
+    the results of loads and drops are in states.py."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class RunnerControl:
         connection_id: Callable[[], int],
         admit: Callable[[dict[str, Any], int], None],
     ) -> None:
-        """say: sends a message over the channel, in any thread. admit: begins to serve another model in this process,
+        """send: sends a message over the channel, in any thread. admit: begins to serve another model in this process,
         by its RunnerSpec and its control socket."""
         self._channel = channel
         self._membership = membership

@@ -1,5 +1,5 @@
 """More models in a runner's process. Each has a loop, a queue and a control socket, as a runner by itself has; all have
-one program. The values of a neighbour are put into a session that neighbours share when it is asked (places.py), or it
+one program. The values of a neighbour are put into a session that neighbours share at a request (places.py), or it
 has a session where its state is more than values.
 
 A crash in here ends the process and every model that it serves: the manager has each loaded again, and those that may
@@ -33,7 +33,7 @@ ServeNeighbour = Callable[[RunnerSpec, JsonChannel], int]
 
 
 class Neighbours:
-    """The models of one process. Thread-safe."""
+    """The models of a process. Thread-safe."""
 
     def __init__(
         self, origin: LoadedModel, contract: InputContract, *, priority: LoadPriority, serve: ServeNeighbour
@@ -107,7 +107,7 @@ class Neighbours:
         try:
             status = self._serve(spec, channel)
         except BaseException:
-            # As in a process of its own: what it holds is not answered, and only the end of the process says so.
+            # As in a process of its own: its requests are not answered, and only the end of the process shows that.
             logger.exception("the runner ended unexpectedly", extra={"model": spec.model, "version": spec.version})
             os._exit(_CRASHED_STATUS)
         self.left(channel, status)

@@ -1,8 +1,8 @@
-"""Where a version's calls go: to a session of its own, or to one that several versions of a program share.
+"""A version's calls go to a session of its own, or to a session that several versions of a program share.
 
-A session costs what the compiled graph takes, 10 MB for a model with many features. Of the versions in a shared session
-there are the values of their variables and nothing else. Those of the version that is asked are put in before its call,
-which takes microseconds whatever their size: values and variables are the same memory.
+A session costs the memory of the compiled graph, 10 MB for a model with many features. Of the versions in a shared
+session there are the values of their variables and nothing else. Those of the requested version are put in before its
+call, which takes microseconds whatever their size: values and variables are the same memory.
 """
 
 import threading

@@ -1,8 +1,8 @@
-"""A runner: one process that serves the versions of one program. It loads the first, warms it up, says so, and then
-turns its loop: take what waits, run it as few batches, hand out the answers, all with one write to Redis per turn. More
-versions come, and go, beside the loop (states.py), and more models with loops like it (neighbours.py).
+"""A runner: a process that serves the versions of a program. It loads the first, warms it up, reports it, and then
+turns its loop: take waiting requests, run them as few batches, hand out the answers, all with a write to Redis per
+turn. More versions come, and go, beside the loop (states.py), and more models with loops like it (neighbours.py).
 
-What a crash leaves behind: requests taken and not answered stay pending under this runner's id; recovery.py puts
+After a crash requests taken and not answered stay pending under this runner's id; recovery.py puts
 them back.
 """
 
@@ -60,7 +60,7 @@ class Runner:
         threads: BatchThreads | None = None,
     ) -> None:
         """batchers: of every version that an assignment names; others come and go meanwhile.
-        threads: run the batches, several at a time; without them the loop runs one after the other itself."""
+        threads: run the batches, several at a time; without them the loop runs batches itself."""
         self._queue = queue
         self._batchers = batchers
         self._assignment = assignment
@@ -69,11 +69,11 @@ class Runner:
         self._unsent: list[Completion] = []
         self._routes: Routes = {}
         self._deferred: list[Taken] = []
-        """Requests of many calls that came while another one of them ran."""
+        """Requests of many calls that came while another of them ran."""
         self._is_between_calls = self._is_alone = False
 
     def run(self) -> None:
-        """Returns when the runner was told to leave and everything it took is answered."""
+        """Returns when the runner has the order to leave and all its requests are answered."""
         self._reconnect()
         while True:
             self._adopt()
@@ -92,7 +92,8 @@ class Runner:
                 self._answer(taken)
 
     def _serve_others(self) -> None:
-        """Answers what came while a request of many calls runs; the next such one, and a suspect, wait for its end."""
+        """Answers requests that came while a request of many calls runs; the next such, and a suspect, wait for its
+        end."""
         if self._is_between_calls or self._is_alone or len(self._deferred) >= _MOST_DEFERRED:
             return
         self._is_between_calls = True
@@ -104,7 +105,7 @@ class Runner:
             self._answer(taken)
             self._flush()
         except Unavailable as error:
-            logger.warning("%s", error.message)  # The loop connects again; what was taken is pending here until then.
+            logger.warning("%s", error.message)  # The loop connects again; taken requests are pending here until then.
         finally:
             self._is_between_calls = False
             self._assignment.calls[0] = time.monotonic()
@@ -116,7 +117,7 @@ class Runner:
         return taken
 
     def _can_run(self) -> bool:
-        """Whether a batch that is taken now runs at once. What is done is sent before anything is waited for."""
+        """Whether a batch that is taken now runs at once. Answers are sent before any wait."""
         if self._threads is None:
             return True
         self._unsent += self._threads.take_unsent()
@@ -132,7 +133,7 @@ class Runner:
             self._unsent += self._threads.take_unsent()
 
     def _adopt(self) -> None:
-        """Follows a change of the assignment: hands out what is done, empties and leaves the queues it gives up."""
+        """Follows a change of the assignment: hands answers out, empties and leaves the queues it gives up."""
         routes = self._assignment.wanted()
         if routes is self._routes:
             return
@@ -152,7 +153,7 @@ class Runner:
         self._assignment.adopt(routes)
 
     def _prepare(self) -> None:
-        """Tells those that answer what only the loop knows."""
+        """Gives the batchers the facts that only the loop knows."""
         for version in self._routes.values():
             batcher = self._batchers[version]
             batcher.queue_ahead_seconds = self._queue.ahead_seconds
@@ -172,7 +173,7 @@ class Runner:
             self._answer(taken)
 
     def _take(self) -> list[Taken]:
-        """Sends what is done and takes what waits; waits for a fuller batch when there is a linger."""
+        """Sends answers and takes requests; waits for a fuller batch when there is a linger."""
         size, targets = self._take_size(), tuple(self._routes)
         taken = self._queue.exchange(self._unsent, targets, count=size, block_milliseconds=_BLOCK_MILLISECONDS)
         self._unsent = []
@@ -250,11 +251,11 @@ class Runner:
             logger.warning("%s", error.message)
 
     def _reconnect(self) -> None:
-        """Tries until Redis is back; then sends what is done and takes up what was taken and not seen."""
+        """Tries until Redis is back; then sends answers and takes up requests that were taken and not seen."""
         pauses = Pauses(_REDIS_BACKOFF)
         while True:
             try:
-                self._finish_batches()  # What runs now is pending at this runner, too, and must not be run again.
+                self._finish_batches()  # Running requests are pending at this runner, too, and must not be run again.
                 self._queue.connect()
                 self._flush()
                 taken = self._queue.own_pending(tuple(self._routes), count=_MOST_PENDING)
@@ -330,7 +331,7 @@ def _serve(
     assignment: Assignment,
     report: Mapping[str, Any],
 ) -> None:
-    """Reports that the runner is ready, and answers its queues until it is told to leave."""
+    """Reports that the runner is ready, and answers its queues until it has the order to leave."""
     batching, send = spec.options.batching, _sender(channel)
     states = States(
         first, origin=neighbours.origin, contract=neighbours.contract, options=spec.options,

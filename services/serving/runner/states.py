@@ -1,9 +1,9 @@
-"""The versions that one runner answers with: those of one program, each with variables of its own.
+"""A runner's versions: those of a program, each with variables of its own.
 
 A version's variables go into a spare copy of the program's, in a thread of their own that gives way while TensorFlow is
 at work; the versions that answer go on meanwhile. The spare copy answers the version's warm-up requests. From then on
-the manager may have the version answer a queue, between two batches. What was let go last becomes a spare copy, so that
-going back to it costs nothing until other versions come. Where there are many, most share a copy (places.py).
+the manager may have the version answer a queue, between two batches. The version let go last becomes a spare copy, so
+that going back to it costs nothing until other versions come. Where there are many, most share a copy (places.py).
 
 A crash in here ends the runner, and with it every version that it holds: the manager has them loaded again.
 """
@@ -41,7 +41,7 @@ _SMALL_BYTES = 16 * 1024 * 1024
 """Of a version's variables: up to here two spare copies are kept, since a version may come while the one before it is
 being swapped in, and a copy is made ahead of the next version, since that takes half a second or more."""
 _OWN_SESSIONS = 3
-"""Versions of a program that answer with a session each, where there are more; the others share one."""
+"""Versions of a program with a session each; the others share a session."""
 _Files = tuple[tuple[str, int, int, int], ...]
 Send = Callable[[Message], None]
 """Sends a message to the manager; raises ChannelClosed."""
@@ -59,7 +59,7 @@ class Held:
 
 
 class States:
-    """`load` and `drop` return at once; what comes of them is said to the manager: {"event": "ready", "version", ...}
+    """`load` and `drop` return at once; their results go to the manager: {"event": "ready", "version", ...}
     or {"event": "failed", "version", "code", "message"}, and {"event": "dropped", "version"}."""
 
     def __init__(
@@ -80,7 +80,7 @@ class States:
         self._send = send
         self._held = {first.version: first}
         self._spares: list[TakesStates] = []
-        """The one let go last at the end."""
+        """The copy let go last at the end."""
         self._let_go: Held | None = None
         """The version whose variables the last spare copy has."""
         self._shared: SharedSession | None = None
@@ -105,7 +105,7 @@ class States:
         self._orders.put(lambda: self._drop(version))
 
     def reports(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What was done with each version."""
+        """The work of each version."""
         for version, batcher in tuple(self.batchers.items()):
             yield version, batcher.report()
 
@@ -125,7 +125,7 @@ class States:
         except RequestFailed as error:
             self._send({"event": "failed", "version": version, "code": error.code, "message": error.message})
             return
-        except Exception as error:  # the versions that answer must not end with this one
+        except Exception as error:  # the answering versions must not end with it
             logger.exception("a version's variables could not be taken")
             message = f"cannot load {directory.name}: {type(error).__name__}: {error}"
             self._send({"event": "failed", "version": version, "code": Code.INTERNAL, "message": message})
@@ -164,12 +164,12 @@ class States:
             return
         try:
             self._spares.append(self._copy_of_program())
-        except Exception as error:  # the next version makes its own, and says why that fails
+        except Exception as error:  # the next version makes its own, and reports a failure
             logger.warning("no spare copy of a program", extra={"reason": f"{type(error).__name__}: {error}"})
 
     def _room(self, directory: Path) -> TakesStates | None:
-        """Where enough versions have sessions of their own, that of the version asked least: it joins the shared one.
-        None: there are few, or it cannot."""
+        """Where enough versions have sessions of their own, the copy of the version with the fewest requests: it joins
+        the shared session. None: there are few, or it cannot."""
         own = [held for held in self._held.values() if isinstance(held.place.model, TakesStates)]
         if len(own) < _OWN_SESSIONS:
             return None
@@ -194,7 +194,7 @@ class States:
             scheduling.return_to_normal(self._priority)  # threads that TensorFlow has started meanwhile
 
     def _drop(self, version: int) -> None:
-        """Its copy becomes a spare one; the one that there is no room for gives its memory back."""
+        """Its copy becomes a spare; a copy without room gives its memory back."""
         held = self._held.pop(version, None)
         if held is not None:
             del self.batchers[version]
@@ -246,7 +246,7 @@ def _is_small(held: Held) -> bool:
 
 
 class _Gentle:
-    """A model that gives way while it computes."""
+    """A model that yields while it computes."""
 
     def __init__(self, model: Model, priority: LoadPriority) -> None:
         self._model, self._priority = model, priority
@@ -270,10 +270,10 @@ def held_of(
     """Has a model that is loaded answer the version's warm-up requests.
 
     Args:
-        asked: what answers them, in the model's place.
+        answering: the model that answers them, in the model's place.
 
     Raises:
-        RequestFailed: the version's own requests cannot be read, or one of them fails.
+        RequestFailed: the version's own requests cannot be read, or a request fails.
     """
     answering = answering or model
     notes = warm_up(answering, directory, options)
@@ -285,7 +285,7 @@ def held_of(
 
 
 def described(held: Held, *, priority: LoadPriority, since: float) -> dict[str, Any]:
-    """What the manager is told of a version that is ready. since: monotonic seconds."""
+    """The message to the manager about a version that is ready. since: monotonic seconds."""
     model = held.place.model
     return {
         "signatures": {key: asdict(signature) for key, signature in held.batcher.signatures(model.signatures).items()},

@@ -10,7 +10,7 @@ Messages out: {"event": "ready", "load_priority"}, {"event": "forked", "model", 
 {"event": "ended", "pid", "status"}, the status being an exit status or, negative, a signal. When the other end closes
 the zygote ends, and every runner with it.
 
-TensorFlow decides while it is imported whether it uses oneDNN, and small versions are better off without. So the
+TensorFlow decides while it is imported whether it uses oneDNN, and small versions are better off without it. So the
 zygote imports it without; the first version that oneDNN computes faster (onednn.py) brings a second zygote, with it,
 as a child of the first, which hands commands and events on. With TF_ENABLE_ONEDNN_OPTS set there is one zygote, as it
 says.
@@ -44,7 +44,7 @@ _REAP_DELAY_SECONDS = 0.02
 """A child's last thread may still be leaving /proc when the child can be waited for. Who waits then spins in the kernel
 until it has left (d_invalidate), on a core that the leaving thread may need: up to seconds of CPU time."""
 ForkedMain = Callable[[dict[str, Any], socket.socket], int]
-"""What a child runs: (spec, control socket) -> exit status."""
+"""A child's main function: (spec, control socket) -> exit status."""
 
 
 class Zygote:
@@ -104,7 +104,7 @@ class Zygote:
 
 
 def _start_other(log_format: LogFormat, log_level: str) -> JsonChannel:
-    """The zygote with oneDNN. What is sent to it waits in the socket while it imports TensorFlow."""
+    """The zygote with oneDNN. Messages to it wait in the socket while it imports TensorFlow."""
     module, environment = "services.serving.runner.zygote", {onednn.VARIABLE: "1"}
     return JsonChannel(start_zygote(module, log_format, log_level, environment=environment)[1])
 

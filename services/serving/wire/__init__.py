@@ -1,1 +1,1 @@
-"""What the processes of serving say to each other: messages, keys, the channel."""
+"""The wire between the processes of serving: messages, keys, the channel."""

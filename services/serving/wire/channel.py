@@ -1,4 +1,4 @@
-"""Messages between the processes of one replica: JSON objects, one a line, over a Unix socket pair."""
+"""Messages between the processes of a replica: lines of JSON over a Unix socket pair."""
 
 import contextlib
 import select
@@ -21,7 +21,7 @@ class ChannelClosed(Exception):
 
 
 class JsonChannel:
-    """One end of a socket pair. One thread may send while another receives."""
+    """An end of a socket pair. A thread may send while another receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -34,11 +34,11 @@ class JsonChannel:
         return self._socket.fileno()
 
     def send(self, message: Message, *, fds: Iterable[int] = ()) -> None:
-        """Sends one message, with copies of open files; raises ChannelClosed."""
+        """Sends a message, with copies of open files; raises ChannelClosed."""
         self.send_line(orjson.dumps(message) + b"\n", fds=fds)
 
     def send_line(self, line: bytes, *, fds: Iterable[int] = ()) -> None:
-        """Sends what is encoded already, line end included; raises ChannelClosed, also when nobody reads for 5 s."""
+        """Sends an encoded line, line end included; raises ChannelClosed, also when nobody reads for 5 s."""
         try:
             sent = socket.send_fds(self._socket, [line], list(fds))
             if sent < len(line):  # Sending nothing would fail where the line has had its effect: the peer has left.
@@ -47,8 +47,8 @@ class JsonChannel:
             raise ChannelClosed(str(error)) from error
 
     def offer_line(self, line: bytes) -> None:
-        """As send_line, but waits for nobody: what the other side has no room for yet is sent by `flush`, which must
-        have said that nothing of another line is left."""
+        """As send_line, but waits for nobody: the rest without room is sent by `flush`, which must
+        have returned that nothing of another line is left."""
         self._unsent = line
         self.flush()
 

@@ -37,7 +37,7 @@ Result = tfserving_pb2.ClassificationResult | tfserving_pb2.RegressionResult
 
 
 class Signatures(Protocol):
-    """What a version is asked for: a Route, or its signatures alone."""
+    """A Route, or a version's signatures alone."""
 
     def signature(self, name: str) -> Signature | None: ...
     def meant(self, name: str) -> str: ...
@@ -71,8 +71,8 @@ def signature_for(method_name: str, route: Signatures, signature_name: str) -> S
 
 
 def name_for(method_name: str, route: Signatures, signature_name: str) -> str:
-    """The signature that a request means. One that names none means `serving_default`; where that predicts and the
-    version has TensorFlow's own `classification` or `regression`, as trained versions do, it means that one.
+    """The signature that a request means. Without a name it means `serving_default`; where that predicts and the
+    version has TensorFlow's own `classification` or `regression`, as trained versions do, it means that signature.
     """
     if signature_name or method_name not in _CHECKS:
         return signature_name
@@ -131,7 +131,7 @@ def examples_of(given: tfserving_pb2.Input, limits: Limits) -> list[bytes]:
 
 
 def request_for(signature_name: str, signature: Signature, examples: Sequence[bytes]) -> queue_pb2.PredictionRequest:
-    """What goes into the queue: the examples as a string vector, and the outputs that the answer needs."""
+    """The message for the queue: the examples as a string vector, and the outputs that the answer needs."""
     request = queue_pb2.PredictionRequest(signature=signature_name or DEFAULT_SIGNATURE)
     request.output_filter.extend(name for name in (_CLASSES, _SCORES, _OUTPUTS) if name in signature.outputs)
     strings = np.empty(len(examples), object)

@@ -28,7 +28,7 @@ class Code(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> Self:
-        """A number that came from outside; UNKNOWN for one that is no code."""
+        """A number from outside; UNKNOWN for a number that is no code."""
         return cls(number) if number in _NUMBERS else cls(cls.UNKNOWN)
 
     @property

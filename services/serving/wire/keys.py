@@ -7,7 +7,7 @@
                                           cluster headrace:replies:{<model>}:<front id>
 
 <model> is the model's name, or `<namespace>/<model>` for replicas that share with some others only.
-A target is `version/<n>` or `alias/<name>`. The braces keep the keys of one model in one slot of a Redis Cluster.
+A target is `version/<n>` or `alias/<name>`. The braces keep the keys of a model in a slot of a Redis Cluster.
 """
 
 from common.registry.catalog import PRODUCTION
@@ -16,7 +16,7 @@ CONSUMER_GROUP = b"runners"
 REQUEST_FIELD = b"r"
 DEFAULT_TARGET = f"alias/{PRODUCTION}"
 NEWEST_ALIAS = "(newest)"
-"""In place of production where folders and no registry say what is served: the newest version that is available."""
+"""In place of production where folders and no registry are served: the newest version that is available."""
 DEFAULT_SIGNATURE = "serving_default"
 MAX_FAILED_ATTEMPTS = 3
 """A request that was taken this often by a runner that died is answered with INTERNAL and not put back."""
@@ -26,7 +26,7 @@ RUNNER_EXPIRY_MILLISECONDS = 3_000
 
 
 def queue_name(namespace: str, model: str) -> str:
-    """What the keys call a model."""
+    """A model's name in the keys."""
     return f"{namespace}/{model}" if namespace else model
 
 
@@ -58,17 +58,17 @@ def finishing_key(model: str, target: str) -> bytes:
 
 
 def replies_key(front_id: str, model: str = "") -> bytes:
-    """model: in a cluster, whose answers they are."""
+    """model: in a cluster, the model of the answers."""
     return f"headrace:replies:{tagged(model)}{front_id}".encode()
 
 
 def tagged(model: str) -> str:
-    """What begins the rest of a key that has to be where the model's keys are in a cluster; "" for all models."""
+    """The prefix of a key that has to be where the model's keys are in a cluster; "" for all models."""
     return f"{{{model}}}:" if model else ""
 
 
 def hash_tag(key: bytes) -> bytes:
-    """What says in a cluster which keys are beside each other."""
+    """The tag that puts keys beside each other in a cluster."""
     begin = key.find(b"{")
     end = key.find(b"}", begin + 1)
     return key[begin + 1 : end] if begin >= 0 and end > begin + 1 else key

@@ -1,4 +1,4 @@
-"""What one request may ask for, counted before memory is taken for it."""
+"""The limits of a request, counted before memory is taken for it."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ LONG_ROWS = 16_384
 class Limits:
     """
     Attributes:
-        max_bytes: what the inputs may take once they are written out.
+        max_bytes: bytes of the inputs once they are written out.
         max_rows: instances or examples, and rows of inputs where a schema says that they are rows.
         max_lists: lists in a JSON body.
     """

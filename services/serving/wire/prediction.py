@@ -33,7 +33,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class RequestFailed(Exception):
-    """One request is answered with an error: a canonical status code and a sentence."""
+    """A request is answered with an error: a canonical status code and a sentence."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -57,9 +57,9 @@ class Prediction:
     output_filter: tuple[str, ...]
     rows: int
     """Size of every input's dimension 0; -1 for a request that must run alone: its inputs do not share a size, or one
-    has another shape than the signature says (the graph decides whether it takes that)."""
+    has another shape than in the signature (the graph decides whether it takes that)."""
     trailing_shapes: tuple[tuple[int, ...], ...]
-    """What follows dimension 0, for each input in the signature's order."""
+    """The sizes after dimension 0, for each input in the signature's order."""
     defaulted: Mapping[str, int]
     """How many rows of an input hold the schema's default because the request left them out."""
 
@@ -310,7 +310,7 @@ def _check_type(name: str, spec: TensorSpec, array: np.ndarray) -> None:
 
 
 def fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether an array has the shape that a signature says; -1: any size."""
+    """Whether an array has the shape of a signature; -1: any size."""
     if len(expected) != len(shape):
         return False
     for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)

@@ -1,9 +1,9 @@
-"""What a replica serves right now, as the manager tells the front: one JSON object per line over a socket pair.
+"""A replica's state, from the manager to the front: a JSON object per line over a socket pair.
 
 The manager sends a full snapshot on each change and at least every SNAPSHOT_SECONDS. The front sends commands back:
-{"command": "stop"} asks the manager to drain its runners and end; {"command": "reload", "id", "config", "is_restored"}
-has it serve another ModelServerConfig (serialized, base64), and a later snapshot says under that id what came of it;
-{"command": "ask", "models"} says that requests wait for models that are not loaded.
+{"command": "stop"} has the manager drain its runners and end; {"command": "reload", "id", "config", "is_restored"}
+has it serve another ModelServerConfig (serialized, base64), and a later snapshot has the result under that id;
+{"command": "ask", "models"} names models that are not loaded and have waiting requests.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class ServingState(StrEnum):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output of a signature."""
+    """An input or output of a signature."""
 
     dtype: str
     """TensorFlow's name of the type: DT_FLOAT, DT_INT64, DT_STRING, ..."""
@@ -47,9 +47,10 @@ class Signature:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What an input is where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's name."""
+    """The value of an input where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's
+    name."""
     optional: Mapping[str, Any] = field(default_factory=dict)
-    """What the stream's schema says that an input is where any request leaves it out: a number, text or {"b64": ...}
+    """The schema's value of an input where any request leaves it out: a number, text or {"b64": ...}
     that all of its values have, None for the empty list of an input of any length. Empty where no schema came with the
     version."""
     padding: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Signature:
     yes_no: Mapping[str, str] = field(default_factory=dict)
     """The inputs, or features of Examples, for which words and truth values are 1 and 0: float32 or int64, by name."""
     has_schema: bool = False
-    """Whether a schema came with the version: then its inputs have exactly the shapes that the signature says."""
+    """Whether a schema came with the version: then its inputs have exactly the shapes of the signature."""
 
     def shares(self, name: str) -> bool:
         """Whether all rows of a request have one row of this input (common/definition/inputs.py, WITH_CONTEXT)."""
@@ -79,12 +80,12 @@ class LoadAttempt:
     """When a runner began to load it."""
     ended_at: float = 0.0
     error: str = ""
-    """Why it failed; "" for one that did not."""
+    """Why it failed; "" for a success."""
 
 
 @dataclass(frozen=True)
 class VersionState:
-    """One version on this replica, from the first attempt to load it on. Ended ones stay for the status call."""
+    """A version on this replica, from the first attempt to load it on. Ended ones stay for the status call."""
 
     model: str
     version: int
@@ -99,7 +100,7 @@ class VersionState:
     runner_id: str = ""
     engine: str = ""
     engine_reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why each signature runs on what it runs on, with figures; empty where there was no choice."""
+    """Why each signature runs on its engine, with figures; empty where there was no choice."""
     fetch_seconds: float = 0.0
     """How long its files took to come to this machine."""
     load_seconds: float = 0.0
@@ -119,12 +120,12 @@ class VersionState:
     options: Mapping[str, Any] = field(default_factory=dict)
     """How it is run (model_options.py); empty until its files are here."""
     is_cold: bool = False
-    """It is not loaded because nobody asks it; a request has it loaded."""
+    """It is not loaded for want of requests; the next request loads it."""
 
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """Of a replica that loads models when they are asked."""
+    """Of a replica that loads models on demand."""
 
     budget_bytes: int
     used_bytes: int
@@ -137,7 +138,7 @@ class ModelMemory:
 
 @dataclass(frozen=True)
 class ReloadResult:
-    """What became of a configuration that the front handed on."""
+    """The result of a configuration that the front handed on."""
 
     reload_id: int
     code: int = 0
@@ -154,9 +155,9 @@ class ConfigState:
     config: Mapping[str, Any]
     """The ModelServerConfig that is served, with its fields' names."""
     error: str = ""
-    """Why the newest one offered was not taken; "" when it was."""
+    """Why the newest offered configuration was not taken; "" when it was."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """By model: what its folder lacks, and which versions wait to be whole."""
+    """By model: the lacks of its folder, and the versions that are not whole yet."""
     applied_at: float = 0.0
     """Epoch seconds."""
     is_from_request: bool = False
@@ -172,7 +173,7 @@ class Split:
 
     version: int
     share: float
-    """Per cent; 0: it answers none, and is scored on what production answers under a key."""
+    """Per cent; 0: it answers none, and is scored on production's keyed requests."""
     by: str
     """key or request."""
     logs_inputs: bool = False
@@ -193,7 +194,7 @@ class ReplicaState:
     config: ConfigState | None = None
     """None where a registry decides."""
     notice: str = ""
-    """What a reader should know of where the models come from though it stops nothing: that the registry is away."""
+    """A remark on the source of models that stops nothing: that the registry is away."""
 
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Bytes of versions since the replica started: `whole_bytes` in files from the registry, `patch_bytes` in patches,
@@ -206,16 +207,16 @@ class ReplicaState:
     """Whether versions are loaded only when a trusted key has signed them."""
 
     memory: ModelMemory | None = None
-    """None where every model is loaded, asked or not."""
+    """None where every model is loaded."""
 
     @property
     def is_standalone(self) -> bool:
-        """Whether folders and no registry decide what is served: then TensorFlow Serving's rules hold to the word."""
+        """Whether folders and no registry decide the versions: then TensorFlow Serving's rules hold to the word."""
         return self.default_alias != PRODUCTION
 
 
 def encode(state: ReplicaState) -> bytes:
-    """One line, with its line end."""
+    """A line, with its line end."""
     return orjson.dumps(state) + b"\n"
 
 

@@ -9,7 +9,7 @@ from services.serving.wire.tensors import write_tensor_proto
 
 
 def default_inputs(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]:
-    """What the inputs are that a gRPC request may leave out."""
+    """The values of inputs that a gRPC request may leave out."""
     return {name: tfserving_pb2.TensorProto.FromString(b64decode(text)) for name, text in signature.defaults.items()}
 
 

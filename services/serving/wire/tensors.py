@@ -34,15 +34,15 @@ _WIRE_DTYPES = _NUMPY_DTYPES | {
     "DT_HALF": np.dtype("<u2"), "DT_BFLOAT16": np.dtype("<u2"),
     "DT_COMPLEX64": np.dtype("<f4"), "DT_COMPLEX128": np.dtype("<f8"),
 }  # fmt: skip
-"""What the numbers in the typed field are."""
+"""The type of the numbers in the typed field."""
 _MAX_ELEMENTS = 1 << 28
-"""A shape that asks for more is refused before memory is taken for it."""
+"""A larger shape is refused before memory is taken for it."""
 _LAST_VARINT_SHIFT = 28
 """A length has 32 bits."""
 _MAX_DIMENSIONS = 254
 """TensorFlow's own bound."""
 _REPEATED_STRING_BYTES = 48
-"""What a string takes besides its bytes, in memory and on its way, when the shape asks for more than were sent."""
+"""Memory of a string besides its bytes, also on its way, when the shape has more than were sent."""
 MAX_EXPANDED_BYTES = 64 * 1024 * 1024
 """Where no other bound is set: that of a request's body."""
 
@@ -56,10 +56,10 @@ def read_tensor_protos(
     """Adds the inputs to the queue's request, in order of their names.
 
     Args:
-        max_bytes: what all of them together may take.
+        max_bytes: bytes of all together.
 
     Raises:
-        RequestFailed: they take more, or one of them is none (`read_tensor_proto`).
+        RequestFailed: they take more, or a tensor is none (`read_tensor_proto`).
     """
     room = max_bytes
     for alias, proto in sorted(given.items()):
@@ -74,7 +74,7 @@ def read_tensor_protos(
 
 
 def _expanded_bytes(alias: str, proto: tfserving_pb2.TensorProto) -> int:
-    """What the tensor takes as bytes; sizes of 0 count as 1, since a model may fill in what multiplies with them."""
+    """Bytes of the tensor; sizes of 0 count as 1, since a model may fill them in."""
     count = math.prod(max(size, 1) for size in _shape_of(alias, proto))
     name = _NAMES.get(proto.dtype, "")
     if name != "DT_STRING":

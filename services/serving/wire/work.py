@@ -1,4 +1,4 @@
-"""What a runner counts of its own work, by signature: added up per batch, reported once a second.
+"""A runner's counts of its work, by signature: added up per batch, reported once a second.
 
 The counts start at zero with the runner; the front shows them at /metrics and /headrace/status as they come.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 BATCH_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEPTH_BUCKETS = (0, *BATCH_SIZE_BUCKETS)
-"""Examples in one call of the model, padding included."""
+"""Examples in a call of the model, padding included."""
 SECONDS_BUCKETS = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip

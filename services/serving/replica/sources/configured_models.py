@@ -1,7 +1,7 @@
-"""Models from folders that a ModelServerConfig names: the configuration, its changes, and what its folders hold.
+"""Models from folders that a ModelServerConfig names: the configuration, its changes, and its folders.
 
 Everything runs in the manager's thread except `fetch` and the two watches, which post into it. A configuration that is
-refused changes nothing; `config_state` shows why until another one is taken.
+refused changes nothing; `config_state` shows why until another is taken.
 """
 
 import logging
@@ -43,7 +43,7 @@ Models = Mapping[str, ConfiguredModel]
 def starting_config(
     settings: ServingSettings, *, platforms: Collection[str], may_be_empty: bool = True
 ) -> config_pb2.ModelServerConfig:
-    """What the settings say is served.
+    """The models that the settings name.
 
     Args:
         may_be_empty: an empty file serves nothing until it is filled, as at the start.
@@ -62,7 +62,7 @@ def starting_config(
 
 
 def check_first_labels(config: config_pb2.ModelServerConfig, *, allow_unavailable: bool) -> None:
-    """Nothing is available before the start, so labels need leave to point at what is not.
+    """Nothing is available before the start, so labels need leave to point at unavailable versions.
 
     Raises:
         InvalidInput: a label of a configuration at the start, without that leave.
@@ -139,7 +139,7 @@ class ConfiguredModels(ModelSource):
     def start(self) -> None:
         self._settled_by = time.monotonic() + self._settings.load_timeout_seconds
         self._read_file(is_first=True)
-        self._folders.start()  # Not before it has folders: what it finds first decides when the replica is ready.
+        self._folders.start()  # Not before it has folders: its first finding decides when the replica is ready.
         if self._settings.model_config_file_poll_wait_seconds:
             threading.Thread(target=self._watch_file, name="config-watch", daemon=True).start()
 
@@ -190,14 +190,14 @@ class ConfiguredModels(ModelSource):
         )
 
     def _problems(self) -> Mapping[str, str]:
-        """Of folders and of the configuration, in one sentence a model."""
+        """Of folders and of the configuration, in a sentence per model."""
         both = (self._found.problems, self._notes)
         return {name: "; ".join(p[name] for p in both if name in p) for name in {**both[0], **both[1]}}
 
     # The configuration
 
     def reload(self, reload_id: int, config: bytes, *, is_restored: bool) -> None:
-        """Takes a serialized ModelServerConfig in place of the one it has; `config_state` shows what came of it.
+        """Takes a serialized ModelServerConfig in place of the present; `config_state` shows the result.
 
         Args:
             is_restored: it was served before this manager was started, so its labels need no available versions.
@@ -238,7 +238,7 @@ class ConfiguredModels(ModelSource):
         try:
             return Path(self._settings.model_config_file).read_text() if self._settings.model_config_file else ""
         except (OSError, UnicodeDecodeError):
-            return "\0"  # Not what was applied; reading it again says what is wrong.
+            return "\0"  # Not the applied text; reading it again shows the fault.
 
     def _apply(self, config: config_pb2.ModelServerConfig, *, check_labels: bool) -> None:
         models = models_of(config, platforms=self._platforms)
@@ -268,10 +268,10 @@ class ConfiguredModels(ModelSource):
     def _refuse(self, origin: str, error: HeadraceError) -> None:
         text = f"{origin}: {error.message}"
         if text != self._error:
-            logger.error("a configuration was refused; the old one stays", extra={"reason": text})
+            logger.error("a configuration was refused; the old configuration stays", extra={"reason": text})
         self._error = text
 
-    # What is found, and told
+    # findings
 
     def _on_found(self, found: Found) -> None:
         self._found, self._is_searched = found, True

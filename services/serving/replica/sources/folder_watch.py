@@ -1,7 +1,7 @@
 """Looks for versions in the folders of the configured models, in a thread of its own.
 
 A version counts once it is whole: nothing that its graph needs is missing, and nothing in its folder changed for as
-long as one looks twice (version_folders.py). Afterwards it counts until its folder is gone.
+long as two looks take (version_folders.py). Afterwards it counts until its folder is gone.
 """
 
 import logging
@@ -24,7 +24,7 @@ _QUIET_FACTOR = 3
 
 @dataclass(frozen=True)
 class Found:
-    """One look at all folders."""
+    """A look at all folders."""
 
     versions: Mapping[str, tuple[int, ...]]
     """By model, those that its policy selects, newest first; a model whose folder cannot be read keeps what it had."""
@@ -39,7 +39,7 @@ class FolderWatch:
     """`on_found` is called in the thread after each look that found something new.
 
     Args:
-        poll_seconds: time between two looks; 0: one look after each new configuration; negative: none at all.
+        poll_seconds: time between two looks; 0: a look after each new configuration; negative: none at all.
         mirrors_dir: where the versions of base paths of other storages are copied to.
     """
 
@@ -52,12 +52,12 @@ class FolderWatch:
         self._models: Mapping[str, ConfiguredModel] = {}
         self._failed: Collection[VersionKey] = ()
         self._seen: dict[Path, tuple[Fingerprint, float]] = {}
-        """What folders that wait looked like, and since when (monotonic seconds)."""
+        """The fingerprints of waiting folders, and since when (monotonic seconds)."""
         self._whole: dict[Path, Fingerprint] = {}
         self._last: Found | None = None
-        """What was told last of these models."""
+        """The last published finding of these models."""
         self._known = Found({}, {})
-        """What was told last at all."""
+        """The last published finding."""
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="folder-watch", daemon=True)
@@ -125,7 +125,7 @@ class FolderWatch:
         return not waits
 
     def _folder_of(self, model: ConfiguredModel) -> Path:
-        """The folder to look into. Raises OSError: what is elsewhere cannot be copied."""
+        """The folder to look into. Raises OSError: a folder elsewhere cannot be copied."""
         if model.base is None:
             return model.base_path
         mirror = self._mirrors.get(model.base_path)
@@ -144,7 +144,7 @@ class FolderWatch:
         self._on_found(found)
 
     def _whole_of(self, model: ConfiguredModel, found: Mapping[int, Path]) -> tuple[list[int], list[str]]:
-        """The versions that may be served, and what the others wait for; looks only at those that could be wanted."""
+        """The versions that may be served, and the hindrances of others; looks only at those that could be wanted."""
         whole: list[int] = []
         waiting: list[str] = []
         for version in sorted(found, reverse=True):

@@ -1,7 +1,7 @@
 """A base path of another storage as a folder of this machine: its versions are copied here and watched as any others.
 
 A version is put into the folder by a rename, once its files are copied and the storage lists the same files as before.
-One whose files change there is copied anew. What the version lacks is for the watch of folders to say.
+A version whose files change there is copied anew. The watch of folders reports missing files.
 """
 
 import shutil
@@ -18,10 +18,10 @@ _Listing = tuple[tuple[str, int], ...]
 
 
 class Mirror:
-    """Of one base path. Used by one thread.
+    """Of a base path. Used by one thread.
 
     Args:
-        directory: the folder that becomes the base path; what an earlier process left there is taken for nothing.
+        directory: the folder that becomes the base path; files of an earlier process there do not count.
     """
 
     def __init__(self, base: Place, directory: Path) -> None:
@@ -31,10 +31,10 @@ class Mirror:
         directory.mkdir(parents=True)
 
     def refresh(self, model: ConfiguredModel) -> None:
-        """Copies what the model's policy could take and is not here, and removes what is not there any more.
+        """Copies missing versions that the model's policy could take, and removes versions that are gone there.
 
         Raises:
-            OSError: the storage cannot be read; what is here stays.
+            OSError: the storage cannot be read; the copies stay.
         """
         try:
             there = {child.name: child for child in self._base.children() if _is_version(child.name)}
@@ -47,7 +47,8 @@ class Mirror:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def _taken(self, model: ConfiguredModel, newest_first: Iterable[Place]) -> Iterable[str]:
-        """Those that are here or have just been copied; of the latest as many as it takes to have enough whole ones."""
+        """Versions that are here or have just been copied; of the latest as many as it takes to have enough whole
+        ones."""
         whole_count = 0
         for version in newest_first:
             if model.policy.kind == "specific" and int(version.name) not in model.policy.versions:

@@ -1,7 +1,7 @@
-"""Models from the registry: its watch says which versions, its files are kept on this replica's disk.
+"""Models from the registry: its watch names the versions, its files are kept on this replica's disk.
 
-What the registry said last is kept there, too: a replica that starts while the registry is away serves the versions
-that it has on disk, and says since when nobody told it anything (`notice`).
+The registry's last state is kept there, too: a replica that starts while the registry is away serves the versions
+that it has on disk, and shows since when the registry is silent (`notice`).
 """
 
 import logging
@@ -31,7 +31,7 @@ _LAST_HEARD = "last_said.json"
 """Below the data directory: {"models": {model: {alias: version}}, "splits": {model: fields of Split}, "heard_at": epoch
 seconds}."""
 _START_GRACE_SECONDS = 5.0
-"""How long a replica that starts waits for a registry that says nothing at all."""
+"""How long a replica that starts waits for a silent registry."""
 
 
 class RegistrySource(ModelSource):
@@ -68,7 +68,7 @@ class RegistrySource(ModelSource):
         self._last_heard = data_dir / _LAST_HEARD
         self._known: tuple[Models, Mapping[str, Split]] | None = None
         self._heard_at = 0.0
-        """Epoch seconds at which what is served was what the registry wants, as far as is known."""
+        """Epoch seconds at which the served versions were the registry's, as far as is known."""
         self._waits_until = math.inf
 
     def start(self) -> None:
@@ -116,8 +116,8 @@ class RegistrySource(ModelSource):
         self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))
 
     def _on_away(self, reason: str) -> None:
-        """What runs goes on. A replica that has just started takes what the registry said last and this disk holds;
-        only one that never heard of any model is not ready."""
+        """Served versions stay. A replica that has just started takes the registry's last state and the versions on
+        disk; only a replica that never heard of any model is not ready."""
         if self._known is None and not self._notice:
             self._reason = reason
             self._serve_last_heard()
@@ -132,7 +132,7 @@ class RegistrySource(ModelSource):
         try:
             write_signed(self._last_heard, {**document, "heard_at": self._heard_at})
         except OSError as error:
-            logger.warning("cannot keep what the registry said", extra={"reason": str(error)})
+            logger.warning("cannot keep the registry's state", extra={"reason": str(error)})
 
     def _serve_last_heard(self) -> None:
         document = read_signed(self._last_heard)
@@ -143,6 +143,6 @@ class RegistrySource(ModelSource):
             for model, aliases in document["models"].items()
         }
         splits = {model: Split(**split) for model, split in document.get("splits", {}).items()}
-        logger.warning("the registry is away; serving what it said last", extra={"models": sorted(models)})
+        logger.warning("the registry is away; serving its last state", extra={"models": sorted(models)})
         self._reason, self._heard_at = "", float(document["heard_at"])
         self._on_wanted(Wanted(models, served_models=tuple(self._served_models), splits=splits))

@@ -1,5 +1,5 @@
 """Follows the registry: which models there are and where their aliases point. A registry that is away changes nothing;
-what was known stays true until it says otherwise."""
+the last state stays true until the next."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from services.serving.wire.replica_state import Split
 
 
 class Registry(Protocol):
-    """What the watch asks of the registry."""
+    """The watch's calls of the registry."""
 
     def list_models(self) -> list[Model]: ...
 

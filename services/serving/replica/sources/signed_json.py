@@ -1,5 +1,5 @@
-"""What a replica keeps for the time when its registry is away: JSON files that carry a digest of themselves, so that a
-damaged one counts as none."""
+"""A replica's notes for the time when its registry is away: JSON files that carry a digest of themselves, so that a
+damaged file counts as none."""
 
 import hashlib
 from pathlib import Path

@@ -9,7 +9,7 @@ from services.serving.replica.versions_wanted import VersionKey
 
 
 class ModelSource(Protocol):
-    """Tells through a callback, in the manager's thread, what should be served (`Wanted`)."""
+    """Publishes the versions to serve (`Wanted`) through a callback, in the manager's thread."""
 
     name: str
     """As the readiness page calls it."""
@@ -23,7 +23,7 @@ class ModelSource(Protocol):
         ...
 
     def notice(self) -> str:
-        """What a reader of the status should know of the source though it stops nothing; "" when there is nothing."""
+        """A remark on the source for the status that stops nothing; "" for none."""
         return ""
 
     def fetched(self) -> Mapping[str, int]:
@@ -45,7 +45,7 @@ class ModelSource(Protocol):
         return ""
 
     def clean(self, used: Collection[VersionKey]) -> None:
-        """Called in any thread when a version was unloaded: what nobody uses may go."""
+        """Called in any thread when a version was unloaded: unused files may go."""
         return
 
     def follow(self, slots: Collection[VersionSlot]) -> None:

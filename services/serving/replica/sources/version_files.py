@@ -1,14 +1,14 @@
 """Versions on this replica's disk: each file once, by its digest, linked into the folder of every version that has it.
 
     <data dir>/files/<digest>                          content
-    <data dir>/versions/<model>/<version>/...          what saved_model/ holds in the registry; whole or absent
+    <data dir>/versions/<model>/<version>/...          the registry's saved_model/; whole or absent
     <data dir>/versions/<model>/<version>.json         its manifest, as the registry gave it, with its own digest
 
-A version is handed out only when its folder holds what its manifest says, to the byte: disks err, and folders are
-copied, swapped and edited. What does not match is fetched again. The manifest on disk is enough for that, so versions
+A version is handed out only when its folder matches its manifest, to the byte: disks err, and folders are
+copied, swapped and edited. Other folders are fetched again. The manifest on disk is enough for that, so versions
 that are here are served while the registry is away.
 
-What a crash leaves behind: files without a version, manifests without one, and folders named *.partial; `clean` removes
+A crash leaves behind files without a version, manifests without one, and folders named *.partial; `clean` removes
 all three.
 """
 
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 _PREFIX = "saved_model/"
 _PARTIAL, _MANIFEST = ".partial", ".json"
 _NOT_OURS = frozenset({PER_MODEL_FILE})
-"""What an operator may put beside a version's files."""
+"""Files that an operator may put beside a version's."""
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a version's folder has to hold, and the signature that came with it."""
+    """The files of a version's folder, and the signature that came with them."""
 
     files: tuple[FileEntry, ...]
     signature: str
@@ -78,7 +78,7 @@ class VersionFiles:
         self._fetching: set[VersionKey] = set()
 
     def fetch(self, model: str, version: int) -> Path:
-        """The folder with the version's SavedModel, verified; downloads what is not on disk, or not as it should be.
+        """The folder with the version's SavedModel, verified; downloads files that are missing or damaged on disk.
 
         Reads every byte of the version: half a second for 300 MB.
 
@@ -100,7 +100,7 @@ class VersionFiles:
                 self._fetch(entries, directory)
             elif (reason := _mismatch(directory, entries)) is not None:
                 logger.warning(
-                    "a version on disk is not what its manifest says; fetching it again",
+                    "a version on disk differs from its manifest; fetching it again",
                     extra={"model": model, "version": version, "reason": reason},
                 )
                 self._fetch_again(entries, directory, f"version {version} of {model} is damaged here ({reason})")
@@ -130,10 +130,10 @@ class VersionFiles:
         os.utime(self._directory(model, version))
 
     def _manifest(self, model: str, version: int) -> _Manifest:
-        """A version never changes, so what is on disk need not be asked for.
+        """A version never changes, so the manifest on disk is enough.
 
         Raises:
-            NotFound, Unavailable: as the registry says.
+            NotFound, Unavailable: from the registry.
             DataLoss: the version has no SavedModel.
         """
         known = self._read_manifest(model, version)
@@ -159,10 +159,10 @@ class VersionFiles:
         return _Manifest(tuple(FileEntry(**entry) for entry in document["files"]), document.get("signature", ""))
 
     def _fetch(self, entries: Sequence[FileEntry], directory: Path) -> None:
-        """Brings the folder about, in the place of what is there."""
+        """Fetches the folder, in the place of the present one."""
         self._files_dir.mkdir(parents=True, exist_ok=True)
         distinct = {entry.digest: FileEntry(entry.digest, entry.size_bytes, entry.digest) for entry in entries}
-        # Leaves alone what is there with the right bytes, and looks at them.
+        # Leaves files with the right bytes alone, and looks at them.
         self._source.download(list(distinct.values()), self._files_dir, pace=self._pace, bases=self._newest_files())
         partial = directory.with_name(f"{directory.name}{_PARTIAL}")
         shutil.rmtree(partial, ignore_errors=True)
@@ -175,7 +175,7 @@ class VersionFiles:
         partial.rename(directory)
 
     def _newest_files(self) -> dict[str, Path]:
-        """Every file that is here, by digest, the newest first: what a patch may be of."""
+        """Every file that is here, by digest, the newest first: bases of patches."""
         found = [path for path in self._files_dir.iterdir() if not path.name.startswith(".")]
         return {path.name: path for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)}
 
@@ -214,7 +214,7 @@ class VersionFiles:
 
 
 def _mismatch(directory: Path, entries: Sequence[FileEntry]) -> str | None:
-    """In which way a folder is not what the manifest says; None when it is."""
+    """The difference of a folder from its manifest; None for none."""
     names = {entry.path for entry in entries}
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
     if surplus := sorted(found - names - _NOT_OURS):

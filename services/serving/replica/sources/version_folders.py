@@ -1,4 +1,4 @@
-"""Folders of versions: what is in them, and whether a version is there whole. No state.
+"""Folders of versions, and whether a version is there whole. No state.
 
 A version that is being copied must not be taken. Three things speak for a whole one: everything that saved_model.pb
 needs is there; nothing in the folder changed between two looks; or nothing in it changed for some time by the files'
@@ -18,13 +18,13 @@ _MOST_ENTRIES = 100_000
 _MAX_INT64 = 2**63 - 1
 _SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
 _RESTORES = (b"saver_filename", b"save/restore_all")
-"""What a graph contains that reads its variables from files (TensorFlow 2's and 1's savers)."""
+"""Operations of a graph that reads its variables from files (TensorFlow 2's and 1's savers)."""
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """All that tells one state of a folder from another."""
+    """The state of a folder, to compare with another."""
 
     entries: tuple[tuple[str, int, int], ...]
     """(path, size in bytes, change time in nanoseconds)."""
@@ -37,7 +37,7 @@ class Fingerprint:
 
 
 def versions_in(base_path: Path) -> tuple[dict[int, Path], list[str]]:
-    """The versions of a model, and sentences about what was left out.
+    """The versions of a model, and sentences about left-out folders.
 
     Raises:
         OSError: the folder is not there, or cannot be read.

@@ -182,5 +182,5 @@ def test_lists_of_lists_come_nested_in_json_and_as_two_inputs_elsewhere(tmp_path
     arrays["visits_row_lengths"][3, 0] = 2
     with pytest.raises(RequestFailed, match=r'input "visits", row 3: 1 value, .* \(visits_row_lengths\) hold 2'):
         contract.check("serving_default", arrays)
-    with pytest.raises(RequestFailed, match='input "visits" is a list of lists, and one of its rows is no list'):
+    with pytest.raises(RequestFailed, match='input "visits" is a list of lists, and a row of it is no list'):
         read_inputs(Document(orjson.dumps({"instances": [{"visits": [[1], 2]}]})), signature)

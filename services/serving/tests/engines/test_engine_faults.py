@@ -47,7 +47,7 @@ def found(saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found
         ("cannot convert", "onnxruntime: there is no such operation"),
         ("crashes", "onnxruntime: the conversion ended with signal 11 (SIGSEGV)"),
         ("hangs", "onnxruntime: the conversion did not end within 1 s"),
-        ("fails", "onnxruntime: the conversion failed; its log says why"),
+        ("fails", "onnxruntime: the conversion failed; its log has the reason"),
         ("missing, auto", 'onnxruntime: not installed (no-such-package; pip install "headrace[serving-onnx]")'),
     ],
 )

@@ -170,4 +170,4 @@ def test_keys_that_do_not_go_with_the_request_are_refused(
 def test_a_replica_that_logs_nothing_refuses_keys(redis_url: str) -> None:
     with FrontThread(redis_url, replica_state(version())) as front:
         answer = plain_http.post(front.url + _PATH, json=_TWO_ROWS, headers={"x-prediction-key": "a,b"}, timeout=60)
-    assert "SERVING_REQUEST_LOG says where to log" in answer.json()["error"]
+    assert "SERVING_REQUEST_LOG sets the place" in answer.json()["error"]

@@ -75,7 +75,7 @@ def test_a_whole_configuration_is_read() -> None:
         ('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { sampling_rate: 2 } }',
          "sampling_rate 2, expected 0 to 1"),
         ('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { log_collector_config { type: "a" } }',
-         "SERVING_REQUEST_LOG says where"),
+         "SERVING_REQUEST_LOG sets the place"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(fields: str, message: str) -> None:
@@ -105,7 +105,7 @@ def test_a_model_twice_another_kind_of_configuration_and_another_platform_are_re
 def test_a_logging_config_is_taken_with_a_note_for_servers_without_a_request_log() -> None:
     sampled = one('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { } }')
     assert set(models_of(sampled, platforms=_PLATFORMS)) == {"m"}
-    assert "SERVING_REQUEST_LOG does not say where to log" in logging_notes(sampled)["m"]
+    assert "SERVING_REQUEST_LOG names no place" in logging_notes(sampled)["m"]
     assert logging_notes(single_model_config("m", "/m")) == {}
 
 

@@ -92,4 +92,4 @@ def _print(found: Rebuild) -> None:
     if found.equal:
         say(f"{name} is equal: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
         return
-    say(f"{name} is NOT equal to what its lineage gives")
+    say(f"{name} is NOT equal to the result of its lineage")

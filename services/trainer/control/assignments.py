@@ -1,4 +1,4 @@
-"""What a leased round is given on this trainer: its assignment, its folder, the workers that it has not lost; and when
+"""A leased round's place on this trainer: its assignment, its folder, the workers that it has not lost; and when
 the folders that rounds leave behind go."""
 
 import shutil
@@ -15,7 +15,7 @@ _KEPT_VERSIONS = 3
 
 
 class Assignments:
-    """Of one trainer, over the attempts of its rounds."""
+    """Of a trainer, over the attempts of its rounds."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
@@ -38,7 +38,7 @@ class Assignments:
         return self.rounds_dir / lease.round.plan.model / (lease.round.round_id + suffix)
 
     def remove_old(self) -> None:
-        """What earlier runs of this trainer have left."""
+        """Folders that earlier runs of this trainer have left."""
         _remove_old(self.rounds_dir)
         for name in ("rebuilds", "scored"):
             shutil.rmtree(self._settings.data_dir / name, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One attempt at a leased round: fork its process, keep the lease, hear how it ends, settle it with the registry."""
+"""An attempt at a leased round: fork its process, keep the lease, wait for its end, settle it with the registry."""
 
 import logging
 import signal
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
 """How often an attempt looks whether a stop was requested."""
 _SCORE_LOOK_SECONDS = 0.02
-"""While its version is registered: the process that scores it says so elsewhere."""
+"""While its version is registered: the process that scores it reports elsewhere."""
 _END_GRACE_SECONDS = 10.0
-"""How long a child may take to exit once its last word is said."""
+"""How long a child may take to exit after its last message."""
 _MAX_RETRY_INTERVAL_SECONDS = 1.0
 MAX_DEATHS = 3
 """So many deaths of a round's process, in whatever trainer, fail the round."""
@@ -51,11 +51,11 @@ _MOST_WORDS = 500
 
 class Activity(StrEnum):
     MOVES = "moves"
-    """It has said something new, or used a core."""
+    """It has sent something new, or used a core."""
     STARVED = "starved"
     """It wants a core, or the disk, and has had next to none of it."""
     STALLED = "stalled"
-    """It has said nothing, used no core and wants none: it hangs, or waits for something that is away."""
+    """It has sent nothing, used no core and wants none: it hangs, or waits for something that is away."""
 
 
 _STARVED_SHARE, _STALLED_SHARE = 0.1, 0.01
@@ -100,7 +100,7 @@ class Attempt:
         self._child: RoundChild | None = None
         self._half: TrustedHalf | None = None
         self._scorer: ScoreProcess | None = None
-        self._asked_to_stop = self._is_signalled = False
+        self._is_stop_sent = self._is_signalled = False
         self._stopped_because = "the trainer was stopped"
         self._started_at = self._heard_at = time.monotonic()
         self._clock = OwnClock(lambda: Usage(0.0, wants=False), self._started_at)
@@ -108,7 +108,7 @@ class Attempt:
         self._overdue_because = ""
 
     def run(self, stop: Stop) -> Ending:
-        """Returns when the child has ended and the registry knows of it, or cannot be told.
+        """Returns when the child has ended and the registry knows of it, or cannot be reached.
 
         Raises:
             Unavailable: the zygote could not fork; the lease is given back.
@@ -135,7 +135,7 @@ class Attempt:
         self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
 
     def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
-        """Waits for so long for words of the child and does what is due; the ending once it has ended."""
+        """Waits for so long for messages of the child and takes due steps; returns the ending once it has ended."""
         child = self._child
         assert child is not None, "start() comes first"
         try:
@@ -152,15 +152,15 @@ class Attempt:
         if self._scorer is not None:
             self._scorer.end()
         self._zygote.forget(child)
-        return self._settle(child, asked_to_stop=self._asked_to_stop)
+        return self._settle(child, is_stop_sent=self._is_stop_sent)
 
     def look_at_round(self) -> None:
-        """The registry says that the round has changed; it is asked at the next step. From any thread."""
+        """The registry reports a change of the round, which is read at the next step. From any thread."""
         self._renew_at = 0.0
 
     @property
     def silent_seconds(self) -> float:
-        """How long the child has said nothing new."""
+        """How long the child has sent nothing new."""
         return time.monotonic() - self._heard_at
 
     @property
@@ -197,11 +197,11 @@ class Attempt:
         self._count_own_time(now)
         if self._scorer is not None and self._scorer.step():
             self._own_when_heard = self._clock.own_seconds  # the child waits for it
-        if stop.is_requested() and not self._asked_to_stop:
-            self._asked_to_stop = True
-            self._ask_to_stop(child)
+        if stop.is_requested() and not self._is_stop_sent:
+            self._is_stop_sent = True
+            self._send_stop(child)
         self._look_at_limits(now)
-        if self._company is not None and self._is_open() and not self._asked_to_stop:
+        if self._company is not None and self._is_open() and not self._is_stop_sent:
             self._look_at_company(child, self._company, now)
         if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
             self._next_kill_at = now + LOOK_SECONDS
@@ -235,7 +235,7 @@ class Attempt:
         self._kill_at = now
 
     def _look_at_company(self, child: RoundChild, company: TeamWatch, now: float) -> None:
-        """A lost trainer ends the attempt; one that wants to leave or to join, at the next block's end."""
+        """A lost trainer ends the attempt; a trainer that wants to leave or to join, at the next block's end."""
         if self._regroup_because:
             return
         lost, change = company.look(self.assignment, self.progress, now - self._started_at)
@@ -244,7 +244,7 @@ class Attempt:
             self._kill_at = now
             self._signal(child, signal.SIGKILL)
         elif change:
-            self._ask_to_stop(child)
+            self._send_stop(child)
 
     def _is_open(self) -> bool:
         return not isinstance(self._last_word, Done | Failed | Raised)
@@ -263,7 +263,7 @@ class Attempt:
         self._kill_by(self._end_grace_seconds)
 
     def _let_wait(self, child: RoundChild) -> None:
-        """One that was asked to stop would stop its next round."""
+        """A child with a stop sent would stop its next round."""
         if self._is_signalled:
             self._signal(child, signal.SIGKILL)
         else:
@@ -273,7 +273,7 @@ class Attempt:
         self._is_signalled = True
         self._zygote.signal(child, number)
 
-    def _ask_to_stop(self, child: RoundChild) -> None:
+    def _send_stop(self, child: RoundChild) -> None:
         self._signal(child, signal.SIGTERM)
         self._kill_by(self._settings.stop_grace_seconds)
 
@@ -282,26 +282,26 @@ class Attempt:
 
     def _renew(self, child: RoundChild) -> None:
         ttl = self._settings.lease_ttl_seconds
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         try:
             renewed = self._registry.renew_lease(self._lease, ttl_seconds=ttl, progress=self._progress_map())
         except (Conflict, NotFound) as error:
             self._on_refused(child, error)
-            self._renew_at = asked_at + ttl / 3
+            self._renew_at = sent_at + ttl / 3
         except (Unavailable, Overloaded) as error:
-            if asked_at > self._valid_until + self._settings.lease_grace_seconds:
+            if sent_at > self._valid_until + self._settings.lease_grace_seconds:
                 self._lose(child, f"the registry has not renewed the lease: {error.message}")
             self._renew_at = time.monotonic() + min(ttl / 3, _MAX_RETRY_INTERVAL_SECONDS)
         else:
-            self._valid_until = asked_at + ttl
-            self._renew_at = asked_at + ttl / 3
-            if renewed.round.stopped_by and not self._asked_to_stop:
-                self._asked_to_stop = True
+            self._valid_until = sent_at + ttl
+            self._renew_at = sent_at + ttl / 3
+            if renewed.round.stopped_by and not self._is_stop_sent:
+                self._is_stop_sent = True
                 self._stopped_because = f"stopped by {renewed.round.stopped_by}"
-                self._ask_to_stop(child)
+                self._send_stop(child)
 
     def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
-        """The lease is lost, or has just ended with a version, which the child has not come to say."""
+        """The lease is lost, or has just ended with a version, which the child has not reported yet."""
         if self._half is not None and (self._half.registers or self._half.version is not None):
             self._kill_by(self._end_grace_seconds)
             return
@@ -316,7 +316,7 @@ class Attempt:
         kept = present(regrouped=self.assignment.round.progress.get("regrouped"), died=self._died)
         return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **self.usage(), **kept}
 
-    def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
+    def _settle(self, child: RoundChild, *, is_stop_sent: bool) -> Ending:
         word, made = self._last_word, self._half.version if self._half is not None else None
         if made is not None:
             done = word if isinstance(word, Done) else Done()
@@ -330,13 +330,13 @@ class Attempt:
             return self._fail(self._half.refused)
         if self._overdue_because and not isinstance(word, Failed | Raised):
             return self._fail(self._overdue_because)
-        if self._regroup_because and not asked_to_stop and not isinstance(word, Failed | Raised):
+        if self._regroup_because and not is_stop_sent and not isinstance(word, Failed | Raised):
             return Ending(Outcome.REGROUPED, self._regroup_because)
         if isinstance(word, Failed):
-            return self._fail(f"{word.kind}: {word.reason}", advice=ADVICE.get(word.kind, ""), told=word.told)
+            return self._fail(f"{word.kind}: {word.reason}", advice=ADVICE.get(word.kind, ""), not_finite=word.told)
         if isinstance(word, Raised):
             return self._settle_raised(word)
-        if isinstance(word, Stopped) or asked_to_stop:
+        if isinstance(word, Stopped) or is_stop_sent:
             return self._give_back(self._stopped_because, outcome=Outcome.STOPPED)
         if isinstance(word, Shrunk):
             return Ending(Outcome.SHRUNK, word.reason, workers=word.workers)
@@ -368,22 +368,22 @@ class Attempt:
             logger.warning("a death could not be counted", extra={"error": error.message})
         return self._give_back(reason, outcome=Outcome.DIED)
 
-    def _fail(self, reason: str, *, advice: str = "", told: Mapping[str, Any] | None = None) -> Ending:
-        """`told`: of a value that is not finite, which only training makes."""
+    def _fail(self, reason: str, *, advice: str = "", not_finite: Mapping[str, Any] | None = None) -> Ending:
+        """`not_finite`: facts of a value that is not finite, which only training makes."""
         left = crash_report.read(Path(self.assignment.work_dir))
         failure = {
-            "stage": "train" if told else self.progress.stage,
+            "stage": "train" if not_finite else self.progress.stage,
             "place": crash_report.place_in(reason) or left.place,
             "advice": advice,
             "log": left.lines,
-            **present(not_finite={name: one for name, one in (told or {}).items() if one}),
+            **present(not_finite={name: fact for name, fact in (not_finite or {}).items() if fact}),
         }
         try:
             self._registry.fail_round(self._lease, reason=reason, failure=failure)
         except Conflict as error:
             return Ending(Outcome.LOST, error.message)
         except HeadraceError as error:
-            return Ending(Outcome.RETRY, f"{reason} (the registry could not be told: {error.message})")
+            return Ending(Outcome.RETRY, f"{reason} (the registry could not be reached: {error.message})")
         return Ending(Outcome.FAILED, reason)
 
     def _give_back(self, reason: str, *, outcome: Outcome = Outcome.RETRY) -> Ending:

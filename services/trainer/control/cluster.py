@@ -1,6 +1,6 @@
 """This trainer among others: under which addresses they reach it, and the teams of the rounds that it leads.
 
-The registry is where trainers meet (common/registry/teams.py). Who is in a team changes no bit of what comes out, so a
+The registry is where trainers meet (common/registry/teams.py). The members of a team change no bit of its result, so a
 round that loses a trainer, or that others could join, stops, goes back to its resume point and goes on with a new team.
 """
 
@@ -65,7 +65,7 @@ def place_of(settings: TrainerSettings) -> Place | None:
         if settings.workers > 1:
             raise InvalidInput("TF_CONFIG gives each task one process; TRAINER_WORKERS must be 1 with it")
         if settings.helper_idle_seconds:
-            raise InvalidInput("TF_CONFIG says who leads; TRAINER_HELPER_IDLE_SECONDS must be 0 with it")
+            raise InvalidInput("TF_CONFIG names the leader; TRAINER_HELPER_IDLE_SECONDS must be 0 with it")
         return Place(spec.addresses[spec.rank].rpartition(":")[0], spec)
     if not settings.cluster_host:
         return None
@@ -134,9 +134,9 @@ class Cluster:
         return self._registry.keep_team(assignment.lease, self._chief(assignment), team)
 
     def note_ended(self, assignment: RoundAssignment, progress: Progress) -> None:
-        """Several trainers did not bring the round to its end; one that gets nowhere with others goes on alone."""
+        """Several trainers did not bring the round to its end; a round that gets nowhere with others goes on alone."""
         round_id = assignment.round.round_id
-        self._comrades[round_id] = len(assignment.trainers) - 2  # without this one and the one that was lost
+        self._comrades[round_id] = len(assignment.trainers) - 2  # without this trainer and the lost one
         if not progress.resume_points:
             self._fruitless[round_id] += 1
             if self._fruitless[round_id] == _MAX_FRUITLESS:
@@ -201,7 +201,7 @@ class TeamWatch:
         self._look_at = 0.0
 
     def look(self, assignment: RoundAssignment, progress: Progress, seconds: float) -> tuple[str, str]:
-        """Why the team cannot go on, and why it should be another one; "" where neither is so. Often asked."""
+        """Why the team cannot go on, and why it should be another; "" for neither. Called often."""
         if time.monotonic() < self._look_at:
             return "", ""
         self._look_at = time.monotonic() + PRESENCE_SECONDS
@@ -210,8 +210,8 @@ class TeamWatch:
         except HeadraceError as error:  # a lease that has ended is seen at its renewal
             logger.debug("the team is not known", extra={"error": error.message})
             return "", ""
-        asks = found.is_leaving and not assignment.is_asynchronous  # whose workers go without being released
-        change = f"trainer {found.is_leaving} leaves" if asks else ""
+        leaves = found.is_leaving and not assignment.is_asynchronous  # whose workers go without being released
+        change = f"trainer {found.is_leaving} leaves" if leaves else ""
         together = assignment.workers
         if assignment.is_asynchronous:
             together = assignment.processes + int(progress.asynchronous.get("workers_elsewhere", 0))

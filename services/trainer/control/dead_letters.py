@@ -22,11 +22,11 @@ _BEFORE_ALL = Place(-1, -1, -1, "")
 
 
 class RoundLetters:
-    """Of one round: each event of its range at most once.
+    """Of a round: each event of its range at most once.
 
     Args:
         open_log: for each writing.
-        written_by: as append_letters says.
+        written_by: as for append_letters.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class RoundLetters:
             return append_letters(log, self._plan.stream, self._letters(log, places), written_by=written_by)
 
     def _check(self, places: Sequence[Place], most: int) -> None:
-        if any(one[:3] >= other[:3] for one, other in pairwise((self._last, *places))):
+        if any(place[:3] >= other[:3] for place, other in pairwise((self._last, *places))):
             raise InvalidInput("places of unusable events are named in the order of the log, each once")
         if self._named + len(places) > most:
             raise InvalidInput(f"the round names {self._named + len(places)} unusable events, and has counted {most}")
-        ends = {one.partition: one for one in self._plan.ranges}
+        ends = {piece.partition: piece for piece in self._plan.ranges}
         for place in places:
             own = ends.get(place.partition)
             if own is None or not own.from_offset <= place.offset < own.to_offset:
@@ -86,7 +86,7 @@ class RoundLetters:
             return
         gone = forgotten_of(self._plan).rows_of(record.partition, record.offset, record.headers.example_count)
         found, damaged = cut_sound(record.value)
-        frames = {one.number: one.content for one in damaged}
+        frames = {frame.number: frame.content for frame in damaged}
         for number, reason in reasons.items():
             payload = frames.get(number, found.get(number))
             if payload is not None and number not in gone:

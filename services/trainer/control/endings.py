@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     RETRY = "retry"
     """Given back because something it needs is away."""
     SHRUNK = "shrunk"
-    """Goes on at once under the same lease, with fewer workers: one was lost."""
+    """Goes on at once under the same lease, with fewer workers, after a loss."""
     REGROUPED = "regrouped"
     """Goes on at once under the same lease, with other trainers: one was lost, wants to leave, or could join."""
 
@@ -42,7 +42,7 @@ class Ending:
     workers: int = 0
     """Where it is SHRUNK: how many are left."""
     traces: tuple[str, ...] = ()
-    """Where it is DONE: traceparents of what was learned."""
+    """Where it is DONE: traceparents of learned events."""
     process: Mapping[str, Any] = field(default_factory=dict)
     """Where it is DONE: as in the message."""
 
@@ -53,7 +53,7 @@ def words_of(status: int) -> str:
         return "killed by signal 9, out of memory?"
     if status < 0:
         return f"killed by signal {-status} ({signal.Signals(-status).name})"
-    return f"its process ended with status {status} and without a result; its log says why"
+    return f"its process ended with status {status} and without a result; its log has the reason"
 
 
 class ModelPauses:

@@ -27,7 +27,7 @@ _KILL_SECONDS = 10.0
 
 @dataclass
 class Helping:
-    """One membership, until the round ends, the team is lost, or this trainer stops; for /v1/status too.
+    """A membership, until the round ends, the team is lost, or this trainer stops; for /v1/status too.
 
     Args:
         assignment: the chief's round, with this trainer's rank.
@@ -54,29 +54,29 @@ class Helping:
     def see_through(
         self, cluster: Cluster, registry: RegistryClient, zygote: ZygoteClient, settings: TrainerSettings, stop: Stop
     ) -> None:
-        """Raises Unavailable: the zygote could not fork; the team is told."""
+        """Raises Unavailable: the zygote could not fork; the team gets a report."""
         team_id = self.membership.team_id
         try:
             child = zygote.spawn(self.assignment)
         except HeadraceError as error:
-            self._tell(cluster, registry, left=error.message)
+            self._report(cluster, registry, left=error.message)
             raise
         heard_at = time.monotonic()
-        ask_at = 0.0
+        look_at = 0.0
         leave_by: float | None = None
         try:
-            while not child.has_ended and not self._released:  # a member that has left is told of by the next line
+            while not child.has_ended and not self._released:  # the next line reports a member that has left
                 self._listen(child, zygote)
                 now = time.monotonic()
                 if stop.is_requested() and leave_by is None:
                     grace_seconds = 0.0 if self.assignment.is_asynchronous else settings.stop_grace_seconds
-                    leave_by, ask_at = now + grace_seconds, 0.0
+                    leave_by, look_at = now + grace_seconds, 0.0
                 if leave_by is not None and now > leave_by:
                     self._left = "the trainer was stopped"
                     break
-                if now < ask_at:
+                if now < look_at:
                     continue
-                ask_at = now + PRESENCE_SECONDS
+                look_at = now + PRESENCE_SECONDS
                 try:
                     orders = registry.offer_help(cluster.offer(team_id=team_id, is_leaving=leave_by is not None))
                     heard_at = now
@@ -91,7 +91,7 @@ class Helping:
         finally:
             self._end(child, zygote)
         if self._left:
-            self._tell(cluster, registry, left=self._left)
+            self._report(cluster, registry, left=self._left)
         cluster.renew_ports()
         details = {"model": self.assignment.plan.model, "rank": self.assignment.rank}
         logger.info("helped with a round", extra={**details, "reason": self._left or self._released})
@@ -108,25 +108,25 @@ class Helping:
                 self._left = message.reason
 
     def _end(self, child: RoundChild, zygote: ZygoteClient) -> None:
-        """Kills what still computes; nothing of it is kept."""
+        """Kills the process if it still computes; nothing of it is kept."""
         deadline = time.monotonic() + _KILL_SECONDS
         while not child.has_ended and time.monotonic() < deadline:
             zygote.signal(child, signal.SIGKILL)
             zygote.wait(child, LOOK_SECONDS)
         zygote.forget(child)
 
-    def _tell(self, cluster: Cluster, registry: RegistryClient, *, left: str) -> None:
+    def _report(self, cluster: Cluster, registry: RegistryClient, *, left: str) -> None:
         try:
             registry.offer_help(cluster.offer(team_id=self.membership.team_id), left=left)
         except HeadraceError as error:
-            logger.warning("a team is not told that this trainer has left", extra={"error": error.message})
+            logger.warning("a team does not know that this trainer has left", extra={"error": error.message})
 
 
 class Helper:
     """Offers this trainer, where it is free, to the others of its cluster.
 
     Attributes:
-        running: what it helps with; may be looked at from any thread.
+        running: the round that it helps with; may be looked at from any thread.
     """
 
     def __init__(

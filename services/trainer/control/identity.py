@@ -1,4 +1,5 @@
-"""Who holds this trainer's leases: a folder that one process owns, with a name and a secret that outlive it."""
+"""The identity of this trainer as a holder of leases: a folder that one process owns, with a name and a secret that
+outlive it."""
 
 import fcntl
 import os
@@ -14,7 +15,7 @@ _LOCK_TIMEOUT_SECONDS = 10.0
 
 
 def own_data_dir(data_dir: Path) -> int:
-    """Locks the folder for this process, waiting a little for one that is just dying; returns the open lock.
+    """Locks the folder for this process, waiting a little for a process that is just dying; returns the open lock.
 
     Raises:
         Conflict: another trainer uses the folder; with one identity, each would take the other's rounds.
@@ -33,12 +34,13 @@ def own_data_dir(data_dir: Path) -> int:
 
 
 def holder_id(data_dir: Path, chosen: str) -> str:
-    """The name under which rounds are leased: the chosen one, or the one kept in the folder, made at first."""
+    """The name under which rounds are leased: the chosen name, or the name kept in the folder, made at first."""
     return chosen or _kept(data_dir / "trainer-id", f"{os.uname().nodename}-{uuid.uuid4().hex[:12]}")
 
 
 def holder_secret(data_dir: Path) -> str:
-    """What gets this trainer its running round back, and nobody else: random, in a file that only its user reads."""
+    """The secret that gets this trainer, and nobody else, its running round back: random, in a file that only its user
+    reads."""
     return _kept(data_dir / "trainer-secret", secrets.token_urlsafe(32))
 
 

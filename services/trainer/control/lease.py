@@ -43,9 +43,9 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
-"""How often to ask for a round while one is open (another trainer's lease may have run out)."""
+"""How often to request a round while a round is open (another trainer's lease may have run out)."""
 QUIET_SECONDS, _LOOK_SECONDS = 10.0, 2.5
-"""How often while none is, since the watch says when there is one; how often it is looked then whether that is due, and
+"""How often while none is, since the watch reports a new round; how often it is looked then whether that is due, and
 whether the zygote is there."""
 _MOST_LIVE_BYTES = 64 * 1024 * 1024
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
@@ -55,13 +55,13 @@ class RoundLoop:
     """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
 
     Args:
-        holder, secret: the name under which rounds are leased, and what proves it (identity.py).
-        open_registry: for what is done on behalf of rounds' processes.
+        holder, secret: the name under which rounds are leased, and its proof (identity.py).
+        open_registry: for calls on behalf of rounds' processes.
         rebuilds: versions to train again; each takes its turn before the next round.
-        known_models: the models that there are; asked only while some of them are backing off.
+        known_models: the existing models; read only while some of them are backing off.
         has_open_rounds: whether a model has a round that is planned or runs, as far as this trainer has heard.
-        on_ended: told after each attempt, so that the next round is planned at once.
-        cluster: other trainers; None where this one computes its rounds alone.
+        on_ended: called after each attempt, so that the next round is planned at once.
+        cluster: other trainers; None where this trainer computes its rounds alone.
         signer: of every version; None where none is signed.
     """
 
@@ -113,7 +113,7 @@ class RoundLoop:
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
-        self._asked_at = -QUIET_SECONDS
+        self._looked_at = -QUIET_SECONDS
         self._helper = Helper(cluster, registry, self._zygote, settings, self._assignments) if cluster else None
 
     def look_at_round(self, round_id: str) -> None:
@@ -153,7 +153,7 @@ class RoundLoop:
         return None if front is None else front.attempt
 
     def doing(self) -> dict[str, Any]:
-        """The running attempt, or one that is stalled, for reports; {} while there is none."""
+        """The running attempt, or a stalled attempt, for reports; {} for none."""
         running, helping = self.running, self.helping
         if not running:
             return {} if helping is None else {"helps": True, **helping.shown()}
@@ -171,12 +171,12 @@ class RoundLoop:
         }
 
     def live_events(self, round_id: str) -> bytes:
-        """What the running round has written for TensorBoard so far; empty before its first block.
+        """The running round's events for TensorBoard so far; empty before its first block.
 
         Raises:
             NotFound: this trainer does not run that round.
         """
-        lease = next((one.lease for one in self.running if one.lease.round.round_id == round_id), None)
+        lease = next((running.lease for running in self.running if running.lease.round.round_id == round_id), None)
         if lease is None:
             raise NotFound(f"this trainer does not run round {round_id}")
         path = self._assignments.work_dir(lease) / LIVE_EVENTS
@@ -195,7 +195,7 @@ class RoundLoop:
         }
 
     def _turn(self, stop: Stop) -> None:
-        """Looks after what runs, then takes what there is room for."""
+        """Looks after running rounds, then takes as many as there is room for."""
         if self.running:
             self._tend(stop)
         if stop.is_requested() or not self._has_room() or not self._zygote_is_ready():
@@ -207,7 +207,7 @@ class RoundLoop:
                 self._wake.wait(until_next(_LOOK_SECONDS) if self._is_quiet() else IDLE_SECONDS)
             return
         self._wake.clear()
-        self._asked_at = time.monotonic()
+        self._looked_at = time.monotonic()
         if self.running:
             self._take_round(stop)
             return
@@ -226,15 +226,15 @@ class RoundLoop:
         return self._helper is not None and self._helper.has_helped(stop, at_once=at_once)
 
     def _is_due(self) -> bool:
-        """Whether to ask the registry for work."""
+        """Whether to request work of the registry."""
         pause_seconds = QUIET_SECONDS if self._is_quiet() else IDLE_SECONDS
-        return self._wake.is_set() or time.monotonic() >= self._asked_at + pause_seconds
+        return self._wake.is_set() or time.monotonic() >= self._looked_at + pause_seconds
 
     def _is_quiet(self) -> bool:
         return not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())
 
     def _has_room(self) -> bool:
-        are_stalled = all(one.attempt.activity is Activity.STALLED for one in self.running)
+        are_stalled = all(running.attempt.activity is Activity.STALLED for running in self.running)
         return are_stalled and len(self.running) < self._settings.usable_rounds_at_once()
 
     def _take_round(self, stop: Stop) -> bool:
@@ -312,7 +312,8 @@ class RoundLoop:
         return RunningRound(lease, attempt, trace, profile)
 
     def _tend(self, stop: Stop) -> None:
-        """Keeps the leases and limits of what runs, and hears of its ends; waits a little for the newest one's words.
+        """Keeps the leases and limits of running rounds, and settles their ends; waits a little for the newest round's
+        messages.
 
         A round that goes on with other processes is begun again here and now, whether it was stalled or not.
         """
@@ -337,7 +338,7 @@ class RoundLoop:
         self._count_activities()
 
     def _count_activities(self) -> None:
-        found = Counter(one.attempt.activity for one in self.running)
+        found = Counter(running.attempt.activity for running in self.running)
         for activity in Activity:
             metrics.RUNNING_ROUNDS.labels(str(activity)).set(found[activity])
 

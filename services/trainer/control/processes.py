@@ -1,8 +1,8 @@
-"""The processes that rounds run in: forked from the zygote, or one that has kept what a round of the same model needs.
+"""The processes that rounds run in: forked from the zygote, or kept with the data that a round of the same model needs.
 
-A process whose round has ended well may wait for the next one, and so may a process that has scored a version. So many
-of each kind wait at once, the one that has waited longest goes first; a process goes, too, after so many rounds, when
-it has grown, and whatever else happens to it: nothing is lost with it but the time to build its model again.
+A process whose round has ended well may wait for the next, and so may a process that has scored a version. So many
+of each kind wait at once, the process that has waited longest goes first; a process goes, too, after so many rounds,
+when it has grown, and whatever else happens to it: nothing is lost with it but the time to build its model again.
 """
 
 import logging
@@ -44,7 +44,7 @@ class _Process:
 
 
 class Processes:
-    """Of the thread that owns the zygote; `shown` may be asked from any."""
+    """Of the thread that owns the zygote; `shown` may be called from any."""
 
     def __init__(self, settings: TrainerSettings, zygote: ZygoteClient) -> None:
         self._settings, self._zygote = settings, zygote
@@ -91,7 +91,7 @@ class Processes:
         for key in [key for key, process in self._waiting.items() if process.child.has_ended]:
             self._end(self._waiting.pop(key))
             self._count()
-        for process in [one for one in self._ending if one.child.has_ended]:
+        for process in [process for process in self._ending if process.child.has_ended]:
             self._ending.remove(process)
             self._let_go(process)
 
@@ -156,7 +156,7 @@ class Processes:
 
 
 def _key_of(assignment: RoundAssignment) -> Key:
-    """What a process is of: rounds of equal keys are computed alike. First of all, whether it scores."""
+    """The key of a process: rounds of equal keys are computed alike. First of all, whether it scores."""
     plan = assignment.plan
     threads = (assignment.intra_op_threads, assignment.inter_op_threads)
     made_of = (plan.model, plan.definition_digest, plan.schema_version, plan.code_digest)

@@ -1,4 +1,4 @@
-"""A trace of a model's next round that somebody has asked the registry for, held by the trainer that runs the round."""
+"""A requested trace of a model's next round, held by the trainer that runs the round."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProfileRequest:
-    """Kept while the round runs, so that another trainer gets it only where this one has died."""
+    """Kept while the round runs, so that another trainer gets it only where this trainer has died."""
 
     def __init__(self, registry: RegistryClient, job: Job, ttl_seconds: float) -> None:
         self._registry, self._job, self._ttl_seconds = registry, job, ttl_seconds
@@ -22,11 +22,11 @@ class ProfileRequest:
 
     @classmethod
     def taken(cls, registry: RegistryClient, holder: str, model: str, *, ttl_seconds: float) -> Self | None:
-        """None: nobody asks for one of the model, or the registry is away."""
+        """None: no trace of the model is requested, or the registry is away."""
         try:
             job = registry.take_job(holder, JobKind.PROFILE, model=model, ttl_seconds=ttl_seconds)
         except HeadraceError as error:
-            logger.debug("no profile can be asked for", extra={"error": error.message})
+            logger.debug("no profile can be read", extra={"error": error.message})
             return None
         return None if job is None else cls(registry, job, ttl_seconds)
 
@@ -37,7 +37,7 @@ class ProfileRequest:
             self._report(JobState.RUNNING, {})
 
     def settle(self, ending: Ending) -> None:
-        """Done with the version that has the trace; else it waits for the next attempt, whose ever."""
+        """Done with the version that has the trace; else it waits for the next attempt of any trainer."""
         if ending.outcome is not Outcome.DONE:
             self._report(JobState.WAITING, {})
             return
@@ -49,4 +49,4 @@ class ProfileRequest:
         try:
             self._registry.report_job(self._job, state=state, progress=progress, ttl_seconds=self._ttl_seconds)
         except HeadraceError as error:
-            logger.warning("a profile cannot be told of", extra={"state": str(state), "error": error.message})
+            logger.warning("a profile cannot be reported", extra={"state": str(state), "error": error.message})

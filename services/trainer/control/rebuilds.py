@@ -1,7 +1,7 @@
 """Versions that are trained again for a comparison, and models made elsewhere that are measured: jobs of the registry,
 one at a time, between two rounds, under nobody's lease.
 
-What is asked for and what came out is the registry's to keep: of several trainers any may take it, and if that one dies
+The registry keeps the request and the result: of several trainers any may take it, and if that trainer dies
 another does.
 """
 
@@ -25,7 +25,7 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-_TOLD_OF_PROGRESS = ("stage", "examples_done", "pass_number", "passes")
+_REPORTED = ("stage", "examples_done", "pass_number", "passes")
 _STOPPED = "the trainer was stopped"
 _TAKEN = "another trainer has it"
 _KINDS = (JobKind.REBUILD, JobKind.MEASURE)
@@ -37,7 +37,7 @@ class Rebuilds:
     def __init__(self, settings: TrainerSettings, registry: RegistryClient, *, holder: str) -> None:
         self._settings, self._registry, self._holder = settings, registry, holder
         self.job: Job | None = None
-        """The one that runs here."""
+        """The job that runs here."""
 
     def take(self) -> Job | None:
         """None: there is nothing to do, or the registry is away."""
@@ -55,44 +55,44 @@ class Rebuilds:
         work_dir = self._settings.data_dir.absolute() / "rebuilds" / job.job_id
         named = {"model": job.model, "version": job.version}
         logger.info("job begins", extra={**named, "kind": str(job.kind)})
-        state, told = JobState.FAILED, dict[str, Any]()
+        state, report = JobState.FAILED, dict[str, Any]()
         try:
             work_dir.mkdir(parents=True)
             version = self._version(job)
             assignment = self._assignment(job, version, str(work_dir))
             child, word, killed_because = self._accompany(assignment, zygote, stop)
             if isinstance(word, Rebuilt):
-                state, told = JobState.DONE, told_of(word, version, seconds=time.monotonic() - began)
+                state, report = JobState.DONE, report_of(word, version, seconds=time.monotonic() - began)
             elif isinstance(word, Figures):
                 seconds = round(time.monotonic() - began, 3)
-                state, told = JobState.DONE, {"figures": asdict(word), "version": version.version, "seconds": seconds}
+                state, report = JobState.DONE, {"figures": asdict(word), "version": version.version, "seconds": seconds}
             else:
-                told = {"reason": _why(child, word, killed_because)}
+                report = {"reason": _why(child, word, killed_because)}
                 state = JobState.WAITING if killed_because == _STOPPED else JobState.FAILED
         except (HeadraceError, OSError) as error:
-            told = {"reason": f"its process could not be run: {error}"}
+            report = {"reason": f"its process could not be run: {error}"}
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
-        logger.info("job ended", extra={**named, "state": str(state), "reason": told.get("reason", "")})
-        self._tell(state, told)
+        logger.info("job ended", extra={**named, "state": str(state), "reason": report.get("reason", "")})
+        self._report(state, report)
         self.job = None
 
-    def _tell(self, state: JobState, told: dict[str, Any]) -> bool:
-        """Whether the job is this trainer's yet, as far as the registry can be asked."""
-        assert self.job is not None, "only what runs here is told of"
+    def _report(self, state: JobState, report: dict[str, Any]) -> bool:
+        """Whether the job is this trainer's yet, as far as the registry can be reached."""
+        assert self.job is not None, "only a running job is reported"
         try:
             self.job = self._registry.report_job(
-                self.job, state=state, progress=told, ttl_seconds=self._settings.lease_ttl_seconds
+                self.job, state=state, progress=report, ttl_seconds=self._settings.lease_ttl_seconds
             )
         except Conflict as error:
             logger.warning("a job is no longer this trainer's", extra={"error": error.message})
             return False
         except HeadraceError as error:
-            logger.warning("a job cannot be told of", extra={"error": error.message})
+            logger.warning("a job cannot be reported", extra={"error": error.message})
         return True
 
     def _version(self, job: Job) -> Version:
-        """The one to train again, or the live one, beside which a model made elsewhere is measured."""
+        """The version to train again, or the live version, beside which a model made elsewhere is measured."""
         if job.kind is JobKind.REBUILD:
             return self._registry.get_version(job.model, job.version)
         known = self._registry.get_model(job.model)
@@ -126,7 +126,7 @@ class Rebuilds:
         """Until the child has ended: the child, its last word, and why it was killed where it was."""
         child = zygote.spawn(assignment)
         clock = clock_of(child.pid)
-        said_at, last_word, killed_because = 0.0, None, ""
+        reported_at, last_word, killed_because = 0.0, None, ""
         progress = Progress("fork")
         try:
             while True:  # At least once: a child that has ended may have left words.
@@ -141,10 +141,10 @@ class Rebuilds:
                 elif clock.own_seconds > self._settings.rebuild_timeout_seconds:
                     limit = f"{self._settings.rebuild_timeout_seconds:g} s (TRAINER_REBUILD_TIMEOUT_SECONDS)"
                     killed_because = f"it took longer than {limit}, with {clock.cpu_seconds:.1f} CPU seconds"
-                elif not child.has_ended and time.monotonic() > said_at + self._settings.lease_ttl_seconds / 4:
-                    said_at = time.monotonic()
-                    far = {name: getattr(progress, name) for name in _TOLD_OF_PROGRESS}
-                    killed_because = "" if self._tell(JobState.RUNNING, far) else _TAKEN
+                elif not child.has_ended and time.monotonic() > reported_at + self._settings.lease_ttl_seconds / 4:
+                    reported_at = time.monotonic()
+                    far = {name: getattr(progress, name) for name in _REPORTED}
+                    killed_because = "" if self._report(JobState.RUNNING, far) else _TAKEN
                 if killed_because:
                     zygote.signal(child, signal.SIGKILL)
                 if child.has_ended:
@@ -156,16 +156,16 @@ class Rebuilds:
             zygote.forget(child)
 
 
-def told_of(found: Rebuilt, version: Version, *, seconds: float) -> dict[str, Any]:
-    """What the registry keeps of it, and pages and commands show."""
+def report_of(found: Rebuilt, version: Version, *, seconds: float) -> dict[str, Any]:
+    """The report that the registry keeps, and pages and commands show."""
     is_equal = not found.missing and not found.differences
     name = f"{version.model}@{version.version}"
-    sentence = f"{name} is equal to what its lineage gives: weights {found.weights_digest[:12]}"
+    sentence = f"{name} is equal to the result of its lineage: weights {found.weights_digest[:12]}"
     if not found.reproducible:
-        sentence = f"{name} was trained asynchronously; what its lineage gives has metrics within its tolerance"
+        sentence = f"{name} was trained asynchronously; the result of its lineage has metrics within its tolerance"
     if not is_equal:
         why = (*found.missing, *found.differences)
-        sentence = f"{name} is not equal to what its lineage gives: {why[0]}"
+        sentence = f"{name} is not equal to the result of its lineage: {why[0]}"
     facts = {name: value for name, value in asdict(found).items() if name != "weights_digest"}
     return {
         **facts,

@@ -8,7 +8,7 @@ from services.trainer.protocol.messages import Progress
 
 
 class RoundTrace:
-    """Of one attempt. Rounds are few, so that each is traced where anything is. Not thread-safe."""
+    """Of an attempt. Rounds are few, so that each is traced where anything is. Not thread-safe."""
 
     def __init__(self, tracing: Tracing, lease: Lease) -> None:
         found, plan = lease.round, lease.round.plan
@@ -34,17 +34,18 @@ class RoundTrace:
     def end(self, *, version: int, decision: str, traces: tuple[str, ...], error: str) -> None:
         """traces: traceparents of events that the version has learned; a trace of each ends with the version."""
         self._end_stage(error)
-        told = {**self._about, "headrace.version": version, "headrace.decision": decision}
+        attributes = {**self._about, "headrace.version": version, "headrace.decision": decision}
         mine = link_of(self.traceparent)
         for traceparent in traces if version else ():
             learned = self._tracing.start(
-                f"learned by {self._about['headrace.model']}@{version}", traceparent, kind="consumer", attributes=told,
+                f"learned by {self._about['headrace.model']}@{version}", traceparent, kind="consumer",
+                attributes=attributes,
                 links=[mine] if mine else [], at=self._began_at,
             )  # fmt: skip
             if learned is not None:
                 learned.end()
         if self._span is not None:
-            self._span.set(told if version else {})
+            self._span.set(attributes if version else {})
             self._span.end(error)
 
     def _end_stage(self, error: str) -> None:

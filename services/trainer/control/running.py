@@ -1,4 +1,4 @@
-"""A round under way on this trainer: its lease, its attempt, and who else looks at it."""
+"""A round under way on this trainer: its lease, its attempt, and its observers."""
 
 import time
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class RunningRound:
         return self.attempt.step(stop, timeout_seconds)
 
     def settle(self, ending: Ending) -> None:
-        """Says how it ended to those that look at it."""
+        """Reports its end to its observers."""
         if self.profile is not None:
             self.profile.settle(ending)
         if self.trace is not None:
@@ -54,5 +54,5 @@ class RunningRound:
 
 
 def in_front(running: Sequence[RunningRound]) -> RunningRound | None:
-    """The one that the trainer is busy with: the newest that is not stalled."""
-    return next((one for one in reversed(running) if one.attempt.activity is not Activity.STALLED), None)
+    """The round that the trainer is busy with: the newest that is not stalled."""
+    return next((round_ for round_ in reversed(running) if round_.attempt.activity is not Activity.STALLED), None)

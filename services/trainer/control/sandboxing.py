@@ -1,4 +1,4 @@
-"""The limits of a round: its own folders, its stream's part of the log, and what the settings add."""
+"""The limits of a round: its own folders, its stream's part of the log, and the settings' additions."""
 
 import ipaddress
 import os
@@ -49,11 +49,11 @@ def environment_of(settings: TrainerSettings) -> dict[str, str]:
 
 
 def confining(
-    settings: TrainerSettings, registry: RegistryClient, asked: Callable[[str], Sequence[str]] = brokers_of
+    settings: TrainerSettings, registry: RegistryClient, brokers_at: Callable[[str], Sequence[str]] = brokers_of
 ) -> Confining:
     if settings.sandbox == OFF:
         return lambda assignment: assignment
-    brokers = _Brokers(asked)
+    brokers = _Brokers(brokers_at)
     base = SandboxRules(
         mode=settings.sandbox,
         read=(
@@ -72,7 +72,7 @@ def confining(
         except Unavailable:
             raise
         except HeadraceError as error:
-            raise Unavailable(f"what the round may reach is not known: {error.message}") from error
+            raise Unavailable(f"the places that the round may reach are not known: {error.message}") from error
 
     return confined
 
@@ -81,13 +81,13 @@ def confining(
 class _Brokers:
     """Of each Kafka, by its URL."""
 
-    ask: Callable[[str], Sequence[str]]
+    read: Callable[[str], Sequence[str]]
     known: dict[str, tuple[float, Sequence[str]]] = field(default_factory=dict)
 
     def of(self, url: str) -> Sequence[str]:
-        asked_at, found = self.known.get(url, (-_BROKERS_LAST_SECONDS, ()))
-        if time.monotonic() >= asked_at + _BROKERS_LAST_SECONDS:
-            found = self.ask(url)
+        read_at, found = self.known.get(url, (-_BROKERS_LAST_SECONDS, ()))
+        if time.monotonic() >= read_at + _BROKERS_LAST_SECONDS:
+            found = self.read(url)
             self.known[url] = time.monotonic(), found
         return found
 
@@ -109,7 +109,7 @@ def _with_log(
     if assignment.event_log.startswith(_SEGMENTS):
         folder = Path(assignment.event_log.removeprefix(_SEGMENTS).partition("?")[0])
         beside = {LABELS: labels_topic(stream.log_name), SKEW: predictions_topic(plan.model)}
-        topics = [examples_topic(stream.log_name), *(beside[one] for one in read_beside(plan))]
+        topics = [examples_topic(stream.log_name), *(beside[kind] for kind in read_beside(plan))]
         read += [str(folder / topic) for topic in topics]
     else:
         known, security = kafka_of(assignment.event_log.removeprefix(_KAFKA))

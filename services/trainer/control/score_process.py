@@ -32,7 +32,7 @@ class ScoreProcess:
         self._is_late = False
 
     def step(self) -> bool:
-        """Does what is due; whether one runs."""
+        """Takes due steps; whether a process runs."""
         if self._child is None:
             self._begin()
         if self._child is not None:

@@ -1,4 +1,4 @@
-"""What a call of a round asks the thread that owns the zygote: the figures of its version's export."""
+"""A call's request to the thread that owns the zygote: the figures of its version's export."""
 
 import queue
 from concurrent.futures import Future
@@ -18,15 +18,15 @@ class Question:
 
 
 class ScoreRequest:
-    """Of one round."""
+    """Of a round."""
 
     def __init__(self) -> None:
-        self._asked = queue.SimpleQueue[Question]()
+        self._questions = queue.SimpleQueue[Question]()
 
-    def ask(self, assignment: RoundAssignment, *, timeout_seconds: float) -> Figures:
+    def score(self, assignment: RoundAssignment, *, timeout_seconds: float) -> Figures:
         """Raises InvalidInput: the export cannot be scored. Unavailable: nothing is known of it."""
         question = Question(assignment)
-        self._asked.put(question)
+        self._questions.put(question)
         try:
             return question.answer.result(timeout_seconds)
         except TimeoutError as error:
@@ -35,8 +35,8 @@ class ScoreRequest:
 
     def taken(self) -> Question | None:
         """The oldest for which a call still waits."""
-        while not self._asked.empty():
-            question = self._asked.get_nowait()
+        while not self._questions.empty():
+            question = self._questions.get_nowait()
             if question.answer.set_running_or_notify_cancel():
                 return question
         return None

@@ -10,19 +10,19 @@ from common.registry.signing import Signer
 from common.registry.statements import Statement, digests_of
 
 _SIGNINGS = 5
-"""Of one draft: versions that people push may take its number meanwhile."""
+"""Of a draft: versions that people push may take its number meanwhile."""
 
 
 @dataclass(frozen=True)
 class VersionSigner:
-    """`holder` is the trainer's name, which the statement says."""
+    """`holder` is the trainer's name, which stands in the statement."""
 
     signer: Signer
     registry: RegistryClient
     holder: str
 
     def sign(self, made_by: Round, draft: VersionDraft) -> str:
-        """The envelope of the number that is the model's next. Raises the six, as the registry is asked for it."""
+        """The envelope of the number that is the model's next. Raises the six, as the registry is called."""
         plan = made_by.plan
         version = self.registry.get_model(plan.model).newest_version + 1
         about = {
@@ -47,6 +47,6 @@ def register(registry: RegistryClient, lease: Lease, draft: VersionDraft, signer
             return registry.register_version(lease, replace(draft, signature=signature))
         except Conflict:
             before, signature = signature, signer.sign(lease.round, draft)
-            if signature == before:  # of the same number, so the conflict is another one
+            if signature == before:  # of the same number, so the conflict is another
                 raise
-    raise Unavailable(f"other versions took the number of this one {_SIGNINGS} times while it was signed")
+    raise Unavailable(f"other versions took this number {_SIGNINGS} times while it was signed")

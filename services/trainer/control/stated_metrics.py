@@ -1,4 +1,4 @@
-"""What a round states of its version, compared with what was measured outside of its author's code
+"""A round's statements about its version, compared with measurements outside of its author's code
 (services/trainer/rounds/own_export.py) before control registers the version."""
 
 import math
@@ -11,7 +11,7 @@ from common.registry.catalog import RoundPlan, VersionDraft
 from services.trainer.protocol.messages import Figures
 
 _TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 0.03}
-"""Relative and absolute, by what the definition has its layers compute in."""
+"""Relative and absolute, by the precision of the definition's layers."""
 _FLIPPED, _MOST_ROOM = 2, 0.02
 """Of calibration, whose bins have edges: examples that the last bit of an answer may move, and its most difference."""
 _SIDES = ("candidate", "parent")
@@ -29,10 +29,10 @@ def reason_against(definition: Definition, setting: str) -> str:
 
 
 def unscored(definition: Definition, plan: RoundPlan, found: Figures | None, *, reason: str) -> dict[str, str]:
-    """What the gate judges by and only the round's process has measured, by name, with the reason why.
+    """Metrics of the gate that only the round's process has measured, by name, with the reason.
 
     Args:
-        found: what was measured outside; None: nothing, for this `reason`.
+        found: figures measured outside; None: none, for this `reason`.
     """
     gate, ours, why = definition.gate, _measured_by_us(definition), dict[str, str]()
     for rule in gate.all_rules:
@@ -42,9 +42,9 @@ def unscored(definition: Definition, plan: RoundPlan, found: Figures | None, *, 
             why[rule.metric] = "the definition's own code measures it"
         elif rule.max_regression is not None and found.against != plan.parent_version:
             why[f"{rule.metric} of the parent"] = f"the files of version {plan.parent_version} are removed"
-    asked = {"max_p99_ms": gate.max_p99_ms, "max_skew": gate.max_skew}
+    limits = {"max_p99_ms": gate.max_p99_ms, "max_skew": gate.max_skew}
     if definition.module is not None:
-        why |= {name: "no other process measures it" for name, most in asked.items() if most is not None}
+        why |= {name: "no other process measures it" for name, most in limits.items() if most is not None}
     return why
 
 
@@ -56,9 +56,9 @@ def fault_of(draft: VersionDraft, found: Figures, definition: Definition) -> str
     stated = _judged_by(draft.metrics, draft.evaluation, by_interval=definition.gate.confidence is not None)
     least = _TOLERANCES[definition.training.mixed_precision]
     for path, value in measured.items():
-        told, room = stated.get(path), _room(path, measured, held_out=found.held_out)
-        if told is None or not math.isclose(told, value, rel_tol=least, abs_tol=max(least, room)):
-            return _sentence(path, told, value)
+        statement, room = stated.get(path), _room(path, measured, held_out=found.held_out)
+        if statement is None or not math.isclose(statement, value, rel_tol=least, abs_tol=max(least, room)):
+            return _sentence(path, statement, value)
     ours = _measured_by_us(definition)
     for path in stated.keys() - measured.keys():
         side, _, name = path.partition(" ")
@@ -77,12 +77,12 @@ def _room(path: str, measured: Mapping[str, float], *, held_out: int) -> float:
 
 
 def _measured_by_us(definition: Definition) -> set[str]:
-    """Of a version's metrics; others are what the definition's own code measures."""
-    heads, asked = [head.name for head in definition.heads], definition.evaluation.metrics
+    """Of a version's metrics; the definition's own code measures the others."""
+    heads, by_head = [head.name for head in definition.heads], definition.evaluation.metrics
     return {
         stored_name(heads, head.name, name)
         for head in definition.heads
-        for name in [one.name for one in asked.get(head.name, ())] or DEFAULTS[head.task]
+        for name in [metric.name for metric in by_head.get(head.name, ())] or DEFAULTS[head.task]
     }
 
 
@@ -91,13 +91,13 @@ def _judged_by(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], *, by_
     found = {f"{side} {name}": value for side in _SIDES for name, value in _numbers(metrics.get(side, {}))}
     slices = evaluation.get("slices", ())
     found["number of slices"] = len(slices)
-    for one in slices:
-        where = str(one.get("where"))
-        found[f"{_COUNT}{where}"] = float(one.get("count", 0))
+    for part in slices:
+        where = str(part.get("where"))
+        found[f"{_COUNT}{where}"] = float(part.get("count", 0))
         for side in _SIDES:
-            found |= {f"{side} {name}{_WHERE}{where}": value for name, value in _numbers(one["metrics"].get(side, {}))}
+            found |= {f"{side} {name}{_WHERE}{where}": value for name, value in _numbers(part["metrics"].get(side, {}))}
         if by_interval:
-            found |= {f"interval {name}{_WHERE}{where}": value for name, value in _numbers(one.get("intervals", {}))}
+            found |= {f"interval {name}{_WHERE}{where}": value for name, value in _numbers(part.get("intervals", {}))}
     if by_interval:
         found |= {f"interval {name}": value for name, value in _numbers(evaluation.get("intervals", {}))}
     examples = evaluation.get("window", {}).get("examples")
@@ -106,15 +106,15 @@ def _judged_by(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], *, by_
 
 def _numbers(tree: Any, place: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(tree, Mapping):
-        for name, one in tree.items():
-            yield from _numbers(one, f"{place}.{name}" if place else str(name))
+        for name, branch in tree.items():
+            yield from _numbers(branch, f"{place}.{name}" if place else str(name))
     elif isinstance(tree, list | tuple):
-        for number, one in enumerate(tree):
-            yield from _numbers(one, f"{place}.{number}")
+        for number, branch in enumerate(tree):
+            yield from _numbers(branch, f"{place}.{number}")
     elif isinstance(tree, int | float) and math.isfinite(tree):
         yield place, float(tree)
 
 
-def _sentence(what: str, stated: float | None, measured: float | None) -> str:
-    said, found = ("no number" if one is None else f"{one:.6g}" for one in (stated, measured))
-    return f"the round states {said} for {what}, and its export scored outside of its code gives {found}"
+def _sentence(path: str, stated: float | None, measured: float | None) -> str:
+    stated_text, found = ("no number" if value is None else f"{value:.6g}" for value in (stated, measured))
+    return f"the round states {stated_text} for {path}, and its export scored outside of its code gives {found}"

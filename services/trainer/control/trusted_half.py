@@ -1,7 +1,7 @@
-"""The trusted half of a round: what takes the registry and the trainer's credentials, done here for a process that has
-neither. It is asked by calls (services/trainer/protocol/calls.py), which authors' code can make as well.
+"""The trusted half of a round: calls that take the registry and the trainer's credentials, done here for a process that
+has neither. Its calls (services/trainer/protocol/calls.py) can come from authors' code as well.
 
-Its process reads what its plan names and ends its round. The files of a version are looked at here, their digests are
+Its process reads the plan's files and ends its round. The files of a version are looked at here, their digests are
 taken here, and the gate comes from the definition; metrics are compared with those of a second process, which has the
 version's export and no code of its author's (stated_metrics.py).
 """
@@ -53,7 +53,7 @@ OpenRegistry = Callable[[str], RegistryClient]
 
 @dataclass(frozen=True)
 class Means:
-    """What the trusted halves of all rounds have of their trainer.
+    """The trainer's means for the trusted halves of all rounds.
 
     Attributes:
         definition_of: by its digest.
@@ -66,7 +66,7 @@ class Means:
 
 
 class TrustedHalves:
-    """Makes one for each assignment.
+    """Makes a trusted half for each assignment.
 
     Args:
         open_registry: a client whose calls wait for a registry that restarts.
@@ -92,7 +92,7 @@ class TrustedHalves:
 
 @dataclass
 class _Readable:
-    """What the process may ask for: the plan's, and what that names in turn."""
+    """The names that the process may read: the plan's, and those that it names in turn."""
 
     models: set[str]
     streams: set[str]
@@ -113,12 +113,12 @@ class _Readable:
 
 
 class TrustedHalf:
-    """Of one assignment. `take` may be called for any number of calls at once.
+    """Of an assignment. `take` may be called for any number of calls at once.
 
     Attributes:
         version: that the round was ended with; None before.
-        registers: it is being ended with one; how that goes on is not known yet.
-        scoring: what the attempt's thread is asked for meanwhile.
+        registers: it is being ended with a version; the result is not known yet.
+        scoring: the request to the attempt's thread meanwhile.
         refused: why its version is not registered; it hands in no other.
     """
 
@@ -136,7 +136,7 @@ class TrustedHalf:
         self._handed_in: dict[str, tuple[FileEntry, ...]] = {}
         self._free = threading.Semaphore(MOST_CALLS)
         self._letters = RoundLetters(assignment.plan, self._open_log, written_by=assignment.round.round_id)
-        self._one_at_a_time, self._counting = threading.Lock(), threading.Lock()
+        self._turn, self._counting = threading.Lock(), threading.Lock()
         self._room_bytes = _MOST_BYTES
         self._is_closed = False
         self.version: Version | None = None
@@ -190,14 +190,15 @@ class TrustedHalf:
         try:
             return do(self, body)
         except (DecodeError, TypeError, ValueError, AttributeError, KeyError) as error:
-            raise InvalidInput(f"{name}: its body is not what it should be: {error}") from error
+            raise InvalidInput(f"{name}: its body is of another form: {error}") from error
         except OSError as error:  # of files that are not there, or no files
             raise InvalidInput(f"{name}: {error}") from error
 
     def _get_stream(self, body: bytes) -> bytes:
-        asked = pb.GetStreamRequest.FromString(body)
-        self._permit("stream", asked.name, self._readable.streams)
-        return _sent(wire.stream_to_wire(self._registry.get_stream(asked.name, schema_version=asked.schema_version)))
+        request = pb.GetStreamRequest.FromString(body)
+        self._permit("stream", request.name, self._readable.streams)
+        stream = self._registry.get_stream(request.name, schema_version=request.schema_version)
+        return _sent(wire.stream_to_wire(stream))
 
     def _get_definition(self, body: bytes) -> bytes:
         digest = pb.GetDefinitionRequest.FromString(body).digest
@@ -206,25 +207,25 @@ class TrustedHalf:
         return _sent(pb.Definition(files=wire.definition_to_wire(files)))
 
     def _get_version(self, body: bytes) -> bytes:
-        asked = pb.GetVersionRequest.FromString(body)
-        self._permit("model", asked.model, self._readable.models)
-        found = self._registry.get_version(asked.model, asked.version)
+        request = pb.GetVersionRequest.FromString(body)
+        self._permit("model", request.model, self._readable.models)
+        found = self._registry.get_version(request.model, request.version)
         self._readable.add(found)
         return _sent(wire.version_to_wire(found))
 
     def _list_rounds(self, body: bytes) -> bytes:
-        asked = pb.ListRoundsRequest.FromString(body)
-        self._permit("model", asked.model, self._readable.models)
-        found = self._registry.get_round(asked.model, asked.round_id)
+        request = pb.ListRoundsRequest.FromString(body)
+        self._permit("model", request.model, self._readable.models)
+        found = self._registry.get_round(request.model, request.round_id)
         self._readable.add(found.plan)
         return _sent(pb.ListRoundsResponse(rounds=[wire.round_to_wire(found)]))
 
     def _download(self, body: bytes) -> bytes:
-        asked = calls.as_json(body)
-        files = [value_of(FileEntry, entry) for entry in asked["files"]]
+        request = calls.as_json(body)
+        files = [value_of(FileEntry, entry) for entry in request["files"]]
         for file in files:
             self._permit("file", file, self._readable.files)
-        directory, plan = os.path.realpath(asked["directory"]), self._assignment.plan
+        directory, plan = os.path.realpath(request["directory"]), self._assignment.plan
         own = (self._assignment.work_dir, f"{self._assignment.cache_dir}/{plan.model}")
         if not any(Path(directory).is_relative_to(os.path.realpath(folder)) for folder in own):
             raise PermissionDenied(f"{directory} is no folder of this round's")
@@ -233,7 +234,7 @@ class TrustedHalf:
     def _upload(self, body: bytes) -> bytes:
         folder = calls.as_json(body)["folder"]
         self._permit("folder", folder, {OUTPUT, RESUME})
-        with self._one_at_a_time:
+        with self._turn:
             self._check_open()
             directory = Path(self._assignment.work_dir) / folder
             files = manifest_of(directory, most_bytes=self._settings.max_version_mib << 20)
@@ -244,7 +245,7 @@ class TrustedHalf:
 
     def _put_resume_point(self, body: bytes) -> bytes:
         state = dict(calls.as_json(body)["state"])
-        with self._one_at_a_time:
+        with self._turn:
             self._check_open()
             self._registry.put_resume_point(self._assignment.lease, state=state, files=self._handed_in.get(RESUME, ()))
         return b"{}"
@@ -252,15 +253,15 @@ class TrustedHalf:
     def _register_version(self, body: bytes) -> bytes:
         """Raises as RegistryClient.register_version, and Unavailable: it cannot be signed now."""
         draft = wire.draft_from_wire(pb.Version.FromString(body))
-        with self._one_at_a_time:
+        with self._turn:
             self._check_open()
             if OUTPUT not in self._handed_in:
                 raise InvalidInput("the round has handed in no files of a version")
             definition = self._means.definition_of(self._assignment.plan.definition_digest)
-            told = {name: fact for name, fact in draft.environment.items() if name not in (PUSHED, SCORED_OUTSIDE)}
-            told[SCORED_OUTSIDE] = self._scored(draft, definition)
+            facts = {name: fact for name, fact in draft.environment.items() if name not in (PUSHED, SCORED_OUTSIDE)}
+            facts[SCORED_OUTSIDE] = self._scored(draft, definition)
             files = self._handed_in[OUTPUT]
-            draft = replace(draft, files=files, gate=definition.gate, environment=told, signature="")
+            draft = replace(draft, files=files, gate=definition.gate, environment=facts, signature="")
             self.registers = True
             try:
                 self.version = signing.register(self._registry, self._assignment.lease, draft, self._means.signer)
@@ -269,7 +270,7 @@ class TrustedHalf:
         return _sent(wire.version_to_wire(self.version))
 
     def _scored(self, draft: VersionDraft, definition: Definition) -> JsonMap:
-        """As common/registry/scored_outside.py says.
+        """As in common/registry/scored_outside.py.
 
         Raises:
             InvalidInput: the draft's are others, or the export gives none.
@@ -278,16 +279,16 @@ class TrustedHalf:
         plan, setting = self._assignment.plan, self._settings.score_outside
         if reason := stated_metrics.reason_against(definition, setting):
             unscored = stated_metrics.unscored(definition, plan, None, reason=reason)
-            is_asked = definition.module is not None or setting in ("all", "required")
+            is_required = definition.module is not None or setting in ("all", "required")
             return {"reason": reason} | present(
-                unscored=unscored if is_asked else {}, required=setting == "required" or None
+                unscored=unscored if is_required else {}, required=setting == "required" or None
             )
         # No round may write there.
         work_dir = self._settings.data_dir.absolute() / "scored" / plan.model / self._assignment.round.round_id
         work_dir.mkdir(parents=True, exist_ok=True)
-        asked = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
+        assignment = self._assignment.scoring(self._handed_in[OUTPUT], str(work_dir))
         try:
-            found = self.scoring.ask(asked, timeout_seconds=self._settings.round_timeout_seconds)
+            found = self.scoring.score(assignment, timeout_seconds=self._settings.round_timeout_seconds)
             if fault := stated_metrics.fault_of(draft, found, definition):
                 raise InvalidInput(f"the version is not registered: {fault}")
         except InvalidInput as error:
@@ -299,7 +300,7 @@ class TrustedHalf:
     def _set_aside(self, body: bytes) -> bytes:
         """Goes on where the process has ended meanwhile, so its events are set aside, or it has not come to it."""
         places = calls.places_of(body)
-        with self._one_at_a_time:
+        with self._turn:
             self._check_open()
             if self.version is None:
                 raise InvalidInput("events are set aside once the round has its version")
@@ -307,7 +308,7 @@ class TrustedHalf:
         return json.dumps({"letters": written}).encode()
 
     def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
-        """Files of the parent that are on this trainer, by digest, of which a patch may make one of `files`."""
+        """Files of the parent that are on this trainer, by digest, bases of patches for `files`."""
         plan = self._assignment.plan
         sizes = {file.size_bytes for file in files if file.size_bytes >= SMALLEST_FILE_BYTES}
         if not plan.parent_version or not sizes:
@@ -319,9 +320,9 @@ class TrustedHalf:
     def _open_log(self) -> closing[SourcedLog]:
         return closing(open_round_log(self._assignment.plan, self._settings.event_log, self._registry))
 
-    def _permit(self, kind: str, asked: object, permitted: Container[object]) -> None:
-        if asked not in permitted:
-            raise PermissionDenied(f"the round has no {kind} {str(asked)[:200]!r}")
+    def _permit(self, kind: str, name: object, permitted: Container[object]) -> None:
+        if name not in permitted:
+            raise PermissionDenied(f"the round has no {kind} {str(name)[:200]!r}")
 
     def _check_open(self) -> None:
         """Nothing is handed in but by the chief of a leased round, and while its process lives."""

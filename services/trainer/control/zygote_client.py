@@ -1,4 +1,4 @@
-"""The zygote as control sees it: start it, have it fork a round's process, hear what the child says and how it ends."""
+"""The zygote as control sees it: start it, have it fork a round's process, read the child's messages and its end."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ _READ_BYTES, _MOST_UNREAD_BYTES, _MOST_DESCRIPTORS = 64 * 1024, 16 * 1024 * 1024
 
 
 class RunsRounds(Protocol):
-    """What gives a round its process; `ZygoteClient` says what each call means."""
+    """The source of a round's process; `ZygoteClient` describes each call."""
 
     def spawn(self, assignment: RoundAssignment) -> "RoundChild": ...
     def wait(self, child: "RoundChild", timeout_seconds: float) -> list[Message]: ...
@@ -43,13 +43,13 @@ class RoundChild:
     pid: int
     channel: socket.socket
     half: TrustedHalf | None = None
-    """What control does for its round; None between two rounds."""
+    """Control's side of its round; None between two rounds."""
     status: int | None = None
     zygote_died: bool = False
     """The kernel killed the child because its zygote was gone: no fault of the round's."""
     is_signal_refused: bool = False
-    """A signal for it could not be handed to the zygote, and the log says so."""
-    has_said_all: bool = False
+    """A signal for it could not be handed to the zygote, and the log has it."""
+    is_channel_ended: bool = False
     """Its end of the channel is closed."""
     waits: bool = False
     """It has done its round and would take another."""
@@ -163,7 +163,7 @@ class ZygoteClient:
         raise Unavailable("the process that forks rounds died or did not answer; it is started again")
 
     def signal(self, child: RoundChild, number: int) -> None:
-        """Does nothing when the child has ended. May be asked again: the zygote may be too busy to take it."""
+        """Does nothing when the child has ended. May be called again: the zygote may be too busy to take it."""
         if child.has_ended or self._socket is None:
             return
         try:
@@ -174,13 +174,13 @@ class ZygoteClient:
             child.is_signal_refused = True
 
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
-        """What the child has said since, after at most so long. Its `status` is set when it has ended.
+        """The child's new messages, after at most so long. Its `status` is set when it has ended.
 
         The last messages come no later than the status does.
         """
         if not child.has_ended and self._socket is not None:
-            # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
-            reports = [] if child.has_said_all else [child.channel.fileno()]
+            # The end of a pipe is readable for ever, and the zygote may take a while to report the child's end.
+            reports = [] if child.is_channel_ended else [child.channel.fileno()]
             if self._socket.fileno() in readable([*reports, self._socket.fileno()], timeout_seconds):
                 self._receive(0.0)
         return self._read_messages(child)
@@ -204,7 +204,7 @@ class ZygoteClient:
         self._lose_zygote(is_expected=True)
 
     def _receive(self, timeout_seconds: float) -> None:
-        """Takes the packets that are there, waiting for the first one."""
+        """Takes the packets that are there, waiting for the first."""
         while self._socket is not None and readable([self._socket.fileno()], timeout_seconds):
             timeout_seconds = 0.0
             try:
@@ -223,7 +223,7 @@ class ZygoteClient:
             logger.info("ready to fork rounds", extra={"import_seconds": self.import_seconds})
         elif "spawned" in packet:
             pid = int(packet["spawned"])
-            assert self._channel_of_next_child is not None, "a child is forked where one was asked for"
+            assert self._channel_of_next_child is not None, "a child is forked where a child was requested"
             self._children[pid] = RoundChild(pid, self._channel_of_next_child)
         elif int(packet["exited"]) in self._children:
             self._children[int(packet["exited"])].status = int(packet["status"])
@@ -243,7 +243,7 @@ class ZygoteClient:
         self._process = None
 
     def _received(self, child: RoundChild) -> bytes:
-        """What it says; calls that it hands over are taken. Raises InvalidInput: it marks calls that there are not."""
+        """Its messages; calls that it hands over are taken. Raises InvalidInput: it marks calls that there are not."""
         data, descriptors, _, _ = socket.recv_fds(child.channel, _READ_BYTES, _MOST_DESCRIPTORS)
         for descriptor in descriptors:
             if child.half is None:
@@ -255,19 +255,19 @@ class ZygoteClient:
         return data
 
     def _read_messages(self, child: RoundChild) -> list[Message]:
-        """The author's code can write there, too: what is no message, or has no end, ends the process."""
+        """The author's code can write there, too: a line that is no message, or has no end, ends the process."""
         unread, odd = bytearray(child.unread), ""
         try:
             while len(unread) < _MOST_UNREAD_BYTES:
                 data = self._received(child)
                 unread += data.replace(MARK, b"")
-                child.has_said_all = not data
+                child.is_channel_ended = not data
                 if not data or (len(data) < _READ_BYTES and not child.has_ended):
                     break
         except BlockingIOError:
             pass
         except ConnectionError:
-            child.has_said_all = True
+            child.is_channel_ended = True
         except InvalidInput as error:
             odd = error.message
         if len(unread) >= _MOST_UNREAD_BYTES:
@@ -280,7 +280,7 @@ class ZygoteClient:
                 raise InvalidInput(odd)
         except InvalidInput as error:
             child.unread = b""
-            logger.warning("a round's process said something odd, and is ended", extra={"error": error.message[:500]})
+            logger.warning("a round's process sent something odd, and is ended", extra={"error": error.message[:500]})
             self.signal(child, signal.SIGKILL)
         return messages
 

@@ -1,6 +1,6 @@
-"""What the log holds for a model beyond the head of its line: counted by record headers, for reports and for plans.
+"""Examples in the log beyond the head of a model's line: counted by record headers, for reports and for plans.
 
-The registry puts it together with what versions say of themselves into the model's account.
+The registry joins these counts and the versions' own to the model's account.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,8 @@ class RangeCounts:
 def entries_of(
     pieces: Iterable[OffsetRange], counts: RangeCounts, topic: str, log_start: Position, reason: str
 ) -> list[dict[str, Any]]:
-    """As a plan's `left_out` (common/registry/catalog.py): what retention has removed is a piece of its own."""
+    """As a plan's `left_out` (common/registry/catalog.py): the part that retention has removed is a piece of its
+    own."""
     entries = []
     for piece in pieces:
         kept_from = min(max(piece.from_offset, log_start.get(piece.partition, 0)), piece.to_offset)

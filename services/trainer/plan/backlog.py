@@ -1,4 +1,4 @@
-"""What lies in the log before a model: counted once per record as it comes, cut into ranges at record boundaries.
+"""The records in the log that wait for a model: counted once as they come, cut into ranges at record boundaries.
 
 Only record headers are read. Per waiting record 24 bytes are kept, for a million records at most; what lies behind
 them is counted when rounds have made room.
@@ -61,7 +61,7 @@ class _Partition:
 
 
 class Backlog:
-    """Of one model. Not thread-safe.
+    """Of a model. Not thread-safe.
 
     Args:
         max_waiting_records: over all partitions; past it, scanning stops until rounds have made room.
@@ -77,8 +77,8 @@ class Backlog:
         """Records that the log took later are counted in `examples` alone: they wait for their labels."""
 
     def start_at(self, start: Position, forgotten: Forgotten = NOTHING) -> None:
-        """Where the next round begins, and what is forgotten and not counted. Going on keeps what is counted; going
-        back counts anew from there, and so does forgetting more."""
+        """Where the next round begins, and the forgotten events that are not counted. Going on keeps what is counted;
+        going back counts anew from there, and so does forgetting more."""
         if forgotten is not self._forgotten and forgotten.pieces != self._forgotten.pieces:
             self._partitions.clear()
         self._forgotten = forgotten
@@ -158,7 +158,7 @@ class Backlog:
     def cut(self, start: Position, *, max_examples: int) -> Stretch:
         """The records from `start` on, in a round's order, as many as hold at most so many examples.
 
-        A record is never split: one that alone holds more is taken alone. A partition that `start` does not name
+        A record is never split: a record that alone holds more is taken alone. A partition that `start` does not name
         begins at its own start.
         """
         begins = {partition: start.get(partition, found.start) for partition, found in self._partitions.items()}

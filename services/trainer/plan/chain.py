@@ -1,7 +1,7 @@
-"""Where a model's next round begins: pure functions of what the registry says and where the log starts.
+"""Where a model's next round begins: pure functions of the registry's state and the log's start.
 
 Ranges are contiguous along the chain of parents. `chain_end` is where the head of the line ended (production, or a
-canary or held version after it); `begin` is where the next round may start; what lies between them is left out and
+canary or held version after it); `begin` is where the next round may start; events between them are left out and
 recorded in the plan; `judged_to` is how far events count as seen by the triggers, so that a rejected round is not
 planned again before anything new has come.
 
@@ -18,7 +18,7 @@ A stretch that is judged again comes on top of the max_round_examples new ones. 
 max_round_examples itself, only its newest so many are judged again (`Backlog.newest`): the oldest, which were judged at
 least twice by then, are left out. A new definition judges everything since the head's end anew.
 
-Where triggers.on_failure says leave_out, a range on which max_failures rounds in a row have failed is left out: that of
+Where triggers.on_failure is leave_out, a range on which max_failures rounds in a row have failed is left out: that of
 the first of them, since later ones had grown.
 """
 
@@ -45,13 +45,13 @@ from common.registry.forgotten import NOTHING, Forgotten
 
 @dataclass(frozen=True)
 class ModelState:
-    """A model as the registry knows it at one moment."""
+    """A model as the registry knows it at a moment."""
 
     model: Model
     definition: Definition
     schema_version: int
     rounds: tuple[Round, ...]
-    """The newest first, as many as were asked for."""
+    """The newest first, as many as were requested."""
     head_end: Mapping[int, int]
     """Version.end_position of the head; {} when there is none."""
     log_name: str = ""
@@ -68,8 +68,8 @@ class ModelState:
     @property
     def rolled_back_to(self) -> Position:
         """Where the events end that only rolled-back versions have learned; {} where there are none."""
-        told = self.model.rolled_back_now().get("end_position", {})
-        return {int(partition): offset for partition, offset in told.items()}
+        offsets = self.model.rolled_back_now().get("end_position", {})
+        return {int(partition): offset for partition, offset in offsets.items()}
 
     @property
     def leaves_rolled_back_out(self) -> bool:
@@ -97,7 +97,7 @@ class ModelState:
         return int(self.noted_before(UPSTREAM_VERSION).get(self.definition.triggers.upstream, 0))
 
     def noted_before(self, key: str) -> Mapping[str, Any]:
-        """What the last plan that has not failed has under this key of its configuration; {} where it has nothing."""
+        """The value of this key in the configuration of the last plan that has not failed; {} for none."""
         planned = next((found for found in self.rounds if found.state is not RoundState.FAILED), None)
         return planned.plan.configuration.get(key, {}) if planned else {}
 
@@ -120,7 +120,8 @@ class Beginning:
 
 
 def beginning_of(state: ModelState, log_start: Position) -> Beginning:
-    """See the table above. Nothing begins before `log_start`: what retention has removed is left out and recorded."""
+    """See the table above. Nothing begins before `log_start`: events that retention has removed are left out and
+    recorded."""
     finished = None if state.learns_again_in_order else state.last_finished
     chain_end = {partition: state.head_end.get(partition, start) for partition, start in log_start.items()}
     if finished is not None and not state.head:

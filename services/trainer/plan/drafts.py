@@ -1,4 +1,4 @@
-"""What the plan of a round says, once it is decided where the round begins and ends."""
+"""The plan of a round, once its beginning and end are decided."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ _SCRATCH = "scratch"
 
 
 class Drafts:
-    """Writes plans. Not thread-safe: it remembers what it has counted and asked the registry."""
+    """Writes plans. Not thread-safe: it remembers its counts and the registry's answers."""
 
     def __init__(self, settings: TrainerSettings, registry: RegistryClient, log: SourcedLog) -> None:
         self._settings, self._registry, self._log = settings, registry, log
@@ -48,7 +48,7 @@ class Drafts:
         self._reasons: dict[tuple[str, int], str] = {}
 
     def forget_counts(self) -> None:
-        """Of ranges: a stream of the name of a deleted one has offsets of its own."""
+        """Of ranges: a stream with the name of a deleted stream has offsets of its own."""
         self._counts, self._windows = RangeCounts(self._log), Windows(self._registry)
 
     def plan_of(
@@ -64,12 +64,12 @@ class Drafts:
     ) -> RoundPlan:
         """
         Args:
-            requested: who asked for the round and why; None where a trigger fired.
-            notes: what else is recorded with the plan.
+            requested: author and reason of a round by hand; None where a trigger fired.
+            notes: further records of the plan.
         """
         configuration = lineage.configuration_of(state.definition, self._settings)
         skipped = left_out(beginning)
-        # What is left out, and who asked, are on record with the plan, but no part of what the digest names.
+        # Left-out ranges and the author are recorded with the plan, but no part of its digest.
         notes = dict(notes)
         start = (requested or {}).get("from", "head")
         if skipped:
@@ -128,7 +128,7 @@ class Drafts:
     def left_out_of(
         self, state: ModelState, log: LogBounds, beginning: Beginning, *, reason: str = ""
     ) -> list[dict[str, Any]]:
-        """What lies before the beginning and no round takes, as the account shows it; without a reason, as the chain
+        """Events before the beginning that no round takes, as the account shows it; without a reason, as the chain
         of versions has it."""
         entries: list[dict[str, Any]] = []
         rolled_back_to = state.rolled_back_to if state.leaves_rolled_back_out and not reason else {}
@@ -143,17 +143,17 @@ class Drafts:
         return entries
 
     def forgotten_of(self, state: ModelState, log: LogBounds, ranges: Iterable[OffsetRange]) -> list[dict[str, Any]]:
-        """What the model has forgotten of these ranges, as the account shows it: single events of a partition as a
+        """The forgotten events of these ranges, as the account shows it: single events of a partition as a
         single entry."""
         pieces = state.forgotten.within(ranges).pieces
-        whole = [OffsetRange(one.partition, one.from_offset, one.to_offset) for one in pieces if not one.rows]
+        whole = [OffsetRange(piece.partition, piece.from_offset, piece.to_offset) for piece in pieces if not piece.rows]
         topic = examples_topic(state.model.stream)
         entries = entries_of(whole, self._counts, topic, log.start, FORGOTTEN)
-        for partition in sorted({one.partition for one in pieces if one.rows}):
-            single = [one for one in pieces if one.rows and one.partition == partition]
+        for partition in sorted({piece.partition for piece in pieces if piece.rows}):
+            single = [piece for piece in pieces if piece.rows and piece.partition == partition]
             entries.append(
                 {"partition": partition, "from_offset": single[0].from_offset, "to_offset": single[-1].to_offset,
-                 "examples": sum(len(one.rows) for one in single), "reason": FORGOTTEN}
+                 "examples": sum(len(piece.rows) for piece in single), "reason": FORGOTTEN}
             )  # fmt: skip
         return entries
 
@@ -165,7 +165,7 @@ class Drafts:
         return self.fate_of_finished(state)
 
     def fate_of_finished(self, state: ModelState) -> str:
-        """Why no version holds what the last finished round learned; asked once per round."""
+        """Why no version holds the events of the last finished round; read once per round."""
         finished = state.last_finished
         if finished is None or finished.version == state.head:
             return "retention"

@@ -1,7 +1,7 @@
 """How far the events that wait have moved away from those that the head has learned from (triggers.on_drift).
 
-Compared are the features that the head reads: the inputs of its signature. Event time, labels and what no feature
-reads move without a model being the worse for it; triggers.drift_psi adds such fields, and takes others out.
+Compared are the features that the head reads: the inputs of its signature. Event time, labels and fields that no
+feature reads move without a model being the worse for it; triggers.drift_psi adds such fields, and takes others out.
 """
 
 import json
@@ -66,7 +66,7 @@ class Drifts:
             bounds: triggers.drift_psi.
 
         Raises:
-            Unavailable: the log or the registry is away. DataLoss: what they hold is damaged.
+            Unavailable: the log or the registry is away. DataLoss: their data are damaged.
         """
         known = self._found.get(model)
         if known and (known.version, known.bounds) == (head, bounds) and self._clock() < known.at + _AGAIN_SECONDS:
@@ -92,15 +92,16 @@ class Drifts:
             entries = [file for file in self._registry.get_version(*key).files if file.path in (_STATISTICS, _INPUTS)]
             with tempfile.TemporaryDirectory() as folder:
                 self._registry.download(entries, Path(folder))
-                told = {file.path: json.loads((Path(folder) / file.path).read_text()) for file in entries}
-            signatures = parse_inputs(told.get(_INPUTS, {})).values()
+                documents = {file.path: json.loads((Path(folder) / file.path).read_text()) for file in entries}
+            signatures = parse_inputs(documents.get(_INPUTS, {})).values()
             read = frozenset(feature.name for inputs in signatures for feature in inputs.features)
-            learned = _Learned(told.get(_STATISTICS, {}), read)
-            self._learned = {kept: one for kept, one in self._learned.items() if kept[0] != model} | {key: learned}
+            learned = _Learned(documents.get(_STATISTICS, {}), read)
+            others = {kept: other for kept, other in self._learned.items() if kept[0] != model}
+            self._learned = others | {key: learned}
         return self._learned[key]
 
     def sample(self, topic: str, ranges: Sequence[OffsetRange], count: int) -> Iterator[bytes]:
-        """Of `count` examples in the ranges some 5,000 at most, evenly; what is damaged is passed over."""
+        """Of `count` examples in the ranges some 5,000 at most, evenly; damaged records are passed over."""
         step, place = count // _MOST_EXAMPLES + 1, 0
         for item in ranges:
             for record in self._log.read(topic, item.partition, item.from_offset, item.to_offset):
@@ -112,9 +113,9 @@ class Drifts:
 
 
 def _drifted(learned: _Learned, seen: Mapping[str, Any], bounds: Bounds, head: int) -> str:
-    asked = {*learned.read, *bounds} - {name for name, bound in bounds.items() if bound is None}
+    compared = {*learned.read, *bounds} - {name for name, bound in bounds.items() if bound is None}
     fields = compare(learned.statistics, seen, large=bounds)
-    large = {name: one["psi"] for name, one in fields.items() if name in asked and one.get("drift") == "large"}
+    large = {name: field["psi"] for name, field in fields.items() if name in compared and field.get("drift") == "large"}
     if not large:
         return ""
     worst = sorted(large, key=lambda name: -large[name])

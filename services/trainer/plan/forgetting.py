@@ -20,7 +20,7 @@ _MEASURED_ROUNDS = 20
 
 
 class Forgetting:
-    """May be asked from any thread."""
+    """May be called from any thread."""
 
     def __init__(self, registry: RegistryClient, log: SourcedLog, planner: Planner) -> None:
         self._registry, self._log, self._planner = registry, log, planner
@@ -32,9 +32,10 @@ class Forgetting:
         """Offsets, or every event so far whose feature has the value of `key`.
 
         Returns:
-            What the registry says (services/registry/lifecycle/forgetting.py), and "events_again": how many are learned
-            again, "rounds_again" and "seconds" (None while no round has been measured): how long that takes, "round_id"
-            or "waits": what becomes of it now, "not_looked_at": {partition: offset before which the log keeps nothing}.
+            The registry's document (services/registry/lifecycle/forgetting.py), and "events_again": how many are
+            learned again, "rounds_again" and "seconds" (None while no round has been measured): how long that takes,
+            "round_id" or "waits": why there is no round yet, "not_looked_at": {partition: offset before which the log
+            keeps nothing}.
 
         Raises:
             InvalidInput: the stream has no such feature, no event has the value, or the log has no such offsets.
@@ -48,26 +49,26 @@ class Forgetting:
         if not found.goes_beyond(state.forgotten):
             raise Conflict(f"{model} has forgotten these events already")
         both = Forgotten((*state.forgotten.pieces, *found.pieces))
-        asked = {
+        selection = {
             "pieces": found.as_json(),
             "examples": self._count(topic, log, both) - self._count(topic, log, state.forgotten),
         }
-        told = dict(self._registry.forget(model, asked, by=by, reason=reason, dry_run=dry_run))
-        told |= self._effort(state, log, both, {int(p): offset for p, offset in told["end_position"].items()})
-        told["not_looked_at"] = {p: offset for p, offset in log.start.items() if offset}
-        if not dry_run and told["head_version"] != told["was"]:
-            told |= self._plan(model, by=by, reason=reason)
-        return told
+        document = dict(self._registry.forget(model, selection, by=by, reason=reason, dry_run=dry_run))
+        document |= self._effort(state, log, both, {int(p): offset for p, offset in document["end_position"].items()})
+        document["not_looked_at"] = {p: offset for p, offset in log.start.items() if offset}
+        if not dry_run and document["head_version"] != document["was"]:
+            document |= self._plan(model, by=by, reason=reason)
+        return document
 
     def _plan(self, model: str, *, by: str, reason: str) -> dict[str, str]:
         try:
             return {"round_id": self._planner.plan_now(model, by=by, reason=reason).round_id}
-        except Conflict as error:  # paused, or nothing is left to learn; what is forgotten stays so
+        except Conflict as error:  # paused, or nothing is left to learn; the events stay forgotten
             return {"waits": error.message}
 
     def _of_key(self, state: ModelState, log: LogBounds, name: str, value: str | int) -> Iterator[Piece]:
         schema = Schema.from_json(self._registry.get_stream(state.model.stream).schema_json)
-        feature = next((one for one in schema.features if one.name == name), None)
+        feature = next((feature for feature in schema.features if feature.name == name), None)
         if feature is None or feature.dtype not in ("string", "int64") or feature.shape != ():
             raise InvalidInput(f"stream {state.model.stream} has no feature {name} that is a single string or int64")
         try:
@@ -80,9 +81,8 @@ class Forgetting:
             for record in self._log.read(topic, partition, start, log.end[partition]):
                 if needle not in record.value:  # most records hold no such event, and need not be cut
                     continue
-                rows = [
-                    row for row, one in cut_sound(record.value)[0].items() if _has(codec, one, name, wanted, needle)
-                ]
+                sound = cut_sound(record.value)[0]
+                rows = [row for row, example in sound.items() if _has(codec, example, name, wanted, needle)]
                 if rows:
                     is_there = True
                     yield Piece(partition, record.offset, record.offset + 1, tuple(rows))
@@ -104,7 +104,8 @@ class Forgetting:
     def _effort(
         self, state: ModelState, log: LogBounds, forgotten: Forgotten, begin: Mapping[int, int]
     ) -> dict[str, Any]:
-        """What is learned again, and how long as many events took in the newest rounds, from plan to version."""
+        """The events that are learned again, and the time of as many events in the newest rounds, from plan to
+        version."""
         topic, events = examples_topic(state.model.stream), 0
         if begin == {int(p): offset for p, offset in state.head_end.items()}:
             return {"events_again": 0, "rounds_again": 0, "seconds": 0.0}
@@ -114,12 +115,12 @@ class Forgetting:
                 count = record.headers.example_count
                 events += count - len(forgotten.rows_of(partition, record.offset, count))
         made = {
-            one.version: one.created_at
-            for one in self._registry.list_versions(state.model.name, limit=_MEASURED_ROUNDS)
+            version.version: version.created_at
+            for version in self._registry.list_versions(state.model.name, limit=_MEASURED_ROUNDS)
         }
-        rounds = [one for one in state.rounds if one.version in made and one.plan.example_count]
-        seconds = sum(made[one.version] - one.planned_at for one in rounds)
-        learned = sum(one.plan.example_count for one in rounds)
+        rounds = [round_ for round_ in state.rounds if round_.version in made and round_.plan.example_count]
+        seconds = sum(made[round_.version] - round_.planned_at for round_ in rounds)
+        learned = sum(round_.plan.example_count for round_ in rounds)
         return {
             "events_again": events,
             "rounds_again": -(-events // state.definition.triggers.max_round_examples),
@@ -128,13 +129,15 @@ class Forgetting:
 
 
 def _of_offsets(ranges: Iterable[OffsetRange], log: LogBounds) -> Iterator[Piece]:
-    for one in ranges:
-        if one.partition not in log.end or one.to_offset > log.end[one.partition] or one.from_offset >= one.to_offset:
+    for piece in ranges:
+        end = log.end.get(piece.partition)
+        if end is None or not piece.from_offset < piece.to_offset <= end:
             ends = ", ".join(f"{partition}: {end}" for partition, end in sorted(log.end.items()))
             raise InvalidInput(
-                f"partition {one.partition} has no records [{one.from_offset}, {one.to_offset}); the log ends at {ends}"
+                f"partition {piece.partition} has no records [{piece.from_offset}, {piece.to_offset}); "
+                f"the log ends at {ends}"
             )
-        yield Piece(one.partition, one.from_offset, one.to_offset)
+        yield Piece(piece.partition, piece.from_offset, piece.to_offset)
 
 
 def _has(codec: ExampleCodec, example: bytes, name: str, wanted: str | int, needle: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What a policy of triggers gains: how much better the gate's metric became for each example that the model's rounds
+"""The gain of a policy of triggers: how much better the gate's metric became for each example that the model's rounds
 learned, and of how many examples the version that was live at an event would have known nothing.
 
 The gain is a line through 0, so a policy is judged by how far its versions were behind, not by how often it trained.
@@ -31,9 +31,9 @@ def gain_of(gate: Gate, versions: Sequence[Version]) -> Gain:
     if rule is None:
         return Gain()
     pairs = [
-        (one.events_trained, one.metrics["candidate"][rule.metric] - one.metrics["parent"][rule.metric])
-        for one in versions
-        if rule.metric in one.metrics.get("candidate", {}) and rule.metric in one.metrics.get("parent", {})
+        (version.events_trained, version.metrics["candidate"][rule.metric] - version.metrics["parent"][rule.metric])
+        for version in versions
+        if rule.metric in version.metrics.get("candidate", {}) and rule.metric in version.metrics.get("parent", {})
     ]
     if not pairs:
         return Gain(rule.metric)

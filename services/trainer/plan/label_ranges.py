@@ -2,8 +2,8 @@
 (`labels` of model.yaml; services/trainer/data/labelling.py joins them).
 
 The plan's note: {"key", "wait_seconds", "trains_late", "labels": ranges of the labels' topic, "new": {partition: offset
-from which on no earlier round of the line has looked for late ones}, "events": ranges of earlier rounds, "late_weight":
-where it is not 1}.
+from which on no earlier round of the line has looked for late labels}, "events": ranges of earlier rounds,
+"late_weight": where it is not 1}.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def note_of(
     except NotFound:  # no label has come yet
         starts, ends = {}, {}
     before = _noted_by(state, registry, parent)
-    new = {one: int(before.get(str(one), starts[one] if before else end)) for one, end in ends.items()}
+    new = {part: int(before.get(str(part), starts[part] if before else end)) for part, end in ends.items()}
     earliest = min(_first_times(log, events, (*ranges, *window)), default=0.0)
     left = [OffsetRange(partition, offset, ends[partition]) for partition, offset in new.items()]
     learned: tuple[OffsetRange, ...] = ()
@@ -49,8 +49,8 @@ def note_of(
         learned = state.forgotten.kept_of(windows.learned(state, parent, begins))
         earliest = min(earliest, oldest)
     pieces = (
-        OffsetRange(one, _first_since(log, topic, one, starts[one], end, earliest - late.wait_seconds), end)
-        for one, end in sorted(ends.items())
+        OffsetRange(part, _first_since(log, topic, part, starts[part], end, earliest - late.wait_seconds), end)
+        for part, end in sorted(ends.items())
     )
     weighed = {"late_weight": joined.late_weight} if joined.late_weight != JoinedLabels.late_weight else {}
     return {
@@ -63,7 +63,7 @@ def note_of(
 
 def _noted_by(state: ModelState, registry: RegistryClient, parent: int) -> Mapping[str, Any]:
     """How far the parent's round had read labels; {} where it read none."""
-    made_by = next((one for one in state.rounds if one.version == parent), None) if parent else None
+    made_by = next((round_ for round_ in state.rounds if round_.version == parent), None) if parent else None
     if parent and made_by is None:
         made_by = registry.get_round(state.model.name, registry.get_version(state.model.name, parent).round_id)
     found: Mapping[str, Any] = made_by.plan.configuration.get(LABELS, {}).get("ends", {}) if made_by else {}
@@ -71,9 +71,9 @@ def _noted_by(state: ModelState, registry: RegistryClient, parent: int) -> Mappi
 
 
 def _first_times(log: EventLog, topic: str, ranges: Iterable[OffsetRange]) -> Iterable[float]:
-    for one in ranges:
-        if one.from_offset < one.to_offset:
-            first = next(iter(log.scan(topic, one.partition, one.from_offset, one.to_offset)), None)
+    for piece in ranges:
+        if piece.from_offset < piece.to_offset:
+            first = next(iter(log.scan(topic, piece.partition, piece.from_offset, piece.to_offset)), None)
             if first is not None:
                 yield first.headers.ingest_time
 

@@ -1,4 +1,4 @@
-"""What a round's plan says about itself: configuration, digests, seed. Equal plans give equal weights."""
+"""The lineage in a round's plan: configuration, digests, seed. Equal plans give equal weights."""
 
 import hashlib
 import json

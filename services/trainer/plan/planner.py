@@ -1,7 +1,7 @@
-"""Plans rounds: looks at the log's end many times a second, at the registry when it says that something has changed.
+"""Plans rounds: looks at the log's end many times a second, at the registry after a change.
 
 Any number of trainers may plan at once. A plan names the round's place in the model's sequence, the registry takes
-the first one, and the others are told Conflict, read again and find the round open.
+the first, and the others get Conflict, read again and find the round open.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Planner:
     """`run` is the loop, `plan_now` and `status` may be called from any thread.
 
     Args:
-        on_planned: told of each round planned here, so that it is leased at once.
+        on_planned: called for each round planned here, so that it is leased at once.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Planner:
         self._snapshot: tuple[dict[str, Any], ...] = ()
         self._wake = threading.Event()
 
-    # what changes
+    # changes
 
     def wake(self) -> None:
         self._wake.set()
@@ -104,7 +104,7 @@ class Planner:
             found = self._reading.tracked
             self._counted = {name: counted for name, counted in self._counted.items() if name in found}
             if not found:
-                self._health.satisfy("event_log")  # nothing asks for it yet
+                self._health.satisfy("event_log")  # nothing needs it yet
             logs: dict[str, LogBounds | str] = {}
             for tracked in found.values():
                 stream = tracked.state.model.stream
@@ -120,12 +120,12 @@ class Planner:
         self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False,
         request_id: str = "",
     ) -> Round:  # fmt: skip
-        """Plans a round because somebody asks.
+        """Plans a round by hand.
 
         Args:
-            start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
-                from there on, what lies before is left out. Offsets before the head's end would be learned twice.
-            allow_signature_change: the version may break the signatures of the one before it.
+            start: "head": over new events; "scratch": from nothing, over the log from its start; {partition: offset}:
+                from there on, earlier events are left out. Offsets before the head's end would be learned twice.
+            allow_signature_change: the version may break the signatures of the version before it.
             request_id: by which the caller knows the round again.
 
         Raises:
@@ -143,19 +143,19 @@ class Planner:
             if tracked.state.model.paused or tracked.state.model.archived:
                 raise Conflict(f"no round of {name} can be planned: {stopped(tracked.state.model)}")
             if start == "scratch":
-                tracked = Tracked(tracked.state)  # with a backlog of its own: the other one goes on from the head
+                tracked = Tracked(tracked.state)  # with a backlog of its own: the other goes on from the head
                 beginning = Beginning(log.start, log.start, log.start)
             else:
                 beginning, _ = self._count(tracked, log)
                 beginning = beginning if start == "head" else from_chosen(beginning, start, log.end)
             fresh = self._take_up(tracked, log, beginning)
-            decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, asked_for=True))
+            decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, is_requested=True))
             if isinstance(decision, Wait):
-                raise Conflict(f"no round of {name} is due: {decision.reason}{_way_back(name, beginning, log)}")
-            asked: dict[str, Any] = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
-            asked |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
-            asked |= {"request_id": request_id} if request_id else {}
-            return self._plan(tracked, log, beginning, decision, requested=asked)
+                raise Conflict(f"no round of {name} is due: {decision.reason}{_skip_notice(name, beginning, log)}")
+            requested: dict[str, Any] = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
+            requested |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
+            requested |= {"request_id": request_id} if request_id else {}
+            return self._plan(tracked, log, beginning, decision, requested=requested)
 
     def known(self, name: str) -> tuple[ModelState, LogBounds]:
         """The model and its log as they are now. Raises NotFound; Conflict: there is no such log, or it is damaged."""
@@ -174,11 +174,11 @@ class Planner:
         return any(tracked.state.open_round is not None for tracked in tuple(self._reading.tracked.values()))
 
     def status(self) -> list[dict[str, Any]]:
-        """Per model, as of the last turn: lag in examples, the open round, what the next one waits for."""
+        """Per model, as of the last turn: lag in examples, the open round, the next round's hindrance."""
         return list(self._snapshot)
 
     def counted(self) -> dict[str, Any]:
-        """By model, for reports: what the log holds beyond the head, as of the last turn."""
+        """By model, for reports: examples in the log beyond the head, as of the last turn."""
         return dict(self._counted)
 
     def faults(self) -> dict[str, str]:
@@ -203,7 +203,7 @@ class Planner:
             self._compare(tracked, beginning)
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh))
             if isinstance(decision, Fire) and self._is_held_by_drift(tracked, beginning):
-                decision = Wait(f"{tracked.drift}; it waits for somebody to ask for a round")
+                decision = Wait(f"{tracked.drift}; it waits for a round by hand")
             if isinstance(decision, Wait):
                 tracked.waiting = decision
                 return
@@ -222,14 +222,14 @@ class Planner:
             tracked.is_stale = True
 
     def _compare(self, tracked: Tracked, beginning: Beginning) -> None:
-        """What waits with what the head has learned from, where a trigger asks for it."""
+        """Compares waiting events with the head's, where a trigger needs it."""
         state, drift = tracked.state, tracked.state.definition.triggers.drift
         tracked.shift = {}
         if drift and state.head:
             tracked.shift = self._shifts.of(state.model.name, state.head, drift, tracked.backlog, beginning.judged_to)
 
     def _is_held_by_drift(self, tracked: Tracked, beginning: Beginning) -> bool:
-        """Looks how far what waits has drifted, where the definition says so."""
+        """Measures how far waiting events have drifted, where the definition has such a trigger."""
         state, triggers = tracked.state, tracked.state.definition.triggers
         tracked.drift = ""
         if triggers.on_drift == "ignore" or not state.head:
@@ -244,7 +244,7 @@ class Planner:
         return bool(tracked.drift) and triggers.on_drift == "hold"
 
     def _count(self, tracked: Tracked, log: LogBounds) -> tuple[Beginning, int]:
-        """Where the next round begins and how many fresh examples there are; takes up what has come since."""
+        """Where the next round begins and how many fresh examples there are; takes up the records since."""
         beginning = beginning_of(tracked.state, log.start)
         name = tracked.state.model.name
         fresh = self._take_up(tracked, log, beginning)
@@ -253,7 +253,7 @@ class Planner:
         return beginning, fresh
 
     def _take_up(self, tracked: Tracked, log: LogBounds, beginning: Beginning) -> int:
-        """Counts what has come since; how many examples are fresh, and do not wait for their labels."""
+        """Counts the records since; how many examples are fresh, and do not wait for their labels."""
         late = tracked.state.late_labels
         tracked.backlog.ripe_at = self._clock() - late.wait_seconds if late else math.inf
         tracked.backlog.start_at(beginning.begin, tracked.state.forgotten)
@@ -261,7 +261,7 @@ class Planner:
         return tracked.backlog.examples_from(beginning.judged_to)
 
     def _note(self, tracked: Tracked, beginning: Beginning, log: LogBounds, fresh: int) -> None:
-        """Keeps for reports what lies beyond the head: waiting, judged before, and about to be left out."""
+        """Keeps counts beyond the head for reports: waiting, judged before, and about to be left out."""
         state = tracked.state
         self._counted[state.model.name] = {
             "head_version": state.head,
@@ -278,7 +278,7 @@ class Planner:
         }
 
     def _judged(self, tracked: Tracked, fresh: int) -> dict[str, int]:
-        """Of what waits and was in a round, why it waits: {a reason to leave out: examples}."""
+        """Of waiting examples that were in a round: {a reason to leave out: examples}."""
         judged = tracked.backlog.ripe_examples - fresh
         if not judged:
             return {}
@@ -291,7 +291,7 @@ class Planner:
             reasons[reason] = reasons.get(reason, 0) + behind
         return reasons
 
-    def _situation(self, tracked: Tracked, fresh: int, *, asked_for: bool = False) -> Situation:
+    def _situation(self, tracked: Tracked, fresh: int, *, is_requested: bool = False) -> Situation:
         model, rounds = tracked.state.model, tracked.state.rounds
         triggers, live = tracked.state.definition.triggers, model.aliases.get(PRODUCTION, 0)
         if triggers.quality:
@@ -307,7 +307,7 @@ class Planner:
             last_planned_at=rounds[0].planned_at if rounds else model.created_at,
             has_planned=bool(rounds),
             retry_at=model.retry_at,
-            asked_for=asked_for,
+            is_requested=is_requested,
             judged_before=tracked.backlog.ripe_examples - fresh,
             unlabelled=tracked.backlog.examples - tracked.backlog.ripe_examples,
             upstream=self._upstream(tracked),
@@ -374,19 +374,19 @@ def _alarm_of(decline: Mapping[str, Any]) -> Alarm:
     """`decline`: as Decline.shown has it; {} where there is none."""
     if not decline:
         return Alarm()
-    says = decline["alarm"].get("says") or decline["says"]
-    return Alarm(decline["version"], decline["alarms"], says)
+    sentence = decline["alarm"].get("says") or decline["says"]
+    return Alarm(decline["version"], decline["alarms"], sentence)
 
 
 def _shift_of(compared: Mapping[str, Any]) -> Alarm:
     """`compared`: as Shifts.of has it; {} where nothing was compared."""
     if not compared:
-        return Alarm(says="there is no version to compare new events with")
+        return Alarm(sentence="there is no version to compare new events with")
     return Alarm(compared.get("version", 0), compared["window"] if compared.get("shifted") else 0, compared["says"])
 
 
-def _way_back(model: str, beginning: Beginning, log: LogBounds) -> str:
-    """How the events are learned that are left out and still in the log; "" where there are none."""
+def _skip_notice(model: str, beginning: Beginning, log: LogBounds) -> str:
+    """The command that learns left-out events that are still in the log; "" for none."""
     starts = {piece.partition: max(piece.from_offset, log.start[piece.partition]) for piece in left_out(beginning)}
     start = ",".join(f"{part}:{offset}" for part, offset in starts.items() if offset < beginning.begin[part])
     if not start:

@@ -1,4 +1,4 @@
-"""What the planner knows of models and logs: read again where something has changed, and now and then anyway."""
+"""The planner's view of models and logs: read again after changes, and now and then anyway."""
 
 import logging
 import threading
@@ -50,7 +50,7 @@ class Reading:
         self._ended: dict[tuple[str, float], tuple[Round, ...]] = {}
         """By model, its name and when it was registered: the newest rounds behind which none is open, newest first."""
         self._damaged: dict[str, str] = {}
-        """By stream, what of the log cannot be read."""
+        """By stream, the fault of its log."""
         self._refresh_at = 0.0
         self._changes: set[tuple[ChangeKind, str]] = set()
         self._changes_lock = threading.Lock()
@@ -72,7 +72,7 @@ class Reading:
         self._damaged.pop(stream, None)
 
     def refresh(self) -> bool:
-        """Reads again what has changed; False when the registry is away."""
+        """Reads changed models again; False when the registry is away."""
         with self._changes_lock:
             changes, self._changes = self._changes, set()
         for kind, name in changes:
@@ -83,7 +83,7 @@ class Reading:
             for name, tracked in self.tracked.items():
                 if tracked.is_stale:
                     tracked.is_stale = False
-                    self._read_one(name)
+                    self._read_model(name)
         except (Unavailable, Overloaded) as error:
             self._health.fail("registry", error.message)
             self._refresh_at = 0.0
@@ -105,10 +105,10 @@ class Reading:
             self.tracked.pop(name, None)
             self.faults.pop(name, None)
         for name in names:
-            self._read_one(name)
+            self._read_model(name)
         self._refresh_at = self._clock() + _REFRESH_SECONDS
 
-    def _read_one(self, name: str) -> None:
+    def _read_model(self, name: str) -> None:
         try:
             state = self.read(name)
         except (InvalidInput, NotFound, DataLoss) as error:
@@ -122,7 +122,7 @@ class Reading:
         known = self.tracked.get(name)
         if known is not None and known.state.log_name == state.log_name:
             known.state = state
-        else:  # also a model of the name of a deleted one, of another log: nothing that was counted is its
+        else:  # also a model with the name of a deleted model, of another log: it has none of the counts
             self.tracked[name] = Tracked(state)
 
     def read(self, name: str) -> ModelState:
@@ -150,7 +150,7 @@ class Reading:
         )
 
     def _newest_rounds(self, model: Model) -> tuple[Round, ...]:
-        """Newest first. What has ended stays as it is: only newer rounds than those known to have are asked for."""
+        """Newest first. Ended rounds stay as they are: only newer rounds are read."""
         known = self._ended.get((model.name, model.created_at), ())
         last = known[0].plan.sequence if known else 0
         newer = model.round_sequence - last
@@ -158,7 +158,8 @@ class Reading:
         if newer < 0 or (found and found[-1].plan.sequence > last + 1 and len(found) < _LISTED_ROUNDS):
             found, known = self._registry.list_rounds(model.name, limit=_LISTED_ROUNDS), ()
         listed = (*found, *known)[:_LISTED_ROUNDS]
-        opened = [place for place, one in enumerate(listed) if one.state in (RoundState.PLANNED, RoundState.RUNNING)]
+        is_open = (RoundState.PLANNED, RoundState.RUNNING)
+        opened = [place for place, entry in enumerate(listed) if entry.state in is_open]
         self._ended[model.name, model.created_at] = listed[opened[-1] + 1 :] if opened else listed
         return listed
 
@@ -189,9 +190,9 @@ class Reading:
 
 
 class Declines:
-    """What production's live answers say (triggers: quality, and drift: scores), as a trainer has stored it.
+    """The evidence of production's live answers (triggers: quality, and drift: scores), as a trainer has stored it.
 
-    Not thread-safe. Asks the registry at most every 2 s for the same model."""
+    Not thread-safe. Reads the registry at most every 2 s for the same model."""
 
     def __init__(self, registry: RegistryClient, clock: Callable[[], float]) -> None:
         self._registry, self._clock = registry, clock

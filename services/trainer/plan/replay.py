@@ -3,8 +3,8 @@ how old events would have been when a version had learned them, and how far its 
 
 Time goes from record to record, by their ingest times, and to the times that a trigger waits for; `decide` of
 triggers.py decides as it does for the planner. A round takes as long as the model's rounds of so many examples took,
-and nothing fires while it runs. Every version is taken to pass its gate. What cannot be known of versions that never
-were is not replayed, and said: their live quality, and on_drift.
+and nothing fires while it runs. Every version is taken to pass its gate. Facts of versions that never
+were are not replayed but listed: their live quality, and on_drift.
 """
 
 import heapq
@@ -74,14 +74,14 @@ class Records:
 
 @dataclass(frozen=True)
 class World:
-    """What is the same for every policy.
+    """The common part of every policy.
 
     Attributes:
-        begin: of the record from which the policy decides; what lies before has been learned.
+        begin: of the record from which the policy decides; earlier records have been learned.
         until: epoch seconds at which the replay ends.
         upstream: (epoch seconds, version) of each move of the upstream's production, the oldest first.
         wait_seconds: that an event waits for its labels, and is in no round.
-        shift_of: of two stretches of records, the learned and the new: what has shifted, "" where nothing has.
+        shift_of: of two stretches of records, the learned and the new: the shift, "" for none.
     """
 
     records: Records
@@ -168,7 +168,7 @@ class _Run:
         return int(bisect_right(self._records.times, self._now - self._world.wait_seconds))
 
     def _next_changes(self, until: float | None) -> Iterator[float]:
-        """When the decision may be another one."""
+        """When the decision may change."""
         yield np.inf
         if (arrived := self._arrived()) < len(self._records.times):
             yield float(self._records.times[arrived]) + self._world.wait_seconds
@@ -200,7 +200,7 @@ class _Run:
         drift = self._triggers.drift
         number = fresh // drift.window_examples if drift and self._learned_to else 0
         if drift is None or not number or self._world.shift_of is None:
-            return Alarm(says="there is no whole window to compare")
+            return Alarm(sentence="there is no whole window to compare")
         key = (self._learned_to, number)
         if key not in self._windows:
             if len(self._windows) >= _MOST_WINDOWS:
@@ -211,8 +211,8 @@ class _Run:
             begin, end = (
                 int(bisect_left(self._counts, base + count * drift.window_examples)) for count in (number - 1, number)
             )
-            says = self._world.shift_of(drift, (self._learned_from, self._learned_to), (begin, end), number)
-            self._windows[key] = Alarm(1, number if says else 0, says or "the newest window has not shifted")
+            fault = self._world.shift_of(drift, (self._learned_from, self._learned_to), (begin, end), number)
+            self._windows[key] = Alarm(1, number if fault else 0, fault or "the newest window has not shifted")
         return self._windows[key]
 
     def _plan(self, fired: Fire) -> float:
@@ -245,17 +245,18 @@ def _quantile(values: NDArray[np.float64], weights: NDArray[np.int64], share: fl
 
 
 class Replays:
-    """May be asked from any thread."""
+    """May be called from any thread."""
 
     def __init__(self, registry: RegistryClient, log: EventLog, planner: Planner, clock: Callable[[], float]) -> None:
         self._registry, self._log, self._planner, self._clock = registry, log, planner, clock
 
     def compare(self, model: str, section: object, *, since: float = 0.0) -> dict[str, Any]:
-        """The policy in force, and the one of a section `triggers` unless it is None, from `since` (epoch seconds) on.
+        """The policy in force, and the policy of a section `triggers` unless it is None, from `since` (epoch seconds)
+        on.
 
         Returns:
             {"from", "to", "records", "examples", "cost", "gain", "as_it_was", "policies": [{"name", "not_replayed", and
-            what Outcome has}]}
+            the fields of Outcome}]}
 
         Raises:
             InvalidInput: the section is none, or so much cannot be replayed.
@@ -276,14 +277,15 @@ class Replays:
             raise Conflict(f"stream {state.model.stream} has no events {'since then' if since else 'yet'} to replay")
         versions, now = self._registry.list_versions(model), self._clock()
         rounds = self._rounds(model, versions)
-        cost, told = _cost_of(rounds), []
+        cost, outcomes = _cost_of(rounds), []
         for name, triggers in policies.items():
             world = World(
                 records, begin, now, cost, self._moves(triggers.upstream),
                 state.late_labels.wait_seconds if state.late_labels else 0.0,
                 self._shift_of(state, triggers, records, stream.schema_json),
             )  # fmt: skip
-            told.append({"name": name, "not_replayed": _not_replayed(triggers), **asdict(replay(triggers, world))})
+            outcome = asdict(replay(triggers, world))
+            outcomes.append({"name": name, "not_replayed": _not_replayed(triggers), **outcome})
         began = float(records.times[begin])
         return {
             "model": model,
@@ -294,7 +296,7 @@ class Replays:
             "cost": asdict(cost),
             "gain": asdict(gain_of(state.definition.gate, versions)),
             "as_it_was": _as_it_was(rounds, began, records.times[begin:], records.examples[begin:]),
-            "policies": told,
+            "policies": outcomes,
         }
 
     def _records(self, state: ModelState, bounds: LogBounds) -> Records:
@@ -319,11 +321,11 @@ class Replays:
 
     def _rounds(self, model: str, versions: Sequence[Version]) -> list[tuple[float, int, float, str]]:
         """(planned at, examples, seconds from plan to version, trigger) of the newest thousand that made a version."""
-        made = {one.version: one.created_at for one in versions}
+        made = {version.version: version.created_at for version in versions}
         return [
-            (one.planned_at, one.plan.example_count, made[one.version] - one.planned_at, one.plan.trigger)
-            for one in self._registry.list_rounds(model, limit=len(made) or 1)
-            if one.version in made and one.plan.example_count
+            (done.planned_at, done.plan.example_count, made[done.version] - done.planned_at, done.plan.trigger)
+            for done in self._registry.list_rounds(model, limit=len(made) or 1)
+            if done.version in made and done.plan.example_count
         ]
 
     def _moves(self, upstream: str) -> list[tuple[float, int]]:
@@ -336,7 +338,9 @@ class Replays:
         if triggers.drift is None:
             return None
         if not state.head:
-            raise Conflict(f"drift compares what a version of {state.model.name} reads, and there is none yet")
+            raise Conflict(
+                f"drift compares the fields that a version of {state.model.name} reads, and there is no version yet"
+            )
         drifts = Drifts(self._registry, self._log, self._clock)
         schema, topic = Schema.from_json(schema_json), examples_topic(state.model.stream)
         names = compared_features(drifts.read_by(state.model.name, state.head), schema, triggers.drift)
@@ -353,7 +357,7 @@ class Replays:
                 known.clear()
                 known[learned] = values(learned)
             found = find_shift(known[learned], values(window), alpha=drift.alpha, seed=number)
-            return ", ".join(f"{one.feature} {one.distance:.3g} above {one.threshold:.3g}" for one in found.shifted)
+            return ", ".join(f"{move.feature} {move.distance:.3g} above {move.threshold:.3g}" for move in found.shifted)
 
         return shift_of
 
@@ -375,23 +379,23 @@ def _as_it_was(
     rounds: Sequence[tuple[float, int, float, str]], began: float, times: NDArray[np.float64],
     examples: NDArray[np.int64],
 ) -> dict[str, Any]:  # fmt: skip
-    done = sorted(one for one in rounds if one[0] >= began)
-    learned = accumulate(one[1] for one in done)
+    done = sorted(round_ for round_ in rounds if round_[0] >= began)
+    learned = accumulate(round_[1] for round_ in done)
     live = [(planned_at + seconds, count) for (planned_at, _, seconds, _), count in zip(done, learned, strict=True)]
     return {
         "behind_examples": examples_behind(times, examples, live),
         "versions": len(done),
-        "examples": sum(one[1] for one in done),
-        "trainer_seconds": sum(one[2] for one in done),
-        "fired": Counter(one[3] for one in done),
+        "examples": sum(round_[1] for round_ in done),
+        "trainer_seconds": sum(round_[2] for round_ in done),
+        "fired": Counter(round_[3] for round_ in done),
     }
 
 
 def _not_replayed(triggers: Triggers) -> list[str]:
     scores = triggers.drift is not None and triggers.drift.scores
-    set_ones = {
+    is_set_by_name = {
         "quality": triggers.quality is not None,
         "drift: scores": scores,
         "on_drift": triggers.on_drift != "ignore",
     }
-    return [name for name, is_set in set_ones.items() if is_set]
+    return [name for name, is_set in is_set_by_name.items() if is_set]

@@ -1,4 +1,4 @@
-"""What the planner has followed of one model and its log, and how it tells of it."""
+"""A model and its log as far as the planner has followed them, and their status."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,20 +12,20 @@ from services.trainer.plan.triggers import Wait
 
 @dataclass
 class Tracked:
-    """One model, as far as the planner has followed it."""
+    """A model, as far as the planner has followed it."""
 
     state: ModelState
     backlog: Backlog = field(default_factory=Backlog)
     is_stale: bool = False
     waiting: Wait = field(default_factory=lambda: Wait("starting"))
     drift: str = ""
-    """Of what waits, as Drifts says; "" where nobody asked."""
+    """The drift of waiting events; "" where it is not measured."""
     shift: dict[str, Any] = field(default_factory=dict)
-    """Of what waits, as Shifts.of has it; {} where nobody asked or there is no version."""
+    """The shift of waiting events, as Shifts.of has it; {} where it is not measured or there is no version."""
     scores: dict[str, Any] = field(default_factory=dict)
-    """Of production, as Scores.shown has it; {} where nobody asked or nothing is known."""
+    """Of production, as Scores.shown has it; {} for none."""
     quality: dict[str, Any] = field(default_factory=dict)
-    """Of production, as Decline.shown has it; {} where nobody asked or nothing is known."""
+    """Of production, as Decline.shown has it; {} for none."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The definition's section `triggers` (common/definition/triggers.py) switches them:
 
     min_examples            so many examples are in the log that no finished round has judged
-    max_interval_seconds    there is at least one, and so long has passed since the last round was planned
+    max_interval_seconds    there is at least one new example, and so long has passed since the last round was planned
     schedule                a time of the schedule has passed since the last round was planned
     upstream                another version of that model is in production than when the last round was planned
     quality                 labelled predictions show that the live version answers worse than in its evaluation
@@ -11,8 +11,8 @@ The definition's section `triggers` (common/definition/triggers.py) switches the
                             from its answers to held-out examples
     combine                 whether any of the above is enough, or all that are set have to hold
     min_first_examples      the first round waits for as many, also where an interval is set
-    max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
-    manual                  a person asked; cooldown and backoff do not hold it up, nor that all was judged before
+    max_failures            after so many failed rounds in a row, nothing fires where on_failure is wait
+    manual                  a person's request; cooldown and backoff do not hold it up, nor that all was judged before
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,11 +32,11 @@ MANUAL = "manual"
 
 @dataclass(frozen=True)
 class Alarm:
-    """That evidence gave about a version. `number`: from 1; 0: none so far. `says`: the numbers, as a sentence."""
+    """Of the evidence about a version. `number`: from 1; 0: none so far. `sentence`: the numbers in words."""
 
     version: int = 0
     number: int = 0
-    says: str = field(default="no prediction has its label yet", compare=False)
+    sentence: str = field(default="no prediction has its label yet", compare=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Situation:
     has_planned: bool
     retry_at: float = 0.0
     """No round before that, after failures; 0: nothing to wait for."""
-    asked_for: bool = False
+    is_requested: bool = False
     is_first: bool = False
     """Whether the round would make the first version of its line."""
     failures: int = 0
@@ -66,8 +66,8 @@ class Situation:
     upstream_before: int = 0
     """The same when the last round was planned that has not failed."""
     shift: Alarm = field(default_factory=Alarm)
-    """Of the newest window of what waits; its number is 0 where it has not shifted."""
-    scores: Alarm = field(default_factory=lambda: Alarm(says="no keyed answer has come to compare"))
+    """Of the newest window of waiting events; its number is 0 where it has not shifted."""
+    scores: Alarm = field(default_factory=lambda: Alarm(sentence="no keyed answer has come to compare"))
     """The last of the live version's answers."""
     scores_before: Alarm = field(default_factory=Alarm)
     """The same when the last round was planned that has not failed."""
@@ -93,7 +93,7 @@ class Wait:
 
 
 def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
-    """Fires, or says what it waits for. A round needs at least one fresh example; one that a person asks for may be of
+    """Fires, or waits for a reason. A round needs at least one fresh example; a round that a person requests may be of
     examples that wait and were judged before, such as those of a rejected version."""
     decision = _decide(triggers, situation)
     if isinstance(decision, Wait) and situation.unlabelled:
@@ -102,12 +102,12 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
 
 
 def _decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
-    if situation.asked_for and situation.judged_before:
+    if situation.is_requested and situation.judged_before:
         return Fire(MANUAL)
     if situation.fresh_examples < 1:
         again = f"; {situation.judged_before} that were learned before are learned again with the next"
         return Wait(f"there is no new example{again if situation.judged_before else ''}")
-    if situation.asked_for:
+    if situation.is_requested:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:
         some = situation.failures > 1
@@ -133,11 +133,11 @@ def _decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A trigger that is set. `waits`: what it waits for where it does not hold, `until` then if time alone tells."""
+    """A trigger that is set. `waits`: the reason while it does not hold, `until` if time alone decides."""
 
     trigger: str
     holds: bool
-    told: str
+    progress: str
     waits: str
     until: float | None = None
 
@@ -145,49 +145,53 @@ class _Condition:
 def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition]:
     fresh, planned_at = situation.fresh_examples, situation.last_planned_at
     if triggers.min_examples is not None:
-        told = f"{fresh} of {triggers.min_examples} new examples"
-        yield _Condition(MIN_EXAMPLES, fresh >= triggers.min_examples, told, told)
+        progress = f"{fresh} of {triggers.min_examples} new examples"
+        yield _Condition(MIN_EXAMPLES, fresh >= triggers.min_examples, progress, progress)
     if triggers.max_interval_seconds is not None:
         due_at, passed = planned_at + triggers.max_interval_seconds, situation.now - planned_at
-        told = f"{passed:.1f} of {triggers.max_interval_seconds:g} s since the last plan"
-        yield _Condition(MAX_INTERVAL, due_at <= situation.now, told, "waiting for the interval to pass", due_at)
+        progress = f"{passed:.1f} of {triggers.max_interval_seconds:g} s since the last plan"
+        yield _Condition(MAX_INTERVAL, due_at <= situation.now, progress, "waiting for the interval to pass", due_at)
     if triggers.schedule is not None:
         due = triggers.schedule.after(planned_at)
-        told = f"{triggers.schedule.cron} in {triggers.schedule.time_zone}: {due.isoformat()}"
-        yield _Condition(SCHEDULE, due.timestamp() <= situation.now, told, f"the schedule {told}", due.timestamp())
+        progress = f"{triggers.schedule.cron} in {triggers.schedule.time_zone}: {due.isoformat()}"
+        yield _Condition(
+            SCHEDULE, due.timestamp() <= situation.now, progress, f"the schedule {progress}", due.timestamp()
+        )
     if triggers.upstream:
         now, before = situation.upstream, situation.upstream_before
-        told = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
+        progress = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
         waits = f"another version of {triggers.upstream} in production than {now or 'none'}"
-        yield _Condition(UPSTREAM, bool(now) and now != before, told, waits)
+        yield _Condition(UPSTREAM, bool(now) and now != before, progress, waits)
     if triggers.drift is not None:
         yield _drifted(triggers.drift, situation)
     if triggers.quality is not None:
         alarm = situation.quality
-        yield _Condition(QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.says, alarm.says)
+        yield _Condition(
+            QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.sentence, alarm.sentence
+        )
 
 
 def _drifted(drift: Drift, situation: Situation) -> _Condition:
     """Of the events that wait, and of production's answers where they are compared."""
     shift, scores = situation.shift, situation.scores
-    holds = {shift.says: shift.number > 0}
+    holds = {shift.sentence: shift.number > 0}
     if drift.scores:
-        holds[scores.says] = scores.number > 0 and scores != situation.scores_before
-    told = [says for says, is_due in holds.items() if is_due]
-    return _Condition(DRIFT, bool(told), " and ".join(told), " or ".join(holds))
+        holds[scores.sentence] = scores.number > 0 and scores != situation.scores_before
+    due = [sentence for sentence, is_due in holds.items() if is_due]
+    return _Condition(DRIFT, bool(due), " and ".join(due), " or ".join(holds))
 
 
 def _combined(triggers: Triggers, situation: Situation, conditions: list[_Condition]) -> Fire | Wait:
-    held = {one.trigger: one.told for one in conditions if one.holds}
-    missing = [one for one in conditions if not one.holds]
+    held = {condition.trigger: condition.progress for condition in conditions if condition.holds}
+    missing = [condition for condition in conditions if not condition.holds]
     if held and not (triggers.needs_all and missing):
         return Fire("+".join(held) if triggers.needs_all else next(iter(held)), held)
-    times = [one.until for one in missing if one.until is not None]
+    times = [condition.until for condition in missing if condition.until is not None]
     if triggers.needs_all:
         until = max(times) if len(times) == len(missing) and times else None
     else:
         until = min(times, default=None)
-    more = [one.waits for one in missing if one.trigger != MAX_INTERVAL or len(missing) == 1]
+    more = [condition.waits for condition in missing if condition.trigger != MAX_INTERVAL or len(missing) == 1]
     reason = (" and " if triggers.needs_all else " or ").join(more) or "rounds are asked for by hand only"
     if triggers.min_examples is None:
         reason += f"; {counted(situation.fresh_examples, 'new example')}"

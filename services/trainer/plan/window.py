@@ -1,8 +1,8 @@
-"""Which ranges of ancestors judge a round whose own held-out examples are few: the newest that hold out enough.
+"""Ranges of ancestors that judge a round whose own held-out examples are few: the newest with enough.
 
 The window follows the chain of parents, so no range of a rejected or rolled-back version is in it; a range that is
 learned again is the next round's own. An ancestor that held out by another rule is passed over: today's rule may hold
-out what it has learned.
+out its learned events.
 """
 
 import math
@@ -16,7 +16,7 @@ from common.registry.client import RegistryClient
 from services.trainer.plan.chain import ModelState
 
 _MOST_ANCESTORS = 500
-"""That are looked at for a plan; each is asked for once."""
+"""Versions that are looked at for a plan; each is read once."""
 _KEPT = 10_000
 _SPARE = 1.5
 """Of records beyond the share that is wanted of an ancestor's range: neither records nor held-out events lie evenly."""
@@ -33,7 +33,7 @@ class _Ancestor:
 
 
 class Windows:
-    """Not thread-safe: it remembers what it has asked the registry."""
+    """Not thread-safe: it remembers the registry's answers."""
 
     def __init__(self, registry: RegistryClient) -> None:
         self._registry = registry
@@ -74,15 +74,15 @@ class Windows:
         return _joined(found)
 
     def learned(self, state: ModelState, parent: int, begins: Position) -> tuple[OffsetRange, ...]:
-        """What the parent and its ancestors learned from these offsets on; joined where they touch, in order."""
+        """The ranges of the parent and its ancestors from these offsets on; joined where they touch, in order."""
         found: list[OffsetRange] = []
         for _ in range(_MOST_ANCESTORS if parent else 0):
             ancestor = self._ancestor(state.model.name, parent, state.rounds)
             pieces = [
-                OffsetRange(one.partition, max(one.from_offset, begins.get(one.partition, 0)), one.to_offset)
-                for one in ancestor.ranges
+                OffsetRange(piece.partition, max(piece.from_offset, begins.get(piece.partition, 0)), piece.to_offset)
+                for piece in ancestor.ranges
             ]
-            pieces = [one for one in pieces if one.from_offset < one.to_offset]
+            pieces = [piece for piece in pieces if piece.from_offset < piece.to_offset]
             found += pieces
             parent = ancestor.parent
             if not pieces or not parent:
@@ -93,7 +93,7 @@ class Windows:
         key = (model, number)
         if key not in self._known:
             version = self._registry.get_version(model, number)
-            made_by = next((one for one in rounds if one.round_id == version.round_id), None)
+            made_by = next((round_ for round_ in rounds if round_.round_id == version.round_id), None)
             made_by = made_by or self._registry.get_round(model, version.round_id)
             configuration = made_by.plan.configuration
             calibrating = float(configuration.get("evaluation", {}).get("calibration_fraction", 0.0))
@@ -111,11 +111,11 @@ class Windows:
 
 def _rule(configuration: JsonMap, schema_version: int) -> tuple[object, ...]:
     """By which events are held out. Which events are equal may change with the features of the schema."""
-    asked: Mapping[str, object] = configuration.get("evaluation", {})
-    split = asked.get("split", "content")
+    evaluation: Mapping[str, object] = configuration.get("evaluation", {})
+    split = evaluation.get("split", "content")
     names = ("holdout_fraction", "calibration_fraction", "split_by")
-    told = (configuration.get("seed"), split, *(asked.get(name) for name in names))
-    return (*told, schema_version) if split == "equal" else told
+    rule = (configuration.get("seed"), split, *(evaluation.get(name) for name in names))
+    return (*rule, schema_version) if split == "equal" else rule
 
 
 def _newest(piece: OffsetRange, share: float, log_start: Position) -> OffsetRange | None:

@@ -31,7 +31,7 @@ def asked(
     process = ScoreProcess(request, zygote, limit_seconds=limit_seconds)
     assert not process.step(), "nothing is asked yet"
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(request.ask, assignment.scoring((), str(work_dir)), timeout_seconds=LIMIT_SECONDS)
+        answer = pool.submit(request.score, assignment.scoring((), str(work_dir)), timeout_seconds=LIMIT_SECONDS)
         wait_until(process.step, "the process begins")
         yield process, answer
     assert not process.step()
@@ -80,10 +80,10 @@ def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(assignment: 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(question)
         with pytest.raises(Unavailable, match=r"not scored within 0\.5 s"):
-            request.ask(assignment, timeout_seconds=0.5)
+            request.score(assignment, timeout_seconds=0.5)
         with pytest.raises(Unavailable):
-            request.ask(assignment, timeout_seconds=0.0)
-        answer = pool.submit(request.ask, assignment, timeout_seconds=LIMIT_SECONDS)
+            request.score(assignment, timeout_seconds=0.0)
+        answer = pool.submit(request.score, assignment, timeout_seconds=LIMIT_SECONDS)
         second = question()
         assert request.taken() is None, "who has given up is not asked for"
         first.result().answer.set_result(old)

@@ -221,7 +221,7 @@ def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_c
     zygote.signal(child, signal.SIGKILL)
     assert [record.message for record in caplog.records].count("the process that forks rounds cannot be reached") == 1
     os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: not zygote.wait(child, 0.01) and child.has_said_all, "the child's pipe is closed")
+    wait_until(lambda: not zygote.wait(child, 0.01) and child.is_channel_ended, "the child's pipe is closed")
     turns = 0
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:

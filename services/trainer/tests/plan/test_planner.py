@@ -595,7 +595,7 @@ def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_someb
     reason = plans.waits_for()
     assert reason.startswith("the new events have drifted from those that version 1 learned from: distance (PSI ")
     assert "late" not in reason
-    assert reason.endswith("; it waits for somebody to ask for a round")
+    assert reason.endswith("; it waits for a round by hand")
     asked = plans.planner.plan_now(plans.model, by="me", reason="it is meant").plan
     assert (asked.trigger, asked.ranges[0].from_offset) == ("manual", first.ranges[0].to_offset)
     assert asked.configuration["drift"] in reason

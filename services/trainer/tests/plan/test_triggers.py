@@ -26,16 +26,16 @@ BY_HAND = Triggers(min_examples=None, max_interval_seconds=None)
         (TRIGGERS, {"fresh_examples": 100}, Fire("min_examples")),
         (TRIGGERS, {"fresh_examples": 99}, Wait("99 of 100 new examples", 1060.0)),
         (TRIGGERS, {"now": 1060.0, "fresh_examples": 1}, Fire("max_interval")),
-        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "asked_for": True}, Wait("there is no new example")),
+        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "is_requested": True}, Wait("there is no new example")),
         (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "judged_before": 7},
          Wait("there is no new example; 7 that were learned before are learned again with the next")),
-        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "judged_before": 7, "asked_for": True}, Fire("manual")),
+        (TRIGGERS, {"now": 9999.0, "fresh_examples": 0, "judged_before": 7, "is_requested": True}, Fire("manual")),
         (TRIGGERS, {"now": 1004.9, "fresh_examples": 1000}, Wait("cooling down for 5 s after the last plan", 1005.0)),
         (TRIGGERS, {"now": 1005.0, "fresh_examples": 1000}, Fire("min_examples")),
         (TRIGGERS, {"now": 1000.5, "fresh_examples": 100, "has_planned": False}, Fire("min_examples")),
         (TRIGGERS, {"fresh_examples": 1000, "retry_at": 1020.0}, Wait("the last round failed; backing off", 1020.0)),
         (TRIGGERS, {"now": 1020.0, "fresh_examples": 1000, "retry_at": 1020.0}, Fire("min_examples")),
-        (TRIGGERS, {"now": 1000.1, "fresh_examples": 1, "retry_at": 9999.0, "asked_for": True}, Fire("manual")),
+        (TRIGGERS, {"now": 1000.1, "fresh_examples": 1, "retry_at": 9999.0, "is_requested": True}, Fire("manual")),
         (BY_HAND, {"fresh_examples": 10**9}, Wait("rounds are asked for by hand only; 1,000,000,000 new examples")),
     ],
 )  # fmt: skip
@@ -52,7 +52,7 @@ situations = st.builds(
     last_planned_at=st.floats(900, 1500),
     has_planned=st.booleans(),
     retry_at=st.just(0.0) | st.floats(900, 2000),
-    asked_for=st.booleans(),
+    is_requested=st.booleans(),
     upstream=st.integers(0, 2),
 )
 triggers = st.builds(
@@ -90,7 +90,7 @@ def test_no_interval_makes_a_tiny_first_round() -> None:
     larger = replace(TRIGGERS, min_first_examples=500)
     assert isinstance(decide(larger, replace(first, fresh_examples=499)), Wait)
     assert decide(larger, replace(first, fresh_examples=500)) == Fire("min_examples")
-    assert decide(larger, replace(first, fresh_examples=1, asked_for=True)) == Fire("manual")
+    assert decide(larger, replace(first, fresh_examples=1, is_requested=True)) == Fire("manual")
     assert decide(larger, replace(first, fresh_examples=100, is_first=False)) == Fire("min_examples")
     by_time = replace(TRIGGERS, min_examples=None)
     assert isinstance(decide(by_time, replace(first, fresh_examples=999)), Wait)
@@ -103,7 +103,7 @@ def test_after_so_many_failures_it_waits_for_a_person_or_goes_on_as_the_definiti
     assert isinstance(waiting, Wait)
     assert "3 rounds in a row have failed, the last one with: loss is NaN" in waiting.reason
     assert decide(TRIGGERS, replace(failing, failures=2)) == Fire("min_examples")
-    assert decide(TRIGGERS, replace(failing, asked_for=True)) == Fire("manual")
+    assert decide(TRIGGERS, replace(failing, is_requested=True)) == Fire("manual")
     assert decide(replace(TRIGGERS, on_failure="leave_out"), failing) == Fire("min_examples")
 
 
@@ -174,7 +174,7 @@ def test_all_triggers_have_to_hold_where_the_definition_says_so() -> None:
 
 def test_answers_that_have_shifted_fire_once_beside_the_events_and_are_waited_for_where_they_are_compared() -> None:
     drift = Triggers(min_examples=None, cooldown_seconds=0.0, drift=Drift(scores=True))
-    quiet = replace(LATER, shift=Alarm(says="too few events"), scores=Alarm(2, 0, "too few answers"))
+    quiet = replace(LATER, shift=Alarm(sentence="too few events"), scores=Alarm(2, 0, "too few answers"))
     alarmed = replace(quiet, scores=Alarm(2, 1, "scores 0.5 above 0.1"))
     assert decide(drift, quiet) == Wait("too few events or too few answers; 10 new examples")
     fired = decide(drift, alarmed)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -39,7 +38,9 @@ from services.registry.pages import (
     versions,
 )
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
-from services.registry.pages.login import BEGUN_COOKIE, BEGUN_SECONDS, LOGIN_COOKIE, SECONDS, Logins
+from services.registry.pages.headers import HEADERS
+from services.registry.pages.login import LOGIN_COOKIE, Logins
+from services.registry.pages.login_door import LoginDoor
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.service_links import ServiceLinks
 from services.registry.pages.templating import live_parts, make_environment
@@ -50,18 +51,6 @@ _MEDIA_TYPES = {
     ".png": "image/png",
 }  # fmt: skip
 STATIC_FILES = tuple(path for path in sorted(_STATIC.iterdir()) if path.suffix in _MEDIA_TYPES)
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    # With no-referrer a browser would post forms with the origin "null", which the door refuses.
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 MAX_LIVE = 64
 _LIVE_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
@@ -69,8 +58,6 @@ _BUSY_SHARE = 10.0
 """A page that takes long to make is made again after ten times as long."""
 _YEAR_SECONDS = 365 * 24 * 3600
 _SEE_OTHER = 303
-_CALLBACK = "/login/callback"
-"""Where an issuer sends the browser back to."""
 Make = Callable[[Reading, Place], dict[str, Any]]
 
 
@@ -105,6 +92,7 @@ class Pages:
     def __init__(self, catalog: Catalog, service_links: ServiceLinks, *, secret: bytes, access: Access) -> None:
         self._catalog, self._service_links, self._access = catalog, service_links, access
         self._sessions, self._logins = Sessions(secret), Logins(access, secret, catalog)
+        self._login_door = LoginDoor(access, self._sessions, self._logins, self._rendered_for)
         self.identify = self._logins.identify
         self._environment = make_environment()
         self._environment.globals["has_documents"] = documents.FIRST in documents.known(".md")
@@ -126,11 +114,7 @@ class Pages:
         routes.append(Route("/models/{model}/versions/{version}/since", since, methods=["GET"]))
         routes += [Route(f"/history.{kind}", self._answering(self._export(kind))) for kind in history.EXPORTS]
         routes += [Route(f"/static/{path.name}", _file(path)) for path in STATIC_FILES]
-        routes.append(Route("/login", self._login_page, methods=["GET"]))
-        routes.append(Route("/login", self._answering(self._login), methods=["POST"]))
-        routes.append(Route("/login/issuer", self._answering(self._login_begun), methods=["GET"]))
-        routes.append(Route(_CALLBACK, self._answering(self._login_finished), methods=["GET"]))
-        routes.append(Route("/logout", self._answering(self._logout), methods=["POST"]))
+        routes += self._login_door.routes(self._answering)
         app.router.routes.extend(routes)
 
     def _reading(self) -> Reading:
@@ -163,6 +147,11 @@ class Pages:
             remark=self._access.remark,
         )
 
+    def _rendered_for(
+        self, request: Request, template: str, context: Mapping[str, Any], *, status: int = 200
+    ) -> Response:
+        return self._rendered(template, context, self._place(request), status=status)
+
     def _rendered(self, template: str, context: Mapping[str, Any], place: Place, *, status: int = 200) -> Response:
         text = self._environment.get_template(template).render({**context, "place": place})
         response = Response(text, status_code=status, media_type="text/html; charset=utf-8", headers=dict(HEADERS))
@@ -186,78 +175,13 @@ class Pages:
         context = {"title": type(error).__name__, "message": error.message, "status": status}
         return self._rendered("error.html", context, self._place(request), status=status)
 
-    # the reader's login
-
     def refused(self, request: Request, error: Exception) -> Response:
         """For a browser a page, either the form to log in or a sentence; for a client the error."""
         if not self._logins.is_page(request):
             return error_response(request, error)
         if isinstance(error, Unauthenticated):
-            return self._login_form(request, error.message if LOGIN_COOKIE in request.cookies else "")
+            return self._login_door.form(request, error.message if LOGIN_COOKIE in request.cookies else "")
         return self._error_page(request, error)
-
-    def _login_form(self, request: Request, fault: str) -> Response:
-        """To log in where the browser is, and go on there."""
-        place = self._place(request)
-        wanted = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-        is_page = request.method == "GET" and request.url.path != _CALLBACK
-        context = self._login_context(fault, wanted if is_page else "/")
-        answer = self._rendered("login.html", context, place, status=Unauthenticated.http)
-        answer.headers["WWW-Authenticate"] = "Bearer"
-        return answer
-
-    async def _login_page(self, request: Request) -> Response:
-        return self._rendered("login.html", self._login_context("", "/"), self._place(request))
-
-    def _login_context(self, fault: str, after: str) -> dict[str, Any]:
-        context = {"title": "Log in", "fault": fault, "next": after}
-        if issuer := self._access.issuer:
-            context |= {"issuer": issuer.config.issuer, "begin": f"/login/issuer?{urlencode({'next': after})}"}
-        return context
-
-    async def _login(self, request: Request) -> Response:
-        fields = await read_form(request, {"access_token", "next"})
-        self._sessions.check(request, fields)
-        try:
-            cookie = await run_in_threadpool(self._logins.issue, fields.get("access_token", "").strip())
-        except Unauthenticated as error:
-            return self._login_form(request, error.message)
-        response = RedirectResponse(_own(fields.get("next", "")), status_code=_SEE_OTHER, headers=dict(HEADERS))
-        return _with_login(response, request, cookie)
-
-    async def _login_begun(self, request: Request) -> Response:
-        refuse_unknown_query(request, {"next"})
-        after = _own(request.query_params.get("next", ""))
-        url, begun = await run_in_threadpool(self._logins.begin, _callback_of(request), after)
-        response = RedirectResponse(url, status_code=_SEE_OTHER, headers=dict(HEADERS))
-        response.set_cookie(
-            BEGUN_COOKIE, begun, httponly=True, samesite="lax", path=_CALLBACK, max_age=BEGUN_SECONDS,
-            secure=request.url.scheme == "https",
-        )  # fmt: skip
-        return response
-
-    async def _login_finished(self, request: Request) -> Response:
-        """A page that goes on by itself: a redirect would be the issuer's still, and bring no cookie of this site."""
-        query = request.query_params
-        try:
-            if fault := query.get("error"):
-                raise Unauthenticated(f"the issuer refuses this login: {fault[:200]}")
-            cookie, after = await run_in_threadpool(
-                self._logins.finish, _callback_of(request), request.cookies.get(BEGUN_COOKIE, ""),
-                query.get("state", ""), query.get("code", ""),
-            )  # fmt: skip
-        except Unauthenticated as error:
-            return self._login_form(request, error.message)
-        answer = self._rendered("logged_in.html", {"title": "Logged in", "after": after}, self._place(request))
-        answer.delete_cookie(BEGUN_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
-        return _with_login(answer, request, cookie)
-
-    async def _logout(self, request: Request) -> Response:
-        self._sessions.check(request, await read_form(request, set()))
-        await run_in_threadpool(self._logins.end, request.cookies.get(LOGIN_COOKIE, ""))
-        response = RedirectResponse("/login", status_code=_SEE_OTHER, headers=dict(HEADERS))
-        response.delete_cookie(LOGIN_COOKIE, path="/", httponly=True, samesite="strict")
-        return response
 
     # live parts
 
@@ -364,24 +288,6 @@ class Pages:
             return Response(body, media_type=media_type, headers=headers)
 
         return answer
-
-
-def _callback_of(request: Request) -> str:
-    """The door has checked Host."""
-    return f"{str(request.base_url).rstrip('/')}{_CALLBACK}"
-
-
-def _with_login(response: Response, request: Request, cookie: str) -> Response:
-    response.set_cookie(
-        LOGIN_COOKIE, cookie, httponly=True, samesite="strict", path="/", max_age=SECONDS,
-        secure=request.url.scheme == "https",
-    )  # fmt: skip
-    return response
-
-
-def _own(path: str) -> str:
-    """The page after this, on this registry; "/" where the form names another host."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 
 def _event(name: str, text: str) -> str:

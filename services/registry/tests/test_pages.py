@@ -21,7 +21,8 @@ from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
 from services.registry.pages import statistics, streams
 from services.registry.pages import version as version_page
-from services.registry.pages.door import HEADERS, MAX_LIVE
+from services.registry.pages.door import MAX_LIVE
+from services.registry.pages.headers import HEADERS
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.rounds import in_order
 from services.registry.pages.service_links import ServiceLinks

@@ -93,5 +93,5 @@ def test_another_conflict_ends_the_round_at_once(assignment: RoundAssignment) ->
     with pytest.raises(Conflict):
         ended(registry, [7, 7], assignment)
     assert len(registry.drafts) == 1
-    with pytest.raises(Unavailable, match="took the number of this one 5 times"):
+    with pytest.raises(Unavailable, match="took this number 5 times"):
         ended(registry, range(9), assignment)

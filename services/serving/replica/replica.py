@@ -238,7 +238,7 @@ class Replica:
 
     def is_quiet(self) -> bool:
         """Whether `tick` has nothing to do until something else happens."""
-        is_requested = self._on_demand is not None and self._on_demand.is_asked()
+        is_requested = self._on_demand is not None and self._on_demand.is_requested()
         return not is_requested and all(slot.is_settled() or slot.is_cold for slot in self._slots.values())
 
     def unsettled(self) -> list[VersionKey]:

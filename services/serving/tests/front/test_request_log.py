@@ -265,7 +265,7 @@ def _settings(**values: str) -> ServingSettings:
 
 def test_sampling_without_a_place_and_a_place_that_is_none_are_refused() -> None:
     assert open_request_log(_settings()) is None
-    with pytest.raises(InvalidInput, match="does not say where"):
+    with pytest.raises(InvalidInput, match="the place, is not"):
         open_request_log(_settings(request_log_sampling="1"))
     with pytest.raises(InvalidInput, match="unknown scheme"):
         open_request_log(_settings(request_log="redis://x", request_log_sampling="1"))

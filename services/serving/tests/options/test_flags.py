@@ -136,7 +136,7 @@ def test_what_is_not_supported_is_refused_by_its_name_with_the_reason(line: str)
         ("--noenable_batching=true", "--noenable_batching takes no value"),
         (
             "--tensorflow_session_parallelism=2 --tensorflow_inter_op_parallelism=2",
-            "--tensorflow_session_parallelism sets what --tensorflow_inter_op_parallelism sets too",
+            "--tensorflow_session_parallelism sets the same as --tensorflow_inter_op_parallelism",
         ),
     ],
 )

@@ -202,7 +202,7 @@ def test_what_is_heard_in_a_turn_is_decided_upon_once_and_a_model_out_of_memory_
     replica.on_wanted(Wanted({"m": {}}, versions={"m": (1,)}))
     assert replica.is_quiet()
     with replica.hearing():
-        replica.on_asked(["m"])
+        replica.on_requested(["m"])
         assert not replica.slots()[0].is_fetching
     assert replica.slots()[0].is_fetching
     assert not replica.is_quiet()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import tempfile
 import zipfile
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The weights and state from which the next round starts.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
+_TABLES, _INDEX = "checkpoint/tables.data", "checkpoint/index.json"
 _WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")
 _MEANING, _STATE = "checkpoint/identity.json", "checkpoint/state.json"
 
@@ -192,8 +194,14 @@ def _read(session: Session, name: str, *, beside: str = "") -> _Stored:
                     shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
             except (ValueError, OSError, zipfile.BadZipFile) as error:
                 raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
-        stored = next((file for file in version.files if file.path == beside), None)
-        found = json.loads(client.file(stored)) if stored else {}
+        by_path = {file.path: file for file in version.files}
+        if _TABLES in by_path:  # services/trainer/learn/weights_files.py
+            held = client.file(by_path[_TABLES])
+            for path, place in json.loads(client.file(by_path[_INDEX]))["tables"].items():
+                count = math.prod(place["shape"])
+                table = np.frombuffer(held, place["dtype"], count, place["offset"])
+                arrays[path], shards[path] = table.reshape(place["shape"]), _TABLES.rpartition("/")[2]
+        found = json.loads(client.file(by_path[beside])) if beside in by_path else {}
     return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, found)
 
 

@@ -141,6 +141,17 @@ def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: S
 
 
 @pytest.mark.covers("fmt-ckpt-files")
+def test_a_table_that_lies_in_the_exports_file_is_shown_as_all_others(server: Server, run: Run) -> None:
+    small, table = weights(model__a=np.zeros(2)), b"....." + np.array([[3.0], [4.0]], np.float32).tobytes()
+    place = {"dtype": "<f4", "shape": [2, 1], "offset": 5}
+    index = json.dumps({"shards": {}, "tables": {"model/table": place}}).encode()
+    files = {"checkpoint/weights.npz": small, "checkpoint/tables.data": table, "checkpoint/index.json": index}
+    server.will_answer_all(version(files), small, table, index)
+    shown = run.json("checkpoint", "show", "m@2")["tensors"]
+    assert (shown["model/table"]["shape"], shown["model/table"]["norm"]) == ([2, 1], 5.0)
+
+
+@pytest.mark.covers("fmt-ckpt-files")
 def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:
     content = weights(model__a=np.zeros(4))
     server.will_answer_all(version({"checkpoint/weights.npz": content}), content[:-9] + b"different")

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from common.errors import InvalidInput
@@ -11,7 +12,7 @@ from common.registry.catalog import FileEntry
 
 _MOST_ENTRIES = 10_000
 _HASHING = 2
-"""Threads: a version of a big table has it in two files."""
+"""Threads."""
 
 
 def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
@@ -23,17 +24,19 @@ def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
     if directory.is_symlink():
         raise InvalidInput(f"the round hands in {directory.name}, which is a link")
     found = sorted(_files(directory))
-    size_bytes = sum(size for _, size in found)
+    size_bytes = sum({inode: size for _, size, inode in found}.values())
     if most_bytes and size_bytes > most_bytes:
         raise InvalidInput(
             f"the round's files have {size_bytes} bytes, and may have {most_bytes} (TRAINER_MAX_VERSION_MIB)"
         )
+    names = {inode: name for name, _, inode in reversed(found)}
     with ThreadPoolExecutor(_HASHING) as pool:
-        return tuple(pool.map(lambda item: _entry(directory, item[0]), found))
+        read = dict(zip(names, pool.map(lambda name: _entry(directory, name), names.values()), strict=True))
+    return tuple(replace(read[inode], path=name) for name, _, inode in found)
 
 
-def _files(directory: Path) -> Iterator[tuple[str, int]]:
-    """(path, size), before anything is read."""
+def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """(path, size, inode), before anything is read; files of one inode are one file."""
     folders, count = [""], 0
     while folders:
         folder = folders.pop()
@@ -48,7 +51,7 @@ def _files(directory: Path) -> Iterator[tuple[str, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(f"{name}/")
                 elif entry.is_file(follow_symlinks=False):
-                    yield name, entry.stat(follow_symlinks=False).st_size
+                    yield name, entry.stat(follow_symlinks=False).st_size, entry.inode()
                 else:
                     raise InvalidInput(f"the round hands in {name}, which is neither a file nor a folder")
 

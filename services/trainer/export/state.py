@@ -10,10 +10,13 @@ from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.errors import DataLoss
+from common.registry.patches import SMALLEST_FILE_BYTES
 from common.saved_model.variables import INDEX_FILE, OBJECT_GRAPH, Variable, read_index
 from services.trainer.families.port import Model
+from services.trainer.learn.weights_files import Elsewhere
 
 State = Mapping[str, tf.Variable]
 _PREFIX = "variables/variables"
@@ -63,9 +66,31 @@ def write(saved_model: Path, state: State, object_graph: bytes) -> None:
             shape_and_slices=[""] * (len(names) + 1),
             tensors=[*values, tf.constant(object_graph)],
         )
-    by_name = dict(zip(names, (value.numpy() for value in values), strict=True))
+    by_name = dict(zip(names, map(np.asarray, values), strict=True))
     if fault := _fault_of(saved_model, by_name):
         raise DataLoss(f"{saved_model}: {fault} cannot be read back as it was written")
+
+
+def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere | None:
+    """Where an export has big arrays, byte for byte, among its variables; None where it has none of them."""
+    big = {
+        path: array
+        for path, array in arrays.items()
+        if array.nbytes >= SMALLEST_FILE_BYTES and array.dtype.kind in "fiub"
+    }
+    if not big or not (saved_model / INDEX_FILE).exists():
+        return None
+    index = read_index((saved_model / INDEX_FILE).read_bytes())
+    if index.shard_count != 1:
+        return None
+    data_file, found = saved_model / index.data_files()[0], dict[str, int]()
+    with data_file.open("rb") as file:
+        for path, array in big.items():
+            kind = (tf.as_dtype(array.dtype).name, array.shape)
+            alike = (one for one in index.variables.values() if (one.dtype, one.shape) == kind)
+            if place := next((one for one in alike if _is_at(file, one, array)), None):
+                found[path] = place.offset
+    return Elsewhere(data_file, found) if found else None
 
 
 def _fault_of(saved_model: Path, values: Mapping[str, np.ndarray]) -> str:
@@ -99,6 +124,4 @@ def _is_at(file: BinaryIO, entry: Variable, value: np.ndarray) -> bool:
     content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     pieces = (content[start : start + _PIECE_BYTES] for start in range(0, content.nbytes, _PIECE_BYTES))
     file.seek(entry.offset)
-    return entry.size_bytes == content.nbytes and all(
-        np.array_equal(np.frombuffer(file.read(piece.nbytes), np.uint8), piece) for piece in pieces
-    )
+    return entry.size_bytes == content.nbytes and all(file.read(one.nbytes) == one.tobytes() for one in pieces)

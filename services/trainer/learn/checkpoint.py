@@ -1,8 +1,8 @@
 """What the next round starts from: every variable by its path, and a few facts.
 
     checkpoint/weights.npz    model/<path>, optimizer/<path>, statistics/<feature>/<part>, layers/<name>/<part>
-                              (families/layer_state.py): plain arrays, no pickle; or shards with an index
-                              (weights_files.py)
+                              (families/layer_state.py): plain arrays, no pickle; or shards and the export's own
+                              file with an index (weights_files.py)
     checkpoint/state.json     step, position, optimizer, definition digest
     checkpoint/identity.json  what each row of an estimator's variables means (common/definition/identity.py)
 
@@ -33,6 +33,7 @@ from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.learn import weights_files
 from services.trainer.learn.partitions import whole_tables
+from services.trainer.learn.weights_files import Elsewhere
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
@@ -243,9 +244,20 @@ def weights_digest(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def write(directory: Path, checkpoint: Checkpoint, *, shard_bytes: int = Export.checkpoint_shard_bytes) -> None:
-    """Writes the files below `directory`, aside first; equal checkpoints give equal bytes."""
-    weights_files.write((directory / WEIGHTS_PATH).parent, checkpoint.arrays, shard_bytes=shard_bytes)
+def write(
+    directory: Path,
+    checkpoint: Checkpoint,
+    *,
+    shard_bytes: int = Export.checkpoint_shard_bytes,
+    elsewhere: Elsewhere | None = None,
+) -> None:
+    """Writes the files below `directory`, aside first; equal checkpoints give equal bytes.
+
+    Args:
+        elsewhere: arrays that the version's export has.
+    """
+    folder = (directory / WEIGHTS_PATH).parent
+    weights_files.write(folder, checkpoint.arrays, shard_bytes=shard_bytes, elsewhere=elsewhere)
     write_whole(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
     write_whole(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
 

@@ -2,17 +2,24 @@
 
     checkpoint/weights.npz                       all of them, where they fit into one shard
     checkpoint/weights-00001-of-00003.npz, ...   otherwise: arrays in order of path, each whole in one shard
-    checkpoint/index.json                        {"shards": {name: {"bytes", "sha256", "tensors": [paths]}}}
+    checkpoint/tables.data                       another name of a file of the version's export that has big arrays
+    checkpoint/index.json                        {"shards": {name: {"bytes", "sha256", "tensors": [paths]}},
+                                                  "tables": {path: {"dtype", "shape", "offset"}}}: in tables.data
 
-Equal arrays give equal bytes, so a shard in which nothing has changed has the digest that it had.
+Equal arrays give equal bytes, so a shard in which nothing has changed has the digest that it had. What tables.data has
+is in no shard: of a big table a version moves and stores its bytes once.
 """
 
 import hashlib
 import io
 import json
+import math
+import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +29,37 @@ from common.errors import DataLoss
 from common.registry.files import digest_of
 from common.whole_files import whole_file, write_whole
 
-WHOLE, INDEX = "weights.npz", "index.json"
+WHOLE, TABLES, INDEX = "weights.npz", "tables.data", "index.json"
 _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 _PIECE_BYTES = 1024 * 1024
 _SHARDS = "weights-*-of-*.npz"
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
-    """Whatever `folder` held of weights is gone afterwards; each file is written aside first."""
-    groups = _groups(arrays, shard_bytes)
+@dataclass(frozen=True)
+class Elsewhere:
+    """Arrays that a file beside the checkpoint has: `offsets` in it by path, in bytes."""
+
+    file: Path = Path()
+    offsets: Mapping[str, int] = field(default_factory=dict)
+
+
+def write(folder: Path, arrays: Arrays, *, shard_bytes: int, elsewhere: Elsewhere | None = None) -> None:
+    """Whatever `folder` held of weights is gone afterwards; each file is written aside first.
+
+    Args:
+        elsewhere: what need not be written; the file gets a second name here.
+    """
+    (folder / TABLES).unlink(missing_ok=True)
+    tables = dict(elsewhere.offsets) if elsewhere and _linked(elsewhere.file, folder / TABLES) else {}
+    groups = _groups({path: one for path, one in arrays.items() if path not in tables}, shard_bytes)
     names = (
         [WHOLE] if len(groups) == 1 else [f"weights-{n:05}-of-{len(groups):05}.npz" for n in range(1, len(groups) + 1)]
     )
     shards = {}
     for name, paths in zip(names, groups, strict=True):
         write_one(folder / name, {path: arrays[path] for path in paths})
-        if len(names) > 1:
+        if len(names) > 1 or tables:
             shards[name] = {
                 "bytes": (folder / name).stat().st_size,
                 "sha256": digest_of(folder / name),
@@ -48,8 +69,24 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int) -> None:
         if path.name not in names:
             path.unlink(missing_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
-    if len(names) > 1:
-        write_whole(folder / INDEX, json.dumps({"shards": shards}, sort_keys=True, indent=2).encode() + b"\n")
+    if shards:
+        index: dict[str, Any] = {"shards": shards}
+        if tables:
+            index["tables"] = {
+                path: {"dtype": arrays[path].dtype.str, "shape": list(arrays[path].shape), "offset": tables[path]}
+                for path in sorted(tables)
+            }
+        write_whole(folder / INDEX, json.dumps(index, sort_keys=True, indent=2).encode() + b"\n")
+
+
+def _linked(file: Path, name: Path) -> bool:
+    """False where the file system has no second names."""
+    name.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file, name)
+    except OSError:
+        return False
+    return True
 
 
 def write_one(path: Path, arrays: Arrays) -> None:
@@ -72,7 +109,8 @@ def read(folder: Path) -> dict[str, NDArray[np.generic]]:
     """Raises DataLoss, OSError, ValueError or zipfile.BadZipFile where a file is missing or not what `write` writes."""
     if not (folder / INDEX).exists():
         return _arrays((folder / WHOLE).read_bytes())
-    shards = json.loads((folder / INDEX).read_bytes())["shards"]
+    index = json.loads((folder / INDEX).read_bytes())
+    shards = index["shards"]
     found: dict[str, NDArray[np.generic]] = {}
     for name, said in sorted(shards.items()):
         content = (folder / name).read_bytes() if (folder / name).exists() else None
@@ -83,6 +121,7 @@ def read(folder: Path) -> dict[str, NDArray[np.generic]]:
                 f"shard {name} of {len(shards)} {what}; it holds {counted(len(said['tensors']), 'tensor')}: {held}"
             )
         found |= _arrays(content)
+    found |= {path: _table(folder / TABLES, **place) for path, place in index.get("tables", {}).items()}
     return {path: found[path] for path in sorted(found)}
 
 
@@ -102,3 +141,11 @@ def _groups(arrays: Arrays, limit: int) -> list[list[str]]:
 def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         return {path: stored[path] for path in stored.files}
+
+
+def _table(file: Path, *, dtype: str, shape: list[int], offset: int) -> NDArray[np.generic]:
+    count = math.prod(shape)
+    found: NDArray[np.generic] = np.fromfile(file, np.dtype(dtype), count, offset=offset)
+    if len(found) != count:
+        raise DataLoss(f"{file.name} ends before the table of shape {shape} at {offset}")
+    return found.reshape(shape)

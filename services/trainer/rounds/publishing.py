@@ -17,6 +17,7 @@ from common.facts import present
 from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Version, VersionDraft
 from common.statistics.examples import as_row
 from services.trainer.data.dataset import Reading
+from services.trainer.export import state
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
@@ -112,7 +113,9 @@ def write_files(
     measured.warnings.update(teamwork.warnings_of(trained.course))
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
-    checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
+    shard_bytes = trained.definition.export.checkpoint_shard_bytes
+    has = state.places_in(output / "saved_model", trained.final.arrays)
+    checkpoint.write(output, trained.final, shard_bytes=shard_bytes, elsewhere=has)
     _write_subsets(output, trained)
     measured.statistics.write(output)
     tensorboard_events.write_events(

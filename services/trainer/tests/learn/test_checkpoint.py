@@ -16,6 +16,7 @@ from common.registry.catalog import VersionMetrics
 from services.trainer.families.port import Carrying
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.weights_files import Elsewhere
 from services.trainer.summaries import events as tensorboard_events
 
 ARRAYS: dict[str, NDArray[Any]] = {
@@ -100,6 +101,25 @@ def test_large_weights_lie_in_shards_and_a_damaged_one_is_named_with_what_it_hol
         checkpoint.read(tmp_path)
     checkpoint.write(tmp_path, whole)
     assert checkpoint.read(tmp_path).step == 7, "one file again, and no index beside it"
+
+
+@pytest.mark.covers("fmt-ckpt-files")
+def test_what_a_file_of_the_version_has_is_written_once_and_noticed_where_it_is_cut_short(tmp_path: Path) -> None:
+    table, export = np.arange(24, dtype=np.float32).reshape(6, 4), tmp_path / "data"
+    export.write_bytes(b"other" + table.tobytes())
+    whole = Checkpoint(ARRAYS | {"model/table": table}, {"step": 7})
+    checkpoint.write(tmp_path, whole, elsewhere=Elsewhere(export, {"model/table": 5}))
+    assert (tmp_path / "checkpoint" / "tables.data").samefile(export)
+    with np.load(tmp_path / checkpoint.WEIGHTS_PATH) as small:
+        assert sorted(small.files) == sorted(ARRAYS)
+    assert checkpoint.weights_digest(checkpoint.read(tmp_path).arrays) == checkpoint.weights_digest(whole.arrays)
+    export.write_bytes(export.read_bytes()[:-1])
+    with pytest.raises(DataLoss, match=r"tables.data ends before the table of shape \[6, 4\] at 5"):
+        checkpoint.read(tmp_path)
+    checkpoint.write(tmp_path, whole)
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
+        "identity.json", "state.json", "weights.npz"
+    ]  # fmt: skip
 
 
 def test_no_pickle_is_ever_loaded(tmp_path: Path) -> None:

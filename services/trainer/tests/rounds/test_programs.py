@@ -30,6 +30,7 @@ from services.trainer.tests.support.small_rounds import (
     event,
     events,
     fresh_process,
+    rebuilt,
     serialized,
 )
 
@@ -269,7 +270,7 @@ def test_a_program_is_tried_with_two_states_and_loaded_once(tmp_path: Path) -> N
 
 
 def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False)
+    platform = Platform(tmp_path)
     features = {
         "tags": {"type": "hashed", "bins": 20_000},
         "vector": {"type": "embedding", "of": "tags", "dimension": 64},
@@ -283,8 +284,11 @@ def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path)
         platform.append(events(40, seed=parent))
         platform.learn(files, parent_version=parent)
         manifests.append({file.path: file for file in platform.registry.drafts[-1].files})
-    path = "checkpoint/weights.npz"
+    path = "saved_model/variables/variables.data-00000-of-00001"
     old, new = (manifest[path] for manifest in manifests)
+    for manifest in manifests:
+        assert manifest["checkpoint/tables.data"].digest == manifest[path].digest, "the table is there once"
+        assert manifest["checkpoint/weights.npz"].size_bytes < new.size_bytes / 10
     base = tmp_path / "cache/model/1" / path
     assert digest_of(base) == old.digest
     with base.open("rb") as before, (tmp_path / "cache/model/2" / path).open("rb") as after:
@@ -292,3 +296,6 @@ def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path)
     assert patch is not None
     assert len(patch) < new.size_bytes / 100, "three rows of 20,000 are touched"
     assert platform.registry.drafts[-1].environment["uploaded_bytes"] > 0
+    assert platform.registry.leased
+    again = rebuilt(platform, platform.registry.leased, 2)
+    assert (again.missing, again.differences) == ((), ())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, TrainingSet
 from services.trainer.learn import bad_examples, nan_origin
+from services.trainer.learn.checkpoint import without_copy
 from services.trainer.learn.nan_origin import Origin
 from services.trainer.learn.steps import Fault, Steps
 
@@ -42,7 +43,7 @@ class FaultyBatches:
 
     def values(self) -> list[tf.Tensor]:
         """Share memory with the variables until they change."""
-        return [one.value.read_value() for one in self._variables().values()]
+        return [without_copy(one).value.read_value() for one in self._variables().values()]
 
     def put_back(self, values: list[tf.Tensor]) -> None:
         for variable, value in zip(self._variables().values(), values, strict=True):

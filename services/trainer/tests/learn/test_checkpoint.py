@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -120,6 +121,24 @@ def test_what_a_file_of_the_version_has_is_written_once_and_noticed_where_it_is_
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
         "identity.json", "state.json", "weights.npz"
     ]  # fmt: skip
+
+
+def test_a_table_is_read_and_restored_without_a_copy_and_what_was_read_stays_though_its_rows_change() -> None:
+    table = keras.Variable(np.zeros((65_536, 8), np.float32), name="table")
+
+    def change(row: int) -> None:
+        table.value.scatter_add(tf.IndexedSlices(tf.ones((1, 8)), tf.constant([row])))
+
+    change(1)
+    change(1)
+    first, again = (checkpoint.capture({"model/table": table})["model/table"] for _ in range(2))
+    assert np.shares_memory(first, again)
+    change(2)
+    assert (first[1].sum(), first[2].sum()) == (16, 0)
+    checkpoint.restore({"model/table": table}, {"model/table": first})
+    assert np.shares_memory(checkpoint.capture({"model/table": table})["model/table"], first)
+    change(3)
+    assert first[3].sum() == 0
 
 
 def test_no_pickle_is_ever_loaded(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ variable with one call."""
 _BLOCK_BYTES = 64
 _COMPARED_BYTES = 1024 * 1024
 _PATCHED_BYTES = 1024 * 1024
+_SAMPLE_BYTES, _WORTH_IT = 16 * 1024, 0.8
+"""Weights hardly get smaller: to try it with all of them takes longer than the comparison."""
 _LARGEST_SHARE = 4
 _LARGEST_PATCH_BYTES = 64 * 1024 * 1024
 
@@ -48,9 +50,10 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
         places.append(differing + start // _BLOCK_BYTES)
         blocks.append(new[differing])
     distances = np.diff(np.concatenate([np.zeros(1, np.int64), *places])).astype("<u4")
-    return zlib.compress(
-        b"".join([count.to_bytes(8, "little"), distances.tobytes(), *(b.tobytes() for b in blocks)]), 1
-    )
+    content = b"".join([count.to_bytes(8, "little"), distances.tobytes(), *(b.tobytes() for b in blocks)])
+    sample = content[len(content) // 2 :][:_SAMPLE_BYTES]
+    is_worth_it = len(zlib.compress(sample, 1)) < _WORTH_IT * len(sample)
+    return zlib.compress(content, 1 if is_worth_it else 0)
 
 
 def patched(file: BufferedRandom, base: BinaryIO, patch: bytes, size_bytes: int) -> str:

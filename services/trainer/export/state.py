@@ -71,8 +71,12 @@ def write(saved_model: Path, state: State, object_graph: bytes) -> None:
         raise DataLoss(f"{saved_model}: {fault} cannot be read back as it was written")
 
 
-def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere | None:
-    """Where an export has big arrays, byte for byte, among its variables; None where it has none of them."""
+def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]], model: Model) -> Elsewhere | None:
+    """Where an export has big arrays, byte for byte, among its variables; None where it has none of them.
+
+    Args:
+        model: that was exported; an array in the memory of one of its variables is not compared with the file.
+    """
     big = {
         path: array
         for path, array in arrays.items()
@@ -83,14 +87,26 @@ def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]]) -> E
     index = read_index((saved_model / INDEX_FILE).read_bytes())
     if index.shard_count != 1:
         return None
+    big_state = (
+        (name, one)
+        for name, one in state_of(model).items()
+        if one.dtype.size * one.shape.num_elements() >= SMALLEST_FILE_BYTES
+    )
+    written = {_address_of(np.asarray(one.read_value())): index.variables.get(name) for name, one in big_state}
     data_file, found = saved_model / index.data_files()[0], dict[str, int]()
     with data_file.open("rb") as file:
         for path, array in big.items():
             kind = (tf.as_dtype(array.dtype).name, array.shape)
-            alike = (one for one in index.variables.values() if (one.dtype, one.shape) == kind)
-            if place := next((one for one in alike if _is_at(file, one, array)), None):
+            alike = [one for one in index.variables.values() if (one.dtype, one.shape) == kind]
+            same = written.get(_address_of(array))
+            place = same if same in alike else next((one for one in alike if _is_at(file, one, array)), None)
+            if place is not None:
                 found[path] = place.offset
     return Elsewhere(data_file, found) if found else None
+
+
+def _address_of(array: NDArray[np.generic]) -> int:
+    return int(array.ctypes.data)
 
 
 def _fault_of(saved_model: Path, values: Mapping[str, np.ndarray]) -> str:

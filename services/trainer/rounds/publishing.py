@@ -114,7 +114,7 @@ def write_files(
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
     shard_bytes = trained.definition.export.checkpoint_shard_bytes
-    has = state.places_in(output / "saved_model", trained.final.arrays)
+    has = state.places_in(output / "saved_model", trained.final.arrays, trained.model)
     checkpoint.write(output, trained.final, shard_bytes=shard_bytes, elsewhere=has)
     _write_subsets(output, trained)
     measured.statistics.write(output)

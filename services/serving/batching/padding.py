@@ -1,8 +1,8 @@
-"""Making requests fit one call of the model: rows up to an allowed batch size, inner sizes up to the longest.
+"""Making requests fit a single call of the model: rows up to an allowed batch size, inner sizes up to the longest.
 
-Rows follow TensorFlow Serving's batching session. So do inner sizes where nothing is known of a version: what is added
-repeats the request's first value (tensorflow/serving, batching/batching_util.cc), which then counts as one more of what
-a list holds. A version that came with a schema says itself what its graph takes for "nothing there"
+Rows follow TensorFlow Serving's batching session. So do inner sizes of a version without a schema: the padding
+repeats the request's first value (tensorflow/serving, batching/batching_util.cc), which then counts as another value of
+the list. A version with a schema names the value that its graph takes for "nothing there"
 (common/definition/inputs.py); its lists are filled up with that or not at all.
 """
 
@@ -30,10 +30,10 @@ def merge(
 
     Args:
         members: the inputs of each request, by name: equal ranks and dtypes; equal inner sizes unless `pads_inner`.
-        size: rows of the result, at least as many as the members have. What is added repeats the first row of the last
-            request that has one.
+        size: rows of the result, at least as many as the members have. The padding repeats the first row of the last
+            request with rows.
         pads_inner: inner sizes grow to the longest.
-        fillers: what is added then, by input; None: the request's own first value.
+        fillers: the padding then, by input; None: the request's own first value.
     """
     return {
         name: _merge([inputs[name] for inputs in members], size, pads_inner, (fillers or {}).get(name))
@@ -61,7 +61,7 @@ def _stretched(array: np.ndarray, inner: tuple[int, ...], filler: Any) -> np.nda
 
 
 def _filler(array: np.ndarray) -> Any:
-    """The first value; an array without one is padded with zeros or empty strings."""
+    """The first value; an array without values is padded with zeros or empty strings."""
     if array.size:
         return array.flat[0]
     return b"" if array.dtype.hasobject else np.zeros((), array.dtype)[()]

@@ -1,7 +1,7 @@
 """Requests whose rows run in several batches: the head fills the batch that is open, the rest makes batches of its own
 (TensorFlow Serving's enable_large_batch_splitting, described in tensorflow_serving/batching/README.md).
 
-The batches of one request may run in any order and at the same time. It is answered once, by whichever of them is last,
+The batches of a request may run in any order and at the same time. It is answered once, by the last of them,
 or by the first that finds that it has to run by itself.
 """
 
@@ -15,7 +15,7 @@ from services.serving.wire.prediction import Arrays, Prediction
 
 
 class SplitRequest:
-    """What is known of one request while its parts run. Thread-safe."""
+    """A request while its parts run. Thread-safe."""
 
     def __init__(self, prediction: Prediction) -> None:
         self.prediction = prediction
@@ -34,7 +34,7 @@ class SplitRequest:
             return is_first
 
     def claim(self) -> bool:
-        """True for the one caller that is to run it by itself."""
+        """True for the only caller that is to run it by itself."""
         with self._lock:
             is_mine, self.is_settled = not self.is_settled, True
             return is_mine

@@ -65,9 +65,9 @@ class AsyncDoor:
 
         Args:
             url: path with query.
-            tag: what the request is called in traces (journal.py).
+            tag: the request's name in traces (journal.py).
             read_body: gives None for a body that is too large.
-            until_gone: its coroutine ends when the client hangs up; asked only while an answer is waited for.
+            until_gone: its coroutine ends when the client hangs up; called only while an answer is waited for.
 
         Raises:
             RequestFailed: with the code that the answer is to have.
@@ -125,7 +125,7 @@ class AsyncDoor:
         return json_response(_ACCEPTED, body, location=f"/v1/predictions/{prediction_id}")
 
     async def _stored(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> StoredPrediction:
-        """Raises PermissionDenied: it is of a model that the current principal may not ask."""
+        """Raises PermissionDenied: the current principal has no right to its model."""
         stored = await self._predictions.wait(prediction_id, seconds=wait_seconds, until_gone=until_gone)
         require(PREDICTS, called(stored.model))
         return stored
@@ -148,10 +148,10 @@ class AsyncDoor:
 
 
 def _number(query: str | None, name: str, *, above: float, up_to: float) -> float | None:
-    """The one number that a query may have, or None.
+    """The number of a query, or None.
 
     Raises:
-        RequestFailed: it is not one, out of bounds, or something else is asked for.
+        RequestFailed: it is no number, out of bounds, or the query has other parameters.
     """
     value: float | None = None
     for key, text in parse_qsl(query or "", keep_blank_values=True):

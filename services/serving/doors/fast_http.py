@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 _TRACEPARENT = TRACEPARENT.encode()
 URL_KEY = "headrace.url"
-"""Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
+"""Of an ASGI scope: the URL as it came, with the parts that uvicorn drops (a fragment, an empty query)."""
 _ORDINARY_HEADERS = frozenset(
     {
         b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin", b"sec-fetch-site",
@@ -248,7 +248,7 @@ class PredictProtocol(BoundedHttpProtocol):
         return path
 
     def _begin_ordinary_message(self) -> None:
-        """What uvicorn does at the first byte of a message, with what was read since."""
+        """uvicorn's step at the first byte of a message, with the bytes read since."""
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         HttpToolsProtocol.on_message_begin(self)
         self.url, self.expect_100_continue = url, expect

@@ -203,7 +203,7 @@ class _Door:
             return response
 
     async def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask], context: Any, entry: Entry) -> Route:
-        """The route of the first task, by the number of its version, so that one version answers all of them.
+        """The route of the first task, by the number of its version, so that the same version answers all of them.
 
         Raises:
             RequestFailed: the tasks do not go together, or a task cannot be run.
@@ -278,7 +278,7 @@ class _Door:
         self, request: config_pb2.ReloadConfigRequest, context: Any
     ) -> config_pb2.ReloadConfigResponse:
         """Answers when the models that are new are available, or could not be made so. None of the counters that
-        metric_names may ask for exist here, so no increases are reported.
+        metric_names may name exist here, so no increases are reported.
 
         Raises:
             RequestFailed: the configuration is refused and changed nothing, or a new model could not be loaded.

@@ -55,7 +55,7 @@ _CLIENT_CLOSED_REQUEST = 499
 
 
 class _Door:
-    """One handler for everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
+    """The handler of everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Door:
                 abandon()
 
     async def _body(self, request: Request) -> bytes | None:
-        """The body, inflated where it is gzip; None when it is too large. What does not inflate counts as empty."""
+        """The body, inflated where it is gzip; None when it is too large. A damaged body counts as empty."""
         if int(request.headers.get("content-length", "0")) > self._max_body_bytes:
             return None
         received = bytearray()
@@ -184,7 +184,7 @@ def _preflight(request: Request) -> Response:
 
 
 def _tag_of(request: Request) -> bytes:
-    """What the client calls its request; empty when it says nothing, or too much."""
+    """The client's name for its request; empty when it has none, or too long a name."""
     tag = request.headers.get(_REQUEST_ID, "").encode("latin-1")
     return tag if len(tag) <= MAX_TAG_BYTES else b""
 
@@ -202,7 +202,7 @@ def _timeout_of(request: Request) -> float | None:
 
 
 class _AnyMethod:
-    """The door as an ASGI app, which Starlette asks whatever the method is."""
+    """The door as an ASGI app, which Starlette calls for every method."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door
@@ -213,7 +213,7 @@ class _AnyMethod:
 
 
 def _routes() -> Iterator[tuple[str, str, str]]:
-    """(path, method, summary) of what the door answers, for the API's description."""
+    """(path, method, summary) of the door's routes, for the API's description."""
     for target in _TARGETS:
         model = "/v1/models/{model}" + target
         yield f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"

@@ -1,6 +1,6 @@
 """Large messages, read and written beside the front: a body of 60 MiB takes seconds, in which the front answers others.
 
-There are two places, so that whoever sends a megabyte does not wait for whoever sends sixty.
+There are two places, so that a megabyte does not wait for sixty.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class LargeMessages:
     async def read(
         self, read: Callable[..., Reading], message: bytes, route: Route, *arguments: Any, timeout_seconds: float
     ) -> Reading:
-        """What `read(message, route, limits, *arguments)` returns. Raises RequestFailed."""
+        """The result of `read(message, route, limits, *arguments)`. Raises RequestFailed."""
         given = (Named(route.version.signatures), self.limits, *arguments)
         call = partial(read_aside, read=read, arguments=given)
         (signature, rows, is_rows, sharing), serialized = await self._run(call, message, timeout_seconds)
@@ -53,7 +53,7 @@ class LargeMessages:
         *,
         timeout_seconds: float,
     ) -> bytes:
-        """What `write(reply)` returns; a message comes serialized. Raises RequestFailed."""
+        """The result of `write(reply)`; a message comes serialized. Raises RequestFailed."""
         call = partial(write_aside, write=write)
         return (await self._run(call, reply.SerializeToString(), timeout_seconds))[1]
 

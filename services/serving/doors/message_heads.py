@@ -1,4 +1,4 @@
-"""The head of a large gRPC request: which model it is for, without making values of what else it holds.
+"""The head of a large gRPC request: its model, without making values of the rest.
 
 https://protobuf.dev/programming-guides/encoding
 """
@@ -8,7 +8,7 @@ from typing import Any
 from services.serving.wire.prediction import invalid
 
 _MOST_FIELDS = 16_384
-"""Of a large message: its inputs and the outputs that it asks for."""
+"""Of a large message: its inputs and the outputs that it names."""
 _LENGTH, _HEAD = 2, 1
 _FIXED_SIZES = {1: 8, 5: 4}
 _VARINT = 0

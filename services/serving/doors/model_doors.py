@@ -1,4 +1,4 @@
-"""GET /headrace/models and GET /headrace/config: what TensorFlow Serving has no door for.
+"""GET /headrace/models and GET /headrace/config: beyond TensorFlow Serving's doors.
 
 They are not below /v1/, where every path and its answer is TensorFlow Serving's: GET /v1/models is a 400 there.
 """
@@ -21,7 +21,7 @@ def add_model_doors(app: FastAPI, front: Front) -> None:
 
     @app.get("/headrace/config", tags=["replica"])
     async def config() -> dict[str, Any]:
-        """The configuration that is served, why the newest one was refused if it was, and what folders lack."""
+        """The served configuration, why the newest was refused if it was, and the lacks of folders."""
         return config_json(front.routing.state)
 
 

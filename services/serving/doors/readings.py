@@ -1,4 +1,4 @@
-"""What a request says, as the queue carries it, and its answer as a door writes it: plain functions.
+"""A request as the queue carries it, and its answer as a door writes it: plain functions.
 
 A small message is read where it came in. A large one is handed, with the name of a function of this module, to a
 process beside the front (large_messages.py), and comes back serialized.
@@ -33,7 +33,7 @@ Message = bytes | bytearray
 
 @dataclass(slots=True)
 class Reading:
-    """One request that was read.
+    """A request that was read.
 
     Attributes:
         request: for the queue; of a large message only its signature.
@@ -64,7 +64,7 @@ def predict_body(body: Message, served: Signatures, limits: Limits) -> Reading:
 
 
 def read_document(document: Document, served: Signatures, limits: Limits) -> Reading:
-    """Raises RequestFailed: the signature or the inputs are not what is served."""
+    """Raises RequestFailed: the signature or the inputs are not served."""
     signature = served.signature(document.signature_name)
     if signature is None:
         name = document.signature_name
@@ -87,7 +87,7 @@ def examples_body(body: Message, served: Signatures, limits: Limits, method: str
 
 
 def reading_of(examples: list[bytes], document: Document, served: Signatures, method: str) -> Reading:
-    """`examples`: the document's. Raises RequestFailed: the signature is not what is served."""
+    """`examples`: the document's. Raises RequestFailed: the signature is not served."""
     name = name_for(method, served, document.fields.get("signature_name", ""))
     request = request_for(name, signature_for(method, served, name), examples)
     return Reading(request, len(examples), sharing=len(examples) if "context" in document.fields else 0)
@@ -99,7 +99,7 @@ def predict_message(message: Message, served: Signatures, limits: Limits) -> Rea
 
 
 def read_predict_request(given: tfserving_pb2.PredictRequest, served: Signatures, limits: Limits) -> Reading:
-    """Raises RequestFailed: the signature or the inputs are not what is served."""
+    """Raises RequestFailed: the signature or the inputs are not served."""
     name = given.model_spec.signature_name or DEFAULT_SIGNATURE
     signature = served.signature(name)
     if signature is None:
@@ -141,7 +141,7 @@ def rows_of(request: queue_pb2.PredictionRequest) -> int:
 
 
 def parsed(message: Message, kind: Any) -> Any:
-    """Raises RequestFailed: what cannot be parsed is the caller's fault."""
+    """Raises RequestFailed: an unreadable message is the caller's fault."""
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:

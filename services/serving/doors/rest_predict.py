@@ -127,7 +127,7 @@ class RestPredict:
         """Begins a prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
-            tag: what the request is called in logs (journal.py).
+            tag: the request's name in logs (journal.py).
             traceparent: of the client's span, where it names a span.
             keys: of the rows (prediction_keys.py); b"" where there are none.
 

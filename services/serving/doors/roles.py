@@ -1,4 +1,4 @@
-"""The roles that requests about a model need; the doors ask for them with the model's name that they have read."""
+"""The roles that requests about a model need; the doors check them with the model's name that they have read."""
 
 from common.access.guard import rule
 

@@ -1,4 +1,4 @@
-"""The roles that calls of serving need. For a model's routes the door asks the guard, with the name that it has read
+"""The roles that calls of serving need. For a model's routes the door calls the guard, with the name that it has read
 from the whole URL (http_api.py): the router's idea of the name may differ."""
 
 from collections.abc import Iterator, Mapping

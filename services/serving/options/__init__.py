@@ -1,1 +1,1 @@
-"""What can be set, and where it comes from: variables, flags, configuration files, model files."""
+"""Settings and their sources: variables, flags, configuration files, model files."""

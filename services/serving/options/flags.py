@@ -1,6 +1,6 @@
 """The command line: TensorFlow Serving's flags, as settings (settings.py) under another name.
 
-    --name=value    --name value    --name, --noname (booleans); one dash does as well
+    --name=value    --name value    --name, --noname (booleans); a single dash does as well
 
 A flag becomes the SERVING_* variable of its setting and wins over it. A flag for something that this server does not
 do is refused by its name, with the reason; so is an unknown flag.
@@ -102,7 +102,7 @@ SUPPORTED: tuple[Flag, ...] = (
     _own("ssl_config_file", "SSLConfig: TLS for gRPC, REST and metrics"),
     _own("monitoring_config_file", "MonitoringConfig: metrics at its path too"),
     _own("grpc_channel_arguments", "Options of the gRPC server, name=value,..."),
-    # Headrace's own, for what a command line needs that TensorFlow Serving does not have.
+    # Headrace's own, for needs of a command line beyond TensorFlow Serving.
     _own("redis_url", "The Redis beside it (SERVING_REDIS_URL)"),
     _own("host", "Address that both doors listen on (SERVING_HOST)"),
     _own("rest_tls", "Whether --ssl_config_file counts for REST (true)", bool),
@@ -124,7 +124,7 @@ UNSUPPORTED: tuple[Flag, ...] = (
     Flag("platform_config_file", "", str, taken=("",), refusal="platforms are plugins, named by model_platform"),
     Flag(
         "per_process_gpu_memory_fraction", "", float, taken=("0", "0.0"),
-        refusal="each program is a separate process that takes what it needs",
+        refusal="each program is a separate process",
     ),
     Flag(
         "remove_unused_fields_from_bundle_metagraph", "", bool, taken=("true",),
@@ -219,7 +219,7 @@ def _take(left: list[str]) -> tuple[str, str]:
             raise InvalidInput(f"--{name} takes no value")
         flag, value, has_value = negated, "false", "="
     if flag is None:
-        raise InvalidInput(f"unknown flag --{name}; --help lists the known ones")
+        raise InvalidInput(f"unknown flag --{name}; --help lists the known flags")
     if not has_value:
         if flag.kind is bool:
             value = "true"

@@ -1,7 +1,7 @@
-"""How one model is run: what may be set per model, whichever source it comes from. No TensorFlow, no file formats.
+"""How a model is run: the options per model, from any source. No TensorFlow, no file formats.
 
 Settings and flags give the defaults of a replica; a batching parameters file, the model's configuration and the
-version itself may say otherwise for one model. What reads those files ends in a `ModelOptions`; the runner gets nothing
+version itself may override them for a model. Readers of those files end in a `ModelOptions`; the runner gets nothing
 else.
 """
 
@@ -24,24 +24,24 @@ GPU: DeviceName = "gpu"
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/guide/batching.md says
-    what each does. Making one raises InvalidInput, with a sentence that names the field, for values that do not go
+    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/guide/batching.md describes
+    each. An instance raises InvalidInput, with a sentence that names the field, for values that do not go
     together."""
 
     max_batch_size: int = 64
     """Examples in one call of the model, at most."""
     batch_timeout_micros: int = 0
-    """How long a batch that is not full waits for more; 0 takes what is there."""
+    """How long a batch that is not full waits for more; 0 takes the waiting requests."""
     max_enqueued_batches: int | None = None
     """Batches that may wait in a queue of this model; past it, requests are refused. None: the queue_limit alone."""
     num_batch_threads: int = 1
-    """Batches of one model that may run at the same time."""
+    """Batches of a model that may run at the same time."""
     allowed_batch_sizes: tuple[int, ...] = ()
-    """Ascending, the last one equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
+    """Ascending, the last equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
     enable_large_batch_splitting: bool | None = None
-    """Whether a request that does not fit the open batch fills it with its first rows, so that one of more than
-    max_batch_size examples is run in parts; False: each stays in one batch, and a larger one is refused. None, where
-    nobody said anything: a larger one is a call of its own, or of 16,384 examples each, unless named sizes or an
+    """Whether a request that does not fit the open batch fills it with its first rows, so that a request of more than
+    max_batch_size examples is run in parts; False: each stays in a batch, and a larger request is refused. None, where
+    it is unset: a larger request is a call of its own, or of 16,384 examples each, unless named sizes or an
     objective would not be kept."""
     max_execution_batch_size: int | None = None
     """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
@@ -85,7 +85,7 @@ class BatchingOptions:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What computes a version's signatures."""
+    """The engine of a version's signatures."""
 
     engine: EngineName = "tensorflow"
     """`auto` converts at load, compares with the SavedModel, measures, and takes the fastest that agrees."""
@@ -115,7 +115,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class WarmUpOptions:
-    """What a version is run with before it is available."""
+    """The runs of a version before it is available."""
 
     is_enabled: bool = True
     iterations: int = 1

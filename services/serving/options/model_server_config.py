@@ -96,7 +96,7 @@ def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str
 
     Raises:
         InvalidInput: the configuration is not a list of models that this server can serve. An empty list is refused:
-            it would unload everything, and is what a file that is being written reads as.
+            it would unload everything, and a half-written file reads so.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidInput(
@@ -202,7 +202,7 @@ def _policy_of(item: config_pb2.ModelConfig) -> VersionPolicy:
         versions = tuple(policy.specific.versions)
         if not versions or min(versions) < 0:
             raise InvalidInput(
-                f"model {item.name} has a specific version policy that names no version, or a negative one"
+                f"model {item.name} has a specific version policy that names no version, or a negative number"
             )
         return VersionPolicy("specific", versions=versions)
     return VersionPolicy("latest", count=max(policy.latest.num_versions, 1))

@@ -1,4 +1,4 @@
-"""The platforms that a model may name here. Imports no platform, so that doors and manager may ask."""
+"""The platforms that a model may name here. Imports no platform, so that doors and manager may use it."""
 
 from importlib.metadata import EntryPoint, entry_points
 

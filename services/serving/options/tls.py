@@ -13,7 +13,7 @@ def read_tls_config(path: Path) -> Material:
     """Reads and checks an SSLConfig file.
 
     Raises:
-        InvalidInput: it cannot be read, or lacks what its other fields need.
+        InvalidInput: it cannot be read, or lacks a field that the others need.
     """
     given = read_text(path, config_pb2.SSLConfig(), "an SSLConfig")
     if not given.server_key or not given.server_cert:

@@ -134,13 +134,13 @@ class QueueClient:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is wrong with Redis, in sentences: with all of it, or with single queues."""
+        """Faults of Redis, in sentences: with all of it, or with single queues."""
         whole = self._away or self._read_only
         return (whole,) if whole else tuple(queue.fault for queue in self._watched if queue.fault)
 
     @property
     def is_of_use(self) -> bool:
-        """Whether it takes requests, as of the last tick: of one model at least."""
+        """Whether it takes requests, as of the last tick: of at least one model."""
         is_usable = self.is_connected and not self._read_only
         return is_usable and (not self._watched or not all(queue.fault for queue in self._watched))
 
@@ -162,7 +162,7 @@ class QueueClient:
             self._send(queue, requests, now=True)
 
     def cancel(self, queue: Queue, span: Span, request_ids: Sequence[bytes], on_removed: Callable[[int], None]) -> None:
-        """Takes requests off a queue unless a runner has them; `on_removed` is told how many it were."""
+        """Takes requests off a queue unless a runner has them; `on_removed` gets their count."""
         if self._requests is None:
             return
 
@@ -176,7 +176,7 @@ class QueueClient:
         self._requests.send(pack(b"EVALSHA", CANCEL.sha, *arguments), answered)
 
     def watch(self, queues: Collection[Queue]) -> None:
-        """The queues whose depth is wanted, from the next tick on."""
+        """The queues to measure, from the next tick on."""
         self._watched = queues
 
     async def depth(self, queue: Queue) -> tuple[int, int]:
@@ -226,7 +226,7 @@ class QueueClient:
         for script in (ENQUEUE, CANCEL):
             name = await self._requests.execute(b"SCRIPT", b"LOAD", script.text)
             if name != script.sha:
-                raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
+                raise Unavailable(f"the server is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
         self._replies = await connect(self._url, self._lose, key=self._replies_key)
         if self._lost.is_set():
             raise Unavailable("the connection to Redis was lost while it was made")
@@ -374,7 +374,7 @@ def _is_unknown_script(reply: Reply) -> bool:
 
 
 def _shown(reply: Reply) -> str:
-    """The text of an error, or what came instead of an answer."""
+    """The text of an error, or the bytes instead of an answer."""
     return str(reply)[:200] if isinstance(reply, hiredis.ReplyError) else f"it answers with {reply!r:.100}"
 
 

@@ -53,7 +53,8 @@ class TrainerSettings(ServiceSettings):
     sandbox_processes: int = Field(default=0, ge=0)
     """Most processes and threads of a round; 0: 4,096 and 64 for each core. Only where the trainer runs as root."""
     sandbox_memory_mib: int = Field(default=0, ge=0)
-    """Most memory that each process of a round may have for its data (RLIMIT_DATA); 0: any."""
+    """Most memory that each process of a round may have for its data (RLIMIT_DATA); 0: any. With a limit, a round of
+    one process has no shared memory but that of files."""
     sandbox_file_mib: int = Field(default=16_384, ge=0)
     """Largest file that a round may write; 0: any."""
     max_version_mib: int = Field(default=65_536, ge=0)

@@ -21,7 +21,7 @@ _ETC = (
     "mime.types", "nsswitch.conf", "OpenCL", "passwd", "protocols", "resolv.conf", "services", "ssl", "timezone",
 )  # fmt: skip
 _KERNEL = ("/proc", "/sys")
-_DEVICES = ("full", "null", "random", "urandom", "zero")
+_DEVICES = ("full", "null", "random", "urandom")
 _GPUS = ("nvidia*", "dri", "kfd")
 _FIRST_UID, _FIRST_SMALL_UID, _SMALL_UIDS, _MOST_PIDS = 0x6A000000, 50_000, 10_000, 1 << 22
 _CAP_DAC_OVERRIDE = 1
@@ -40,7 +40,10 @@ def enter(rules: SandboxRules) -> None:
         steps += [lambda: landlock.restrict(_paths(rules), connect=rules.ports)]
     if seccomp.is_there():
         has_ports = rules.ports is None or bool(rules.ports)
-        steps += [lambda: seccomp.restrict(allow_tcp=has_ports, allow_udp=rules.resolves_names)]
+        shares = rules.ports is None or not rules.memory_mib
+        steps += [
+            lambda: seccomp.restrict(allow_tcp=has_ports, allow_udp=rules.resolves_names, allow_shared_memory=shares)
+        ]
     if is_own_user:
         steps.insert(0, _become_a_user_of_its_own)
     for step in steps:
@@ -129,6 +132,7 @@ def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     yield from ((f"/etc/{name}", landlock.READ) for name in _ETC)
     yield from ((path, landlock.READ) for path in (*_KERNEL, *rules.read))
     yield from ((f"/dev/{name}", landlock.USE_DEVICE) for name in _DEVICES)
+    yield "/dev/zero", landlock.READ  # written to and shared, it is memory that no limit counts
     yield from ((str(path), landlock.USE_DEVICE | landlock.READ) for name in _GPUS for path in Path("/dev").glob(name))
     if rules.ports is None:  # several processes, which share memory
         yield "/dev/shm", landlock.WRITE  # noqa: S108 - where POSIX's shared memory lies

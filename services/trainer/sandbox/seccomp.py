@@ -2,9 +2,11 @@
 
 It answers EPERM to calls that no computation needs and that reach other processes or the kernel, and EACCES to sockets:
 to all where a process connects nowhere, otherwise to those of other protocols than TCP, since Landlock's rules for
-ports see no Multipath TCP and no SCTP. The filter is classic BPF over `struct seccomp_data`
-(include/uapi/linux/seccomp.h, filter.h); numbers of calls are those of arch/x86/entry/syscalls/syscall_64.tbl and
-include/uapi/asm-generic/unistd.h.
+ports see no Multipath TCP and no SCTP. Where memory has a limit, which for the kernel is one of private memory
+(RLIMIT_DATA), it answers ENOMEM to shared memory that is no file's.
+
+The filter is classic BPF over `struct seccomp_data` (include/uapi/linux/seccomp.h, filter.h); numbers of calls are
+those of arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 """
 
 import ctypes
@@ -18,7 +20,7 @@ from collections.abc import Mapping, Sequence
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _AND, _RETURN, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x20, 0x54, 0x06, 0x15, 0x35, 0x45
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 24, 32, 40
 """Offsets in seccomp_data; of an argument the lower half."""
 _NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
@@ -28,6 +30,10 @@ _AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET_CALL: Mapping[str, int] = {"x86_64": 41, "aarch64": 198}
 _SOCKETPAIR_CALL: Mapping[str, int] = {"x86_64": 53, "aarch64": 199}
 """Of datagrams, one end of a pair reaches every Unix socket of datagrams that has a name."""
+_MMAP: Mapping[str, int] = {"x86_64": 9, "aarch64": 222}
+_MEMFD: Mapping[str, tuple[int, ...]] = {"x86_64": (319, 447), "aarch64": (279, 447)}
+"""memfd_create, memfd_secret."""
+_MAP_TYPE_AND_ANONYMOUS, _SHARED_ANONYMOUS = 0x2F, 0x21
 _CLONE: Mapping[str, int] = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435
 """Its flags lie in memory, where no filter sees them: glibc goes on with clone when it hears ENOSYS."""
@@ -82,16 +88,27 @@ def forbid_new_privileges() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
 
 
-def restrict(*, allow_tcp: bool, allow_udp: bool) -> None:
+def restrict(*, allow_tcp: bool, allow_udp: bool, allow_shared_memory: bool) -> None:
     """Needs no_new_privs. Raises OSError: the kernel refuses."""
-    program = _program(platform.machine(), allow_tcp=allow_tcp, allow_udp=allow_udp)
+    machine = platform.machine()
+    program = _program(machine, [] if allow_shared_memory else _no_shared_memory(machine), allow_tcp, allow_udp)
     whole = _Program(len(program) // 8, program)
     if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(whole), 0, 0):
         code = ctypes.get_errno()
         raise OSError(code, f"the filter of system calls is refused: {os.strerror(code)}")
 
 
-def _program(machine: str, *, allow_tcp: bool, allow_udp: bool) -> bytes:
+def _no_shared_memory(machine: str) -> list[bytes]:
+    """Steps behind the number of a call."""
+    of_mmap = [
+        _step(_LOAD, _FOURTH_ARGUMENT), _step(_AND, _MAP_TYPE_AND_ANONYMOUS),
+        *_if(_IF_EQUAL, _SHARED_ANONYMOUS, [_errno(errno.ENOMEM)]), _step(_RETURN, _ALLOW),
+    ]  # fmt: skip
+    of_memfd = (step for number in _MEMFD[machine] for step in _if(_IF_EQUAL, number, [_errno(errno.ENOMEM)]))
+    return [*of_memfd, *_if(_IF_EQUAL, _MMAP[machine], of_mmap)]
+
+
+def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool) -> bytes:
     types = [*([socket.SOCK_STREAM] if allow_tcp else []), *([socket.SOCK_DGRAM] if allow_udp else [])]
     protocols = [socket.IPPROTO_IP, socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if allow_udp else [])]
     no_socket = _errno(errno.EACCES)
@@ -115,6 +132,7 @@ def _program(machine: str, *, allow_tcp: bool, allow_udp: bool) -> bytes:
         _step(_LOAD, _NUMBER), *_if(_IF_AT_LEAST, _X32_BIT, [_errno(errno.ENOSYS)]),
         *_if(_IF_EQUAL, _CLONE3, [_errno(errno.ENOSYS)]),
         *(step for number in DENIED[machine].values() for step in _if(_IF_EQUAL, number, [_errno(errno.EPERM)])),
+        *memory,
         *_if(_IF_EQUAL, _CLONE[machine], of_clone),
         *_if(_IF_EQUAL, _SOCKET_CALL[machine], of_sockets),
         *_if(_IF_EQUAL, _SOCKETPAIR_CALL[machine], of_pairs),

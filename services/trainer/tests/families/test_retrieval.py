@@ -6,14 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 
 from common.definition.model import parse_definition
+from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.retrieval import NO_RANK, RetrievalModel
 from services.trainer.features.words import Ledger, Memory, Words
 from services.trainer.learn import adapters
 from services.trainer.tests.families.test_modules import trained_twice
 from services.trainer.tests.support.small_rounds import definition, serialized
+from testing.rows import each_row
 
 SCHEMA = {
     "features": [
@@ -113,3 +116,21 @@ def test_an_item_ranks_behind_its_equals_and_what_is_no_candidate_behind_all() -
     raw = {"user": tf.constant(["u0", "u1"]), "hour": tf.zeros(2), "item": tf.constant(["b", "new"])}
     assert model.outputs(model.transformed(raw).columns, training=False)["item"].numpy().tolist() == [3.0, NO_RANK]
     assert model_of({}).signatures()["serving_default"].answer(raw)["items"].numpy().tolist() == [[b""] * 3] * 2
+
+
+@each_row(
+    ("added", "words"),
+    [
+        ({"module": "own.py"}, "both estimator and module"),
+        ({"operations": ["own.so"]}, "an estimator has none of its own"),
+        ({"training": {"hooks": ["own.Hook"]}}, "hooks go with a module"),
+        ({"evaluation": {"metrics": ["own_score"]}}, "no metric 'own_score'"),
+    ],
+)
+def test_no_code_of_an_authors_runs_in_a_round_whose_metrics_no_other_process_takes(
+    added: dict[str, Any], words: str
+) -> None:
+    shipped = yaml.safe_load(Path("examples/flights_towers/model.yaml").read_text())
+    files = {"model.yaml": yaml.safe_dump(shipped | added).encode(), "own.py": b"", "own.so": b""}
+    with pytest.raises(InvalidInput, match=words):
+        parse_definition(files)

@@ -68,6 +68,7 @@ def test_rounds_train_resume_stay_warm_and_set_events_aside_in_the_sandbox(
 ) -> None:
     trainer.round_function = ROUND_FUNCTION
     trainer.environment |= {"TRAINER_SANDBOX": "require", "TRAINER_RESUME_INTERVAL_SECONDS": "0"}
+    trainer.environment |= {"TRAINER_SANDBOX_MEMORY_MIB": "32000"}  # and with it no shared memory
     files = {"model.yaml": definition(triggers="{min_examples: 100}", gate="{min_value: 0.0}")}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.start()

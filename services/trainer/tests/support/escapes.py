@@ -1,6 +1,7 @@
 """What an author's code may try once a round runs it. Each attempt raises where it does not get what it is after."""
 
 import ctypes
+import mmap
 import os
 import signal
 import socket
@@ -241,6 +242,19 @@ def take_all_memory(ground: Ground) -> None:
     np.empty(DATA_BYTES, np.uint8)  # nothing of it is touched
 
 
+def share_memory_past_the_limit(ground: Ground) -> None:
+    mmap.mmap(-1, DATA_BYTES).close()
+
+
+def share_memory_past_the_limit_by_a_device(ground: Ground) -> None:
+    with Path("/dev/zero").open("r+b", buffering=0) as zero:
+        mmap.mmap(zero.fileno(), DATA_BYTES).close()
+
+
+def take_memory_as_a_file_without_a_folder(ground: Ground) -> None:
+    os.close(os.memfd_create("weights"))
+
+
 def open_files_without_end(ground: Ground) -> None:
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(FILES)]
     for descriptor in opened:
@@ -311,7 +325,9 @@ ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
         connect_over_multipath_tcp, listen_for_others, send_a_datagram, talk_to_a_daemon_over_a_unix_socket,
         send_a_datagram_to_a_daemon_from_a_pair, share_memory_that_outlives_the_round,
         leave_messages_for_others_by_a_key, read_packets_of_the_network,
-        write_a_huge_file, take_all_memory, open_files_without_end, fork_without_end,
+        write_a_huge_file, take_all_memory, share_memory_past_the_limit,
+        share_memory_past_the_limit_by_a_device, take_memory_as_a_file_without_a_folder, open_files_without_end,
+        fork_without_end,
     )
 }  # fmt: skip
 NEEDS: Mapping[str, Callable[[Ground], None]] = {

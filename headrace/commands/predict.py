@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 from urllib.parse import urlsplit
 
 import orjson
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.files.row_files import Rows
 
 _ROWS_AT_ONCE = 1000
+_OF_A_REQUEST = frozenset({"inputs", "instances", "context", "signature_name", "output_filter"})
 
 
 def predict(
@@ -91,6 +92,10 @@ def predict(
         if here
         else _client(session, url, use_grpc=use_grpc, timeout_seconds=timeout) as client,
     ):
+        if _may_be_an_instance(document):
+            known_inputs = client.signature(model, signature, version=version, label=label)
+            if document.keys() <= {*known_inputs.inputs, *known_inputs.name_of}:
+                document = {"instances": [document]}
         if (
             isinstance(client, PredictionClient)
             and document is not None
@@ -326,6 +331,15 @@ def _document(text: str) -> Any:
     if isinstance(document, dict) and ("instances" in document or "inputs" in document):
         return document
     return {"instances": document if isinstance(document, list) else [document]}
+
+
+def _may_be_an_instance(document: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether what looks like a whole request may have a feature called `inputs` or `instances`: with keys that no
+    request has, or a value that is neither a list nor an object."""
+    return isinstance(document, dict) and (
+        bool(document.keys() - _OF_A_REQUEST)
+        or not all(isinstance(document.get(name, []), list | dict) for name in ("inputs", "instances"))
+    )
 
 
 def _body(document: dict[str, Any], signature: str) -> bytes:

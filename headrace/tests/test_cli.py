@@ -190,6 +190,26 @@ def test_predict_takes_an_instance_a_list_or_a_whole_request(
     assert orjson.loads(result.stdout) == {"predictions": [0.5]}
 
 
+@each_row(
+    ("given", "sent"),
+    [
+        ('{"inputs": 1.5}', {"instances": [{"inputs": 1.5}]}),
+        ('{"inputs": [1.5], "x": 2}', {"instances": [{"inputs": [1.5], "x": 2}]}),
+        ('{"instances": 1.5, "of_no_input": 2}', {"instances": 1.5, "of_no_input": 2}),
+    ],
+)
+def test_an_instance_with_a_feature_called_as_a_key_of_requests_is_known_by_the_signature(
+    run: Run, server: Server, given: str, sent: Any
+) -> None:
+    inputs = {name: {"dtype": "DT_FLOAT"} for name in ("inputs", "instances", "x")}
+    signatures = {"serving_default": {"inputs": inputs, "outputs": {"y": {"dtype": "DT_FLOAT"}}}}
+    server.will_answer(200, {"metadata": {"signature_def": {"signature_def": signatures}}})
+    server.will_answer(200, {"predictions": [0.5]})
+    result = run("predict", "m", given)
+    assert result.exit_code == 0, result.output
+    assert orjson.loads(server.requests[-1].body) == sent
+
+
 def test_predict_of_something_else_than_json_is_refused_before_it_is_sent(run: Run, server: Server) -> None:
     result = run("predict", "m", "{not json")
     assert result.exit_code == InvalidInput.exit

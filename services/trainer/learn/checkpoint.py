@@ -286,6 +286,11 @@ def read(directory: Path) -> Checkpoint:
     return Checkpoint(arrays, state, meaning)
 
 
+def has_tables(directory: Path) -> bool:
+    """Whether `read` takes bytes of which no checksum lies beside them: the version's manifest has their digest."""
+    return ((directory / WEIGHTS_PATH).parent / weights_files.TABLES).exists()
+
+
 class _State(dict[str, Any]):
     """An object of a state that was read."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
-from common.errors import InvalidInput, NotFound
+from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic, labels_topic
 from common.registry.catalog import EVENTS_FROM, LABELS, RoundPlan, Version, VersionStatus
@@ -205,7 +205,11 @@ def stored_version(
     directory = version_dir(assignment, model, number)
     if version.status is not VersionStatus.ARCHIVED:
         registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
-    return version, checkpoint.read(directory)
+        return version, checkpoint.read(directory)
+    found = checkpoint.read(directory)
+    if checkpoint.has_tables(directory) and checkpoint.weights_digest(found.arrays) != version.weights_digest:
+        raise DataLoss(f"the checkpoint of version {number} of {model}, which is archived, is damaged in {directory}")
+    return version, found
 
 
 def version_dir(assignment: RoundAssignment, model: str, number: int) -> Path:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from common.definition.model import Definition, parse_definition
+from common.errors import DataLoss
+from common.registry.catalog import VersionStatus
 from common.registry.client import digest_of, manifest_of
 from common.registry.patches import patch_between
 from common.saved_model.program import is_state, program_digest, program_of
@@ -21,6 +23,7 @@ from services.trainer.export.state import state_of
 from services.trainer.families.port import Model
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.protocol.messages import Done
+from services.trainer.rounds.inputs import stored_version
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     LINEAR,
@@ -299,3 +302,10 @@ def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path)
     assert platform.registry.leased
     again = rebuilt(platform, platform.registry.leased, 2)
     assert (again.missing, again.differences) == ((), ())
+    platform.registry.versions[1] = replace(platform.registry.versions[1], status=VersionStatus.ARCHIVED)
+    asked = (platform.registry, "model", 2, platform.assignment(platform.registry.leased))
+    assert stored_version(*asked)[1].step > 0
+    with (tmp_path / "cache/model/2/checkpoint/tables.data").open("r+b") as file:
+        file.write(bytes(64))
+    with pytest.raises(DataLoss, match="version 2 of model, which is archived, is damaged"):
+        stored_version(*asked)

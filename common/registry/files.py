@@ -178,8 +178,7 @@ class FileTransfer:
                 return 0
             self._count("patch_bytes", len(patch))
             with held[base].open("rb") as old, aside.open("w+b") as out:
-                found = patched(out, old, patch, file.size_bytes)
-                os.fsync(out.fileno())
+                found = patched(out, old, patch, file.size_bytes)  # a power cut may tear it: readers look at the digest
         except (DataLoss, FileNotFoundError, Unavailable) as error:
             logger.info("a patch cannot be used", extra={"digest": file.digest, "reason": str(error)})
             return 0

@@ -262,15 +262,16 @@ def write(
     shard_bytes: int = Export.checkpoint_shard_bytes,
     elsewhere: Elsewhere | None = None,
 ) -> None:
-    """Writes the files below `directory`, aside first; equal checkpoints give equal bytes.
+    """Writes the files below `directory`, aside first; equal checkpoints give equal bytes. Nothing is flushed to the
+    disk: the registry is what keeps them, and a reader compares what is here with its digests.
 
     Args:
         elsewhere: arrays that the version's export has.
     """
     folder = (directory / WEIGHTS_PATH).parent
     weights_files.write(folder, checkpoint.arrays, shard_bytes=shard_bytes, elsewhere=elsewhere)
-    write_whole(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
-    write_whole(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
+    for path, content, indent in ((IDENTITY_PATH, checkpoint.identity, None), (STATE_PATH, checkpoint.state, 2)):
+        write_whole(directory / path, json.dumps(content, sort_keys=True, indent=indent).encode() + b"\n", flush=False)
 
 
 def read(directory: Path) -> Checkpoint:

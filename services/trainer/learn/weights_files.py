@@ -76,7 +76,8 @@ def write(folder: Path, arrays: Arrays, *, shard_bytes: int, elsewhere: Elsewher
                 path: {"dtype": arrays[path].dtype.str, "shape": list(arrays[path].shape), "offset": tables[path]}
                 for path in sorted(tables)
             }
-        write_whole(folder / INDEX, json.dumps(index, sort_keys=True, indent=2).encode() + b"\n")
+        content = json.dumps(index, sort_keys=True, indent=2).encode() + b"\n"
+        write_whole(folder / INDEX, content, flush=False)
 
 
 def _linked(file: Path, name: Path) -> bool:

@@ -9,7 +9,7 @@ copied, swapped and edited. Other folders are fetched again. The manifest on dis
 that are here are served while the registry is away.
 
 A crash leaves behind files without a version, manifests without one, and folders named *.partial; `clean` removes
-all three.
+all three. A power cut may tear files that a patch has made (common/registry/files.py): they do not match.
 """
 
 import logging

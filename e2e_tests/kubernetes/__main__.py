@@ -8,9 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from e2e_tests.kubernetes.chart import CHART
 from e2e_tests.kubernetes.cluster import Cluster, base_images
-from e2e_tests.kubernetes.outside import make_release, servers
-from e2e_tests.kubernetes.run import Report, run
+from e2e_tests.kubernetes.outside import earlier_release, make_release, servers
+from e2e_tests.kubernetes.report import Report
+from e2e_tests.kubernetes.run import run
 
 _REPOSITORY = Path(__file__).parents[2]
 _BUILD = _REPOSITORY / "build" / "kubernetes"
@@ -25,20 +27,28 @@ def main() -> int:
         "--bases", type=Path, default=_REPOSITORY / "docker" / "stand-ins.env", help="names Kafka's and Redis's images"
     )
     parser.add_argument("--registries", type=int, default=1, help="2 and 3: over one PostgreSQL and an object store")
+    parser.add_argument("--upgrade-from", metavar="COMMIT", help="installs that chart and images of that tree first")
+    parser.add_argument("--operators", action="store_true", help="KEDA and Kueue, too, which this builds first")
     parser.add_argument("--keep", action="store_true", help="leaves the node running")
     arguments = parser.parse_args()
-    for name in (_FIRST, _NEXT):
-        make_release(arguments.tag, name, has_store=arguments.registries > 1)
+    first_tag, first_chart = arguments.tag, CHART
+    if arguments.upgrade_from:
+        first_tag, first_chart = earlier_release(arguments.upgrade_from, _BUILD, arguments.bases)
+    for tag, name in ((first_tag, _FIRST), (arguments.tag, _NEXT)):
+        make_release(tag, name, has_store=arguments.registries > 1)
     cluster = Cluster(_FIRST, base_images(arguments.bases))
     try:
-        cluster.up()
+        cluster.up(has_operators=arguments.operators)
         cluster.learn_kinds()
         cluster.take_images(_FIRST, _NEXT)
         cluster.make_volumes()
         with tempfile.TemporaryDirectory() as folder, servers(arguments.registries) as (cluster.values, secrets):
             if secrets:
                 cluster.apply(*secrets)
-            report = run(cluster, next_tag=_NEXT, folder=Path(folder) / "points")
+            report = run(
+                cluster, next_tag=_NEXT, folder=Path(folder) / "points", first_chart=first_chart,
+                has_operators=arguments.operators,
+            )  # fmt: skip
     finally:
         if not arguments.keep:
             cluster.down()

@@ -16,8 +16,9 @@ from headrace import Addresses, Client
 SERVICES = ("registry", "ingest", "trainer", "serving")
 RELEASE = "headrace"
 _NODE = Path(__file__).parent / "node"
-_HOME = Path(os.environ.get("KUBE_HOME", Path.home() / ".kube-local"))
+HOME = Path(os.environ.get("KUBEHOME", Path.home() / ".kube-local"))
 _RUN = Path(os.environ.get("KUBE_RUN", "/tmp/kube-local"))
+KUBECONFIG = _RUN / "kubeconfig"
 _HTTP = {"registry": 8701, "ingest": 8601, "trainer": 8801, "serving": 8501}
 _CLAIMS = ("registry", "registry-2", "registry-3", "trainer", "kafka", "redis")
 _STORAGE_CLASS = "node"
@@ -30,28 +31,34 @@ class Cluster:
     """A node that runs. `images` are the services' tag; `bases` name the images of Kafka and Redis."""
 
     def __init__(self, tag: str, bases: Mapping[str, str]) -> None:
-        self._tag, self._bases = tag, bases
+        self._tag, self._bases, self.chart = tag, bases, CHART
         self.values: Mapping[str, Any] = {}
         """Of the chart, beside the example's and the run's."""
         # Of this process and those that it starts.
-        os.environ |= {"KUBECONFIG": str(_RUN / "kubeconfig"), "PATH": f"{_HOME / 'bin'}:{os.environ['PATH']}"}
+        os.environ |= {"KUBECONFIG": str(KUBECONFIG), "PATH": f"{HOME / 'bin'}:{os.environ['PATH']}"}
         self._example: Mapping[str, Any] = yaml.safe_load(values_path("try").read_text())
 
-    def up(self) -> None:
-        subprocess.run([_NODE / "up.sh"], check=True, timeout=1800)
+    def up(self, *, has_operators: bool = False) -> None:
+        for script in ("up.sh", *(["operators.sh"] if has_operators else [])):
+            subprocess.run([_NODE / script], check=True, timeout=3600)
 
     def down(self) -> None:
         subprocess.run([_NODE / "down.sh"], check=True, timeout=_LONGEST_SECONDS)
 
     def learn_kinds(self) -> None:
         """Those of operators that the chart has objects for, without the operators."""
-        self.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted((_HOME / "crds").iterdir())))
+        self.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted((HOME / "crds").iterdir())))
         self.kubectl("wait", "--for=condition=established", "--timeout=60s", "customresourcedefinitions", "--all")
 
     def take_images(self, *tags: str) -> None:
         """The containers' engine hands the node the services' images of these tags, and those of Kafka and Redis."""
-        names = [f"headrace/{service}:{tag}" for tag in tags for service in SERVICES]
-        with subprocess.Popen(["docker", "save", *names, *self._bases.values()], stdout=subprocess.PIPE) as saved:
+        self.import_images(
+            [f"headrace/{service}:{tag}" for tag in tags for service in SERVICES] + [*self._bases.values()]
+        )
+
+    def import_images(self, images: Sequence[str]) -> None:
+        """Of the containers' engine, by their names."""
+        with subprocess.Popen(["docker", "save", *images], stdout=subprocess.PIPE) as saved:
             self._ctr("images", "import", "-", stdin=saved.stdout)
         if saved.returncode:
             raise RuntimeError(f"docker save ended with status {saved.returncode}")
@@ -79,7 +86,15 @@ class Cluster:
         given = _merged(self._values(), values or {})
         is_waiting = ["--wait", "--timeout", "8m"] if self.registries == 1 else []
         self._run(
-            "helm", command, RELEASE, str(CHART), "--values", "-", *is_waiting, *options, text=yaml.safe_dump(given)
+            "helm",
+            command,
+            RELEASE,
+            str(self.chart),
+            "--values",
+            "-",
+            *is_waiting,
+            *options,
+            text=yaml.safe_dump(given),
         )
         if not is_waiting:
             self._await_rollout()
@@ -190,3 +205,8 @@ def _merged(into: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def names(objects: Sequence[Mapping[str, Any]]) -> list[str]:
     return [item["metadata"]["name"] for item in objects]
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = {item["type"]: item["status"] for item in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True"

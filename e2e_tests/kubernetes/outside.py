@@ -4,6 +4,7 @@ reach at the address of the cluster's DNS; and images whose registry has the lib
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -55,6 +56,26 @@ def _environment() -> dict[str, str]:
 
 def _secret(name: str, texts: Mapping[str, str]) -> Mapping[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(texts)}
+
+
+def earlier_release(commit: str, folder: Path, bases: Path) -> tuple[str, Path]:
+    """Images of the tree at this commit, with the tag that is returned, and its chart. The folder keeps the tree."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=8", "--verify", f"{commit}^{{commit}}"], cwd=_REPOSITORY, check=True,
+        capture_output=True, text=True, timeout=60,
+    ).stdout.strip()  # fmt: skip
+    tree = folder / commit
+    tree.mkdir(parents=True, exist_ok=True)
+    packed = subprocess.run(["git", "archive", commit], cwd=_REPOSITORY, check=True, capture_output=True, timeout=60)
+    subprocess.run(["tar", "-x"], cwd=tree, input=packed.stdout, check=True, timeout=60)
+    environment = {**os.environ, "HEADRACE_TAG": commit, "COMPOSE_FILE": "docker-compose.yml"}
+    shutil.copy(bases, tree / ".env")
+    wheels = _REPOSITORY / "build" / "wheelhouse"
+    if wheels.is_dir() and not (tree / "build").exists():  # what is in both is not downloaded twice
+        shutil.copytree(wheels, tree / "build" / "wheelhouse", copy_function=os.link)
+        shutil.copy(f"{wheels}.filled", tree / "build")
+    subprocess.run(["make", "images"], cwd=tree, env=environment, check=True, timeout=3600)
+    return commit, tree / "deploy" / "helm" / "headrace"
 
 
 def make_release(tag: str, name: str, *, has_store: bool) -> None:

@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from e2e_tests.kubernetes.chart import EXAMPLES, manifests, render, rendered_path
-from e2e_tests.kubernetes.cluster import RELEASE, SERVICES, Cluster, names
+from e2e_tests.kubernetes import jobs, operators
+from e2e_tests.kubernetes.chart import CHART, EXAMPLES, manifests, render, rendered_path
+from e2e_tests.kubernetes.cluster import SERVICES, Cluster, is_ready, names
+from e2e_tests.kubernetes.report import Report
+from e2e_tests.kubernetes.scaling import scaled
 from e2e_tests.points import PROBES, ROUND_EVENTS, points
 from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
@@ -25,26 +27,6 @@ _FAILOVER_SECONDS = 5.0
 _COUNTS = ("predictions", "failed", "asked once", "of them failed", "events")
 _OF_OPERATORS = ("ServiceMonitor",)
 """Kinds that a bare cluster does not know."""
-
-
-@dataclass
-class Report:
-    """`figures`: what was seen, by step. `broken`: a sentence for each promise that was not kept."""
-
-    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
-
-    def expect(self, is_kept: bool, sentence: str) -> None:
-        if not is_kept:
-            self.broken.append(sentence)
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[dict[str, Any]]:
-        began = time.monotonic()
-        figures = self.figures.setdefault(name, {})
-        yield figures
-        figures["seconds"] = round(time.monotonic() - began, 1)
-        print(f"{name}: {figures}", flush=True)
 
 
 class Load:
@@ -113,13 +95,18 @@ class Load:
             self.unanswered.append(f"{type(error).__name__}: {error}")
 
 
-def run(cluster: Cluster, *, next_tag: str, folder: Path) -> Report:
-    """Needs a node that runs and has the images of both tags."""
+def run(
+    cluster: Cluster, *, next_tag: str, folder: Path, first_chart: Path = CHART, has_operators: bool = False
+) -> Report:
+    """Needs a node that runs and has the images of both tags. first_chart: what is installed, and upgraded to the chart
+    of this tree. has_operators: KEDA and Kueue are there to be installed."""
     report = Report()
     _check_the_chart(cluster, report)
     with report.step("install") as figures:
         cluster.enforce("restricted")
+        cluster.chart = first_chart
         cluster.helm("install")
+        cluster.chart = CHART
         figures["pods"] = {service: len(cluster.pods(service)) for service in SERVICES}
     with cluster.client() as client:
         pupil = Pupil(client)
@@ -131,8 +118,14 @@ def run(cluster: Cluster, *, next_tag: str, folder: Path) -> Report:
         accepted = ROUND_EVENTS + _under_load(cluster, pupil, next_tag, report)
         _account(pupil, accepted, report)
         with report.step("helpers, as a Job") as figures:
-            figures["trainers of a round"] = count = _helped_round(cluster, pupil, folder)
+            jobs.begin(cluster, "helpers")
+            figures["trainers of a round"] = count = jobs.helped_round(cluster, pupil, folder, job="helpers")
             report.expect(count == 2, f"a round that a Job's trainer should help with had {count} trainers")
+        if has_operators:
+            with report.step("KEDA and Kueue installed"):
+                operators.install(cluster)
+            scaled(cluster, pupil, next_tag, report)
+            jobs.queued(cluster, pupil, folder, next_tag, report)
     with report.step("uninstall") as figures:
         cluster.uninstall()
         left = names(cluster.get("all,secrets,configmaps,networkpolicies,poddisruptionbudgets"))
@@ -179,21 +172,6 @@ def _under_load(cluster: Cluster, pupil: Pupil, next_tag: str, report: Report) -
     return load.accepted
 
 
-def _helped_round(cluster: Cluster, pupil: Pupil, folder: Path) -> int:
-    """How many trainers computed a round that began while a Job's trainer was ready. Returns when the Job has ended."""
-    cluster.kubectl("create", "job", "helpers", f"--from=cronjob/{RELEASE}-trainer-helpers")
-    until(
-        lambda: any(map(_is_ready, cluster.pods("trainer-helpers"))), "a helper is ready", timeout_seconds=_STEP_SECONDS
-    )
-    with cluster.client() as client:  # of the replicas as they are now
-        wide = replace(pupil, client=client, stream="wide", model="wide")
-        wide.apply(folder / "wide", passes=100, shards=2)
-        wide.learn_version(1)
-        cluster.kubectl("wait", "--for=condition=complete", "job/helpers", "--timeout=5m")
-        (version,) = client.versions(wide.model)
-    return int(version.environment["trainers"])
-
-
 @contextmanager
 def _watched(report: Report, name: str, load: Load, *, may_fail_over: bool = False) -> Iterator[None]:
     """Goes on until predictions are answered afterwards, and writes down what came meanwhile. may_fail_over: a registry
@@ -213,13 +191,13 @@ def _watched(report: Report, name: str, load: Load, *, may_fail_over: bool = Fal
 def _strike(cluster: Cluster, service: str, strike: Callable[[Mapping[str, Any]], None]) -> None:
     """Takes one container of the service away, of registries that leads; returns when as many as before have started,
     and as many are ready."""
-    pods = sorted(cluster.pods(service), key=_is_ready, reverse=True)
-    ready_count = sum(map(_is_ready, pods))
+    pods = sorted(cluster.pods(service), key=is_ready, reverse=True)
+    ready_count = sum(map(is_ready, pods))
     strike(pods[0])
 
     def is_whole() -> bool:
         now = cluster.pods(service)
-        is_as_ready = sum(map(_is_started, now)) == len(pods) and sum(map(_is_ready, now)) >= ready_count
+        is_as_ready = sum(map(_is_started, now)) == len(pods) and sum(map(is_ready, now)) >= ready_count
         return is_as_ready and _container(pods[0]) not in map(_container, now)
 
     until(is_whole, f"{service} was whole again", timeout_seconds=_STEP_SECONDS)
@@ -235,11 +213,6 @@ def _is_started(pod: Mapping[str, Any]) -> bool:
     """Whether its one container runs and has passed its startup probe: a registry that stands by has."""
     (status,) = pod["status"].get("containerStatuses") or [{}]
     return bool(status.get("started"))
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = {item["type"]: item["status"] for item in pod["status"].get("conditions", [])}
-    return conditions.get("Ready") == "True"
 
 
 def _check_upgrade(cluster: Cluster, tag: str, report: Report) -> None:

@@ -18,7 +18,7 @@ fi
 [ -x "$home/bin/helm" ] || go install helm.sh/helm/v3/cmd/helm@v3.19.5
 [ -x "$home/bin/coredns" ] || go install github.com/coredns/coredns@v1.14.3
 
-# KEDA's kinds, for the API server to judge the chart's ScaledObjects; KEDA itself does not run.
+# KEDA's kinds, for the API server to judge the chart's ScaledObjects; KEDA itself: operators.sh.
 keda=github.com/kedacore/keda/v2@v2.18.1
 if [ ! -e "$home/crds/scaledobjects.yaml" ]; then
   mkdir -p "$home/crds"; go mod download "$keda"

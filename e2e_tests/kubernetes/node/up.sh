@@ -15,6 +15,8 @@ dns=10.88.255.53 pods=10.88.7.0/24 services=10.0.0.0/24 api=https://127.0.0.1:16
 ip link show kdns >/dev/null 2>&1 || ip link add kdns type bridge; ip addr replace $dns/32 dev kdns; ip link set kdns up
 sysctl -qw net.ipv4.ip_forward=1
 openssl genrsa -out sa.key 2048 2>/dev/null; openssl rsa -in sa.key -pubout -out sa.pub 2>/dev/null
+# For API servers behind this one, which KEDA's metrics are: who asks them, in this server's name.
+openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=front-proxy -keyout front.key -out front.pem 2>/dev/null
 token=$(openssl rand -hex 16); (umask 077; echo "$token,admin,1,system:masters" >tokens.csv)
 address=$(ip -4 -o addr show scope global | awk '$2!="kdns"{split($4,a,"/"); print a[1]; exit}')
 umask 077; cat >kubeconfig <<Y
@@ -77,7 +79,7 @@ cluster.local in-addr.arpa {
 }
 Y
 begin etcd etcd --data-dir "$run/etcd" --listen-client-urls http://127.0.0.1:23790 --advertise-client-urls http://127.0.0.1:23790 --listen-peer-urls http://127.0.0.1:23800 --initial-advertise-peer-urls http://127.0.0.1:23800 --initial-cluster default=http://127.0.0.1:23800
-begin apiserver "$home/bin/kube-apiserver" --etcd-servers=http://127.0.0.1:23790 --service-account-issuer=https://local --service-account-key-file=sa.pub --service-account-signing-key-file=sa.key --token-auth-file=tokens.csv --authorization-mode=Node,RBAC --secure-port=16443 --bind-address=0.0.0.0 --advertise-address="$address" --cert-dir=certs --service-cluster-ip-range=$services --allow-privileged=false --kubelet-preferred-address-types=InternalIP
+begin apiserver "$home/bin/kube-apiserver" --etcd-servers=http://127.0.0.1:23790 --service-account-issuer=https://local --service-account-key-file=sa.pub --service-account-signing-key-file=sa.key --token-auth-file=tokens.csv --authorization-mode=Node,RBAC --secure-port=16443 --bind-address=0.0.0.0 --advertise-address="$address" --cert-dir=certs --service-cluster-ip-range=$services --allow-privileged=false --kubelet-preferred-address-types=InternalIP --requestheader-client-ca-file=front.pem --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group --requestheader-extra-headers-prefix=X-Remote-Extra- --proxy-client-cert-file=front.pem --proxy-client-key-file=front.key
 kubectl() { "$home/bin/kubectl" --kubeconfig "$run/kubeconfig" "$@"; }
 wait_for "the API server" kubectl get --raw /readyz
 begin containerd containerd -c containerd.toml
@@ -86,7 +88,7 @@ wait_for containerd "${ctr[@]}" version
 printf '#include <signal.h>\n#include <unistd.h>\nstatic void end(int s){(void)s;_exit(0);}\nint main(void){signal(SIGTERM,end);signal(SIGINT,end);for(;;)pause();}\n' >pause.c
 gcc -static -Os -o pause pause.c
 tar -c pause | docker import -c 'ENTRYPOINT ["/pause"]' - local/pause:1 >/dev/null && docker save local/pause:1 | "${ctr[@]}" images import - >/dev/null
-begin controller-manager "$home/bin/kube-controller-manager" --kubeconfig kubeconfig --service-account-private-key-file=sa.key --use-service-account-credentials=true --leader-elect=false --bind-address=127.0.0.1 --cert-dir=cm
+begin controller-manager "$home/bin/kube-controller-manager" --kubeconfig kubeconfig --service-account-private-key-file=sa.key --use-service-account-credentials=true --root-ca-file=certs/apiserver.crt --leader-elect=false --bind-address=127.0.0.1 --cert-dir=cm --horizontal-pod-autoscaler-sync-period=5s --horizontal-pod-autoscaler-downscale-stabilization=20s
 begin scheduler "$home/bin/kube-scheduler" --kubeconfig kubeconfig --leader-elect=false --bind-address=127.0.0.1 --cert-dir=sched
 begin kubelet "$home/bin/kubelet" --kubeconfig kubeconfig --config kubelet.yaml --root-dir "$run/kubelet" --cert-dir kubelet-certs --hostname-override node1
 # Docker's engine has all forwarding dropped that is not its own. Last: kube-proxy's refusals stand before.

@@ -68,6 +68,10 @@ def earlier_release(commit: str, folder: Path, bases: Path) -> tuple[str, Path]:
     tree.mkdir(parents=True, exist_ok=True)
     packed = subprocess.run(["git", "archive", commit], cwd=_REPOSITORY, check=True, capture_output=True, timeout=60)
     subprocess.run(["tar", "-x"], cwd=tree, input=packed.stdout, check=True, timeout=60)
+    chart = tree / "deploy" / "helm" / "headrace"
+    images = [f"headrace/{service}:{commit}" for service in SERVICES]
+    if not subprocess.run(["docker", "image", "inspect", *images], capture_output=True, timeout=60).returncode:
+        return commit, chart  # of an earlier run
     environment = {**os.environ, "HEADRACE_TAG": commit, "COMPOSE_FILE": "docker-compose.yml"}
     shutil.copy(bases, tree / ".env")
     wheels = _REPOSITORY / "build" / "wheelhouse"
@@ -75,7 +79,7 @@ def earlier_release(commit: str, folder: Path, bases: Path) -> tuple[str, Path]:
         shutil.copytree(wheels, tree / "build" / "wheelhouse", copy_function=os.link)
         shutil.copy(f"{wheels}.filled", tree / "build")
     subprocess.run(["make", "images"], cwd=tree, env=environment, check=True, timeout=3600)
-    return commit, tree / "deploy" / "helm" / "headrace"
+    return commit, chart
 
 
 def make_release(tag: str, name: str, *, has_store: bool) -> None:

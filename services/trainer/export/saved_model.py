@@ -74,15 +74,16 @@ def export(model: Model, directory: Path) -> Any:
     def by_features(**raw: Any) -> Any:
         return answer(**{named[name]: tensor for name, tensor in raw.items()})
 
-    signatures[EXAMPLES_SIGNATURE] = tf.function(
+    by_examples = tf.function(
         lambda examples: by_features(**parse_in_graph(examples, model.inputs)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
+    signatures[EXAMPLES_SIGNATURE] = by_examples
     words = _class_words(model)
     for name in by_method.names_for(_of_first_head(model, answer.structured_outputs)):
         signatures[name] = tf.function(
-            lambda inputs, name=name: by_method.answers_by_examples(
-                _of_first_head(model, by_features(**parse_in_graph(inputs, model.inputs))), words
-            )[name],
+            lambda inputs, name=name: by_method.answers_by_examples(_of_first_head(model, by_examples(inputs)), words)[
+                name
+            ],
             autograph=False,
         ).get_concrete_function(tf.TensorSpec([None], tf.string, name=by_method.INPUTS))
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)

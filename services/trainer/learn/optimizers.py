@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
@@ -119,3 +120,14 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return rate_at(self._rate, step)
+
+    @property
+    def constant(self) -> float | None:
+        """None where the rate follows the step."""
+        rate = self._rate
+        return float(np.float32(rate.initial)) if rate.schedule == "constant" and rate.warmup is None else None
+
+
+def constant_of(schedule: keras.optimizers.schedules.LearningRateSchedule) -> float | None:
+    """Its rate, where that is the same at every step."""
+    return schedule.constant if isinstance(schedule, _Schedule) else None

@@ -32,7 +32,7 @@ from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizer_state import averages_by_path, batches_per_step, copies_by_path, curve_of
-from services.trainer.learn.optimizers import inner_of, slots_by_path
+from services.trainer.learn.optimizers import constant_of, inner_of, slots_by_path
 from services.trainer.learn.several_optimizers import make_optimizers
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
@@ -223,9 +223,12 @@ class Training:
             return []
         if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return [float(self.optimizer.learning_rate)] * len(steps)
+        if (constant := constant_of(rate)) is not None:
+            return [constant] * len(steps)
         if self._rate_of is None:
-            self._rate_of = tf.function(lambda step: tf.cast(rate(step), tf.float32))
-        return tf.map_fn(self._rate_of, tf.constant(steps, tf.int64), fn_output_signature=tf.float32).numpy().tolist()
+            spec = tf.TensorSpec([], tf.int64)
+            self._rate_of = self.model.compiled(lambda step: tf.cast(rate(step), tf.float32), spec)
+        return [float(self._rate_of(step)) for step in tf.constant(steps, tf.int64)]
 
     @contextmanager
     def _own_rates(self) -> Iterator[None]:

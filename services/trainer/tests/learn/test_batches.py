@@ -174,11 +174,11 @@ def test_each_step_learns_what_keras_makes_of_its_images(asked: Any, layers: Any
 
 
 @pytest.mark.covers("loop-seed", "ckpt-resume")
-def test_a_round_that_changes_images_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_round_that_changes_images_resumes_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
     features = [one | ({"shape": [1, 2, 1]} if one["name"] == "pair" else {}) for one in SCHEMA["features"]]
     source = SEEN.replace("(4, 4, 1)", "(1, 2, 1)").replace("pixels", "pair")
     training = {"batch_size": 8, "passes": 2, "augment": {"pair": [FLIP | {"mode": "horizontal"}]}}
-    trained_twice(tmp_path, module(source, training=training), {**SCHEMA, "features": features})
+    trained_twice(tmp_path, module(source, training=training), {**SCHEMA, "features": features}, exports=False)
 
 
 def test_labels_that_are_classes_are_not_mixed(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ SCHEMA_OF_TESTS = Schema.from_mapping(SCHEMA)
 EXAMPLES = events(96)
 FEW = {name: FEATURES[name] for name in ("x", "word", "code")}
 CASES: dict[str, dict[str, Any]] = {
-    "linear_classifier": {"estimator": "linear_classifier", "parameters": {"l2": 0.001}},
+    "linear_classifier": {"estimator": "linear_classifier", "features": FEW, "parameters": {"l2": 0.001}},
     "linear_regressor": {"estimator": "linear_regressor", "label": "amount", "features": FEW, "parameters": {}},
     "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "batch_norm": True, "l2": 0.0001}},
     "linear_classifier of 3": {
@@ -228,7 +228,7 @@ def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Pat
 
 @pytest.mark.covers("feat-missing")
 def test_the_schemas_defaults_and_bounds_travel_with_the_export(learned: Callable[[str], Learned]) -> None:
-    done = learned("linear_classifier")
+    done = learned("wide_deep_classifier")
     model = done.model
     inputs = parse_inputs(json.loads((done.saved_model / INPUTS_PATH).read_text()))["serving_default"]
     assert inputs.features == model.inputs
@@ -239,7 +239,7 @@ def test_the_schemas_defaults_and_bounds_travel_with_the_export(learned: Callabl
 
 
 def test_the_export_holds_weights_and_what_was_fitted_but_no_optimizer_slots(learned: Callable[[str], Learned]) -> None:
-    done = learned("linear_classifier")
+    done = learned("wide_deep_classifier")
     stored = tf.train.list_variables(str(done.saved_model / "variables" / "variables"))
     shapes = sorted(tuple(shape) for name, shape in stored if "OBJECT_GRAPH" not in name)
     assert done.model.transform is not None

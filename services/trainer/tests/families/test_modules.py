@@ -261,7 +261,7 @@ def test_a_feature_that_the_network_does_not_take_is_refused(
     assert reason in platform.refused(module(source, features=FITTED_FEATURES | features))
 
 
-@pytest.mark.covers("opt-ema")
+@pytest.mark.covers("opt-ema", "api-keras")
 def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_path: Path) -> None:
     platform = Platform(tmp_path).append(events(60))
     platform.learn(module(COMPILED))

@@ -74,7 +74,7 @@ def build_model(schema, parameters):
 """
 
 
-@pytest.mark.covers("ex-nets")
+@pytest.mark.covers("ex-nets", "api-keras")
 @pytest.mark.parametrize(
     ("source", "head", "rule", "outputs"),
     [

@@ -128,6 +128,6 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return float(np.float32(rate.initial)) if rate.schedule == "constant" and rate.warmup is None else None
 
 
-def constant_of(schedule: keras.optimizers.schedules.LearningRateSchedule) -> float | None:
-    """Its rate, where that is the same at every step."""
-    return schedule.constant if isinstance(schedule, _Schedule) else None
+def constant_of(rate: object) -> float | None:
+    """Of an optimizer's rate: the number that the definition gives for every step; None where it gives none."""
+    return rate.constant if isinstance(rate, _Schedule) else None

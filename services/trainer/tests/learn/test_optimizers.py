@@ -13,8 +13,9 @@ from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.definition.model import parse_definition
 from common.definition.training import Training as Asked
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.keras_internals import rate_of
 from services.trainer.learn import checkpoint
-from services.trainer.learn.optimizers import make_optimizer, rate_at
+from services.trainer.learn.optimizers import constant_of, make_optimizer, rate_at
 from services.trainer.learn.training import Training
 from services.trainer.tests.learn.test_training import examples, line_model
 from services.trainer.tests.support.small_rounds import definition
@@ -223,6 +224,13 @@ def test_every_schedule_of_keras_gives_kerass_rates(name: str) -> None:
     ours = [float(rate_at(rate, tf.constant(step, tf.int64))) for step in range(10)]
     assert ours == pytest.approx([float(own(float(step))) for step in range(10)])
     assert len(set(ours)) > 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "constant"), [(0.1, np.float32(0.1)), ({**_HALF, "warmup": {"steps": 4}}, None), (_LINE, None)]
+)
+def test_a_rate_is_constant_where_no_step_changes_it(rate: Any, constant: float | None) -> None:
+    assert constant_of(rate_of(make_optimizer(parsed(name="adam", learning_rate=rate)))) == constant
 
 
 def test_a_rate_that_is_a_number_is_the_default_section() -> None:

@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm_services(mode: str, request: pytest.FixtureRequest) -> None:
+    """Has a platform of this machine start by forks of processes that have imported its services; a file that shows a
+    start replaces this fixture."""
+    if mode == "local":
+        request.getfixturevalue("warm_python")
+
+
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:
     """Returns when it is ready. Traced is what a test's traceparent asks for, and next to nothing else."""
     os.environ.setdefault("TRACE_SAMPLE", "1e-9")

@@ -9,6 +9,7 @@ import psutil
 
 from headrace import Addresses, Client, Conflict
 from headrace.local.launcher import Launcher
+from testing.processes import family_of
 
 
 class LocalPlatform:
@@ -46,9 +47,13 @@ class LocalPlatform:
         return self._launcher.state().process(name).pid
 
     def child_pids(self, name: str) -> list[int]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(self.pid(name)).children(recursive=True)]
-        return []
+        """Where the platform runs by a warm Python, those too whose clients its processes are."""
+        pid = self.pid(name)
+        return family_of(pid)[1:] if pid else []
+
+    def memory_mb(self) -> dict[str, float]:
+        """By process, with its children; what is shared after a fork counts once."""
+        return {name: sum(map(_megabytes, [self.pid(name), *self.child_pids(name)])) for name in self.names}
 
     def log_text(self, name: str) -> str:
         path = self.data_dir / "logs" / f"{name}.log"
@@ -98,11 +103,11 @@ class LocalPlatform:
 
     def kill_everything(self) -> None:
         offset = self._port_offset()
-        supervisor = psutil.Process(self._launcher.state().supervisor_pid)
-        processes = [supervisor, *supervisor.children(recursive=True)]
-        for process in processes:
+        processes = []
+        for pid in family_of(self._launcher.state().supervisor_pid):
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                processes.append(psutil.Process(pid))
+                processes[-1].kill()
         _, alive = psutil.wait_procs(processes, timeout=60)
         assert not alive, f"not gone after SIGKILL: {alive}"
         self._launcher.up(replicas=self._replicas, trainers=self._trainers, port_offset=offset)
@@ -121,3 +126,10 @@ class LocalPlatform:
 
     def _port_offset(self) -> int:
         return self._launcher.state().port_offset
+
+
+def _megabytes(pid: int) -> float:
+    """0 once it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return float(psutil.Process(pid).memory_full_info().pss / 1e6)
+    return 0.0

@@ -33,6 +33,7 @@ from headrace.local.launcher import Launcher
 from headrace.places import access_file, token_file
 from protos import ingest_pb2, registry_pb2, tfserving_pb2
 from testing.issuer import AUDIENCE, Issuer, issuer
+from testing.processes import family_of
 from testing.rows import each_row
 
 pytestmark = [pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
@@ -553,8 +554,9 @@ def test_no_token_and_no_key_is_in_a_log_a_command_line_an_answer_a_page_or_what
     ]
     told = b"".join(path.read_bytes() for path in kept)
     for process in world.launcher.state().processes:
-        for child in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-            told += " ".join(child.cmdline()).encode()
+        for pid in family_of(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                told += " ".join(psutil.Process(pid).cmdline()).encode()
     for service in ("registry", "ingest", "trainer", "serving"):
         for path in ("/readyz", "/metrics", "/openapi.json", "/v1/status", "/headrace/status", "/v1/nonsense?a=b"):
             told += world.ask(service, "GET", path, world.bearer("operator"))[1]

@@ -18,6 +18,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 REPOSITORY = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="module")
+def warm_services() -> None:
+    """A user's demo starts as the interpreter starts it, and leaves no process of any kind."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where to run the demo, so that it meets no other one's build/demo."""

@@ -98,6 +98,11 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="module")
+def warm_services() -> None:
+    """A reader's platform starts as the interpreter starts it."""
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A shell with our virtual environment, and a platform on ports of its own that is gone afterwards."""

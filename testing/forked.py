@@ -1,5 +1,5 @@
 """Services as separate processes, forked from a process that has imported what all of them need: that is most of what a
-start costs."""
+start costs. Each worker has such a process, itself a fork of what `warm_python` keeps for the whole run."""
 
 import importlib
 import multiprocessing
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from testing.warm_python import WARM_PYTHON
 
 _SHARED = [
     *(f"services.{service}.__main__" for service in ("registry", "trainer", "ingest")), "psycopg", "s3fs",
@@ -36,6 +38,7 @@ class ForkedProcess:
         executable: str | None = None,
     ) -> None:
         _forkserver.set_forkserver_preload(_SHARED)
+        multiprocessing.set_executable(os.environ.get(WARM_PYTHON, sys.executable))
         self._process = _forkserver.Process(
             target=_run, args=(main, arguments, dict(environment), log_path, executable), daemon=True
         )

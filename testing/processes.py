@@ -55,11 +55,21 @@ def is_running(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Of the process, or of the fork for which a client of a warm Python stands (testing/warm_python/server.py)."""
+    """Of the process, or of the fork for which a client of a warm Python stands."""
+    pid = behind(pid)
+    return [int(child) for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
+
+
+def family_of(pid: int) -> list[int]:
+    """The process, all that it has started, and the forks for which clients of a warm Python among them stand."""
+    return [pid, *({behind(pid)} - {pid}), *(member for child in children_of(pid) for member in family_of(child))]
+
+
+def behind(pid: int) -> int:
+    """The fork for which a client of a warm Python stands (testing/warm_python/server.py); else the process itself."""
     those = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == f"for {pid}\n"]
     parents = {int(path.name): _read(path / "stat").rpartition(")")[2].split()[1:2] for path in those}
-    pid = next((server for server, parent in parents.items() if parent and int(parent[0]) not in parents), pid)
-    return [int(child) for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
+    return next((fork for fork, parent in parents.items() if parent and int(parent[0]) not in parents), pid)
 
 
 def _read(path: Path) -> str:

@@ -39,8 +39,9 @@ pickle.dump(function(*arguments), open(sys.argv[1], "wb"))
 _CALL_SECONDS = 240.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def warm_python_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program; testing/forked.py uses it too, in every test."""
     path = filled_once(tmp_path_factory, "warm_python", _make) / "bin/python"
     os.environ[WARM_PYTHON] = str(path)
     return path

@@ -24,8 +24,10 @@ _FRONTS = (
     "services.serving.tests.support.stub_manager",
 )  # fmt: skip
 _WITHOUT_TENSORFLOW = ("services.ingest.codec.check_file", "common.eventlog.tests.writer")
+_SERVICES = ("services.ingest", "services.registry", "services.trainer")
 _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
+    **dict.fromkeys(_SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "testing.frozen")),
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),
@@ -34,6 +36,8 @@ _IMPORTS = {
 """By module, what the server imports before a process becomes that module."""
 _ROUNDS_ZYGOTE = "services.trainer.rounds.zygote"
 """Becomes the module of the function that it is given."""
+_FORKSERVER = "from multiprocessing.forkserver import main"
+"""Begins its code, in which a list names what it is to import."""
 _DECIDES = ("TF_", "XLA_", "KERAS_", "PYTHON", "LD_")
 """Python reads such variables as it starts, TensorFlow as it is imported: every set of them has a server."""
 _READ_LATER = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG")
@@ -77,6 +81,8 @@ def _imports_for(arguments: list[str]) -> tuple[str, ...]:
     if arguments[:1] == ["-m"]:
         return _IMPORTS.get(arguments[2 if arguments[1] == "common.process.lean_imports" else 1], ())
     code = arguments[1] if arguments[:1] == ["-c"] else ""
+    if code.startswith(_FORKSERVER):
+        return tuple(code[code.index("[") + 1 : code.index("]")].replace("'", "").split(", "))
     if arguments and not arguments[0].startswith("-"):
         with open(arguments[0]) as script:
             code = script.read()

@@ -19,7 +19,7 @@ _NODE = Path(__file__).parent / "node"
 HOME = Path(os.environ.get("KUBEHOME", Path.home() / ".kube-local"))
 _RUN = Path(os.environ.get("KUBE_RUN", "/tmp/kube-local"))
 KUBECONFIG = _RUN / "kubeconfig"
-_HTTP = {"registry": 8701, "ingest": 8601, "trainer": 8801, "serving": 8501}
+HTTP_PORTS = {"registry": 8701, "ingest": 8601, "trainer": 8801, "serving": 8501}
 _CLAIMS = ("registry", "registry-2", "registry-3", "trainer", "kafka", "redis")
 _STORAGE_CLASS = "node"
 _BASES = {"kafka": "KAFKA_IMAGE", "redis": "REDIS_IMAGE"}
@@ -146,8 +146,8 @@ class Cluster:
     def addresses(self) -> Addresses:
         """The Services', and each replica's of serving as of now."""
         clusters = {service: self.get("services", service)[0]["spec"]["clusterIP"] for service in SERVICES}
-        urls = {service: f"http://{clusters[service]}:{port}" for service, port in _HTTP.items()}
-        replicas = [f"http://{pod['status']['podIP']}:{_HTTP['serving']}" for pod in self.pods("serving")]
+        urls = {service: f"http://{clusters[service]}:{port}" for service, port in HTTP_PORTS.items()}
+        replicas = [f"http://{pod['status']['podIP']}:{HTTP_PORTS['serving']}" for pod in self.pods("serving")]
         return Addresses(
             registry=urls["registry"], ingest=urls["ingest"], trainer=urls["trainer"], serving=tuple(replicas),
             predictions=urls["serving"],

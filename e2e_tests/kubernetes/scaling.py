@@ -5,16 +5,19 @@ It asks a Prometheus of this machine, as the chart has it: the length of a queue
 which no single endpoint knows, so that KEDA's `metrics-api` scaler would not do.
 """
 
+import json
+import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from e2e_tests.kubernetes.cluster import KUBECONFIG, RELEASE, Cluster, is_ready
+from e2e_tests.kubernetes.cluster import HTTP_PORTS, Cluster, is_ready
 from e2e_tests.kubernetes.report import Report
 from e2e_tests.points import ROUND_EVENTS
 from e2e_tests.teaching import Pupil, await_more
@@ -29,29 +32,51 @@ _NEVER = 1_000_000
 
 @contextmanager
 def prometheus(cluster: Cluster) -> Iterator[str]:
-    """Asks every pod of the release as the chart's ServiceMonitor would have it; yields its address."""
-    keep = "__meta_kubernetes_pod_label_app_kubernetes_io_instance", "__meta_kubernetes_pod_container_port_name"
-    scrape = {
-        "job_name": "headrace",
-        "authorization": {"credentials": cluster.token("prometheus")},
-        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(KUBECONFIG)}],
-        "relabel_configs": [
-            {"source_labels": list(keep), "regex": f"{RELEASE};http", "action": "keep"},
-            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-        ],
-    }
+    """Asks every pod of the services as the chart's ServiceMonitor would have it; yields its address. Debian's knows no
+    discovery by Kubernetes, so it reads a file that names the pods of each moment."""
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "prometheus.yml"
+        targets, config = Path(folder) / "targets.json", Path(folder) / "prometheus.yml"
+        scrape = {
+            "job_name": "headrace",
+            "authorization": {"credentials": cluster.token("prometheus")},
+            "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "2s"}],
+        }
         config.write_text(yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": [scrape]}))
-        options = [f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
-        command = ["prometheus", *options, f"--web.listen-address={_ADDRESS}:{_PORT}", "--log.level=warn"]
-        process = subprocess.Popen(command)
+        stop = threading.Event()
+        follower = threading.Thread(target=_follow, args=(cluster, targets, stop))
+        options = [f"--config.file={config}", f"--storage.tsdb.path={folder}/data", "--log.level=warn"]
+        process = subprocess.Popen(["prometheus", *options, f"--web.listen-address={_ADDRESS}:{_PORT}"])
+        follower.start()
         try:
+            until(_is_answered, "Prometheus answers")
             yield f"http://{_ADDRESS}:{_PORT}"
         finally:
+            stop.set()
+            follower.join()
             process.terminate()
             process.wait(30)
+
+
+def _is_answered() -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_ADDRESS, _PORT)) == 0
+
+
+def _follow(cluster: Cluster, path: Path, stop: threading.Event) -> None:
+    while not stop.wait(2):
+        with suppress(RuntimeError):  # the API server is busy
+            found = [
+                {
+                    "targets": [f"{pod['status']['podIP']}:{port}"],
+                    "labels": {"namespace": "default", "pod": pod["metadata"]["name"]},
+                }
+                for service, port in HTTP_PORTS.items()
+                for pod in cluster.pods(service)
+                if "podIP" in pod["status"]
+            ]
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps(found))
+            new.replace(path)
 
 
 def scaled(cluster: Cluster, pupil: Pupil, tag: str, report: Report) -> None:

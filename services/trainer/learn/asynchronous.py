@@ -45,7 +45,7 @@ class ServedSteps:
         self._by_path = _by_path(model.network.trainable_variables)
         self._running, self._counted = _told_apart(model)
         self._has_begun = False
-        _refuse(model, optimizer, coordinator.asked.servers)
+        _refuse(model, optimizer, coordinator.section.servers)
         coordinator.place(self._by_path, self._running)
 
     def attempt(

@@ -111,7 +111,7 @@ class Trial:
         is_over = rule.max_seconds is not None and seconds >= rule.max_seconds
         return rule.then if is_full or is_over else ""
 
-    def told(self, judge: Judge) -> JsonMap:
+    def judged(self, judge: Judge) -> JsonMap:
         """The newest decision, for the registry; {} where there is none."""
         if not self.decision:
             return {}
@@ -119,7 +119,7 @@ class Trial:
 
     def reason(self, judge: Judge) -> str:
         pair, samples = self.pair, self.samples
-        broken = next((one for one in self.guards.shown(self._shared(judge).alpha) if one["broken"]), None)
+        broken = next((guard for guard in self.guards.shown(self._shared(judge).alpha) if guard["broken"]), None)
         if broken:
             return (
                 f"canary version {self.version} at stage {self.stage + 1} does not keep to the guard "

@@ -63,7 +63,7 @@ class Track:
         """The first MOST_SLICES values that come have a place, but for long ones: the state has a bound."""
         if not 0 < len(value) <= LONGEST_VALUE:
             return _NO_SLICE
-        found = next((place for place, one in enumerate(self.slices) if one.value == value), len(self.slices))
+        found = next((place for place, part in enumerate(self.slices) if part.value == value), len(self.slices))
         if found == MOST_SLICES:
             return _NO_SLICE
         if found == len(self.slices):
@@ -75,13 +75,17 @@ class Track:
         found = {"alias": self.alias, "since": self.since, **_measured(task, self, self.rows)}
         if slices is None:
             return found
-        parts = [(one, self.rows[self.places == place]) for place, one in enumerate(self.slices)]
+        parts = [(slice_of, self.rows[self.places == place]) for place, slice_of in enumerate(self.slices)]
         parts.sort(key=lambda part: part[0].value)
-        return found | {"slices": [{"where": {slices: one.value}, **_measured(task, one, rows)} for one, rows in parts]}
+        return found | {
+            "slices": [
+                {"where": {slices: slice_of.value}, **_measured(task, slice_of, rows)} for slice_of, rows in parts
+            ]
+        }
 
     def to_mapping(self) -> dict[str, Any]:
         rows, places = (base64.b64encode(array.tobytes()).decode() for array in (self.rows, self.places))
-        return {**vars(self), "rows": rows, "places": places, "slices": [vars(one) for one in self.slices]}
+        return {**vars(self), "rows": rows, "places": places, "slices": [vars(part) for part in self.slices]}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], *, has_slices: bool) -> "Track":
@@ -89,7 +93,7 @@ class Track:
         rows = np.frombuffer(base64.b64decode(mapping["rows"]), np.float32).reshape(-1, 2)
         slices, places = [], np.full(len(rows), _NO_SLICE, np.uint8)
         if has_slices:
-            slices = [Slice(**one) for one in mapping["slices"]]
+            slices = [Slice(**part) for part in mapping["slices"]]
             places = np.frombuffer(base64.b64decode(mapping["places"]), np.uint8)
         return cls(**{**mapping, "rows": rows, "slices": slices, "places": places})
 
@@ -224,9 +228,9 @@ class Decline:
             "live": self.test.total / samples + self.highest if samples else None,
             "e_value": self.test.capital.e_value,
         }
-        return numbers | {"says": self._says(numbers)}
+        return numbers | {"says": self._sentence(numbers)}
 
-    def _says(self, numbers: Mapping[str, Any]) -> str:
+    def _sentence(self, numbers: Mapping[str, Any]) -> str:
         metric, rule = self.test.rule["metric"], self.test.rule
         if self.figure is None:
             return f"version {self.version} has no {metric} in its evaluation to compare with"

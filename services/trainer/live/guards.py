@@ -92,7 +92,7 @@ class Guards:
 
     def broken(self, alpha: float) -> str:
         """The guard whose limit is passed; "" where there is none. `alpha`: of each guard, all slices being one."""
-        return next((one["guard"] for one in self.shown(alpha) if one["broken"]), "")
+        return next((shown["guard"] for shown in self.shown(alpha) if shown["broken"]), "")
 
     def shown(self, alpha: float) -> list[dict[str, Any]]:
         self.settle()
@@ -142,10 +142,12 @@ def parts_of(logged: PredictionLog, name: str | None, rows: int) -> Sequence[str
     return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
 
 
-def distance(task: str, judge: Judge, one: NDArray[Any], other: NDArray[Any]) -> float:
+def distance(task: str, judge: Judge, first: NDArray[Any], second: NDArray[Any]) -> float:
     """Of two outputs for an example, from 0 to 1: of classes the total variation, else the difference, at most the
     bound of mae; 1 where one is no number."""
-    if one.shape != other.shape:
+    if first.shape != second.shape:
         return 1.0
-    apart = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).sum()) / (2 if task == "multiclass" else 1)
+    apart = float(np.abs(first.astype(np.float64) - second.astype(np.float64)).sum()) / (
+        2 if task == "multiclass" else 1
+    )
     return min(apart / judge.scale, 1.0) if np.isfinite(apart) else 1.0

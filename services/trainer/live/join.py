@@ -47,7 +47,7 @@ class Entry:
     @property
     def value(self) -> str:
         """Of the input that slices live quality, from the answer that was logged with inputs: shadows are not."""
-        return next((one.value for one in self.answers.values() if one.value), "")
+        return next((answer.value for answer in self.answers.values() if answer.value), "")
 
 
 class Join:
@@ -64,7 +64,7 @@ class Join:
     @property
     def waiting(self) -> int:
         """Predictions whose label may still come in time."""
-        return sum(1 for key in self._open if (one := self._entries[key]).answers and one.label is None)
+        return sum(1 for key in self._open if (entry := self._entries[key]).answers and entry.label is None)
 
     @property
     def horizon(self) -> float:

@@ -67,24 +67,25 @@ class Scores:
         self.windows += 1
         alpha, seed = self.rule["alpha"], self.version * 1_000_003 + self.windows
         found = find_shift_of_counts(SCORES, self.before, self.counts, alpha=alpha, seed=seed)
-        self.newest = {"window": self.windows, **found.to_mapping(), "says": self._says(found)}
+        self.newest = {"window": self.windows, **found.to_mapping(), "says": self._sentence(found)}
         self.counts = [0] * len(self.counts)
         if found.shifted:
             self.alarms += 1
             self.alarm = {"number": self.alarms, **self.newest}
 
-    def _says(self, found: Finding) -> str:
-        says = f"{SCORES} {found.distance:.3g} below its threshold"
+    def _sentence(self, found: Finding) -> str:
+        sentence = f"{SCORES} {found.distance:.3g} below its threshold"
         if found.shifted:
-            says = f"{SCORES} {found.distance:.3g} above {found.shifted[0].threshold:.3g}"
+            sentence = f"{SCORES} {found.distance:.3g} above {found.shifted[0].threshold:.3g}"
         new, old = counted(sum(self.counts), "answer"), counted(sum(self.before), "answer")
-        return f"{says} (alpha {self.rule['alpha']:g}; {new} of version {self.version} against {old} of its evaluation)"
+        alpha = self.rule["alpha"]
+        return f"{sentence} (alpha {alpha:g}; {new} of version {self.version} against {old} of its evaluation)"
 
     def shown(self) -> dict[str, Any]:
         waiting = f"{sum(self.counts)} of {self.rule['window_examples']} answers of version {self.version} to compare"
-        says = waiting if self.before else f"version {self.version} has no counts of its answers to compare with"
+        sentence = waiting if self.before else f"version {self.version} has no counts of its answers to compare with"
         return {"version": self.version, **self.rule, "windows": self.windows, "newest": self.newest,
-                "says": self.newest.get("says", says), "alarms": self.alarms, "alarm": self.alarm}  # fmt: skip
+                "says": self.newest.get("says", sentence), "alarms": self.alarms, "alarm": self.alarm}  # fmt: skip
 
 
 def scores_of(task: str, output: NDArray[Any]) -> NDArray[np.float32]:

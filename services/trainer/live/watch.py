@@ -74,8 +74,8 @@ class LiveWatch:
 
     def turn(self) -> int:
         """Looks once at every model; how many have labels that find their prediction. Raises Unavailable."""
-        live = [one for one in self._registry.list_models() if not one.archived and one.aliases.get(PRODUCTION)]
-        schemas = {one.name: _schema(one.schema_json) for one in self._registry.list_streams()}
+        live = [model for model in self._registry.list_models() if not model.archived and model.aliases.get(PRODUCTION)]
+        schemas = {stream.name: _schema(stream.schema_json) for stream in self._registry.list_streams()}
         return sum(self._look(model, schemas[model.stream]) for model in live if model.stream in schemas)
 
     def _look(self, model: Model, schema: Schema) -> bool:

@@ -37,22 +37,24 @@ _KEPT_TRACKS, _KEPT_VERSIONS = 8, 16
 Place = tuple[str, int]
 """(topic, partition)."""
 _Key = TypeVar("_Key")
-_One = TypeVar("_One")
+_Kept = TypeVar("_Kept")
 _Of = TypeVar("_Of", Comparison, Decline, Scores)
 
 
-class _Used(dict[_Key, _One]):
+class _Used(dict[_Key, _Kept]):
     """In the order in which they were used last: production may be an old version."""
 
-    def __init__(self, most: int, known: Mapping[_Key, _One]) -> None:
+    def __init__(self, most: int, known: Mapping[_Key, _Kept]) -> None:
         super().__init__(known)
         self._most = most
 
     @classmethod
     def of(cls, known: "Iterable[_Of]") -> "_Used[int, _Of]":
-        return _Used(_KEPT_VERSIONS, {one.version: one for one in known})
+        return _Used(_KEPT_VERSIONS, {judge.version: judge for judge in known})
 
-    def used(self, key: _Key, begin: Callable[[], _One], *, goes_on: Callable[[_One], bool] = lambda one: True) -> _One:
+    def used(
+        self, key: _Key, begin: Callable[[], _Kept], *, goes_on: Callable[[_Kept], bool] = lambda judge: True
+    ) -> _Kept:
         """The one that is known, where it goes on, or another."""
         known = self.pop(key, None)
         self[key] = begin() if known is None or not goes_on(known) else known
@@ -79,11 +81,11 @@ class Watching:
         self._positions: dict[Place, int] = _places(state.get("positions", {}))
         of_task = state.get("tracks", ()) if state.get("task") == watched.task else ()
         has_slices = watched.slices is not None and state.get("slices") == watched.slices
-        tracks = [Track.from_mapping(one, has_slices=has_slices) for one in of_task]
-        self._tracks = _Used(_KEPT_TRACKS, {(one.version, one.alias): one for one in tracks})
+        tracks = [Track.from_mapping(track, has_slices=has_slices) for track in of_task]
+        self._tracks = _Used(_KEPT_TRACKS, {(track.version, track.alias): track for track in tracks})
         self._comparisons = _Used.of(map(Comparison.from_mapping, state.get("comparisons", ())))
         self._declines = _Used.of(map(Decline.from_mapping, state.get("declines", ())))
-        self._scores = _Used.of(Scores(**told) for told in state.get("scored", ()))
+        self._scores = _Used.of(Scores(**scores) for scores in state.get("scored", ()))
         self._scored_now: Scores | None = None
         """Of production, while records are read for the first time."""
         canary = state.get("canary", {})
@@ -117,7 +119,7 @@ class Watching:
         starts = self._kept(starts, ends) if starts != ends else starts
         limits = {place: min(end, starts[place] + MOST_RECORDS) for place, end in ends.items()}
         pair, trial, decline = self._pair(model), self._trial_of(model), self._decline(model, registry)
-        contests = [one for one in (pair, trial) if one is not None]
+        contests = [contest for contest in (pair, trial) if contest is not None]
         is_new, self._guarded, self._scored_now = False, trial, self._scores_of(model, registry)
         for record, place in self._merged(starts, limits):
             is_new = True
@@ -161,7 +163,7 @@ class Watching:
             return {}
         if trial.decide(rollout.judge, seconds=time.time() - model.canary["since"]):
             self._changed.add(trial.version)
-        return trial.told(rollout.judge)
+        return trial.judged(rollout.judge)
 
     def _decline(self, model: Model, registry: RegistryClient) -> Decline | None:
         """Of production, where triggers: quality asks for it."""
@@ -195,13 +197,15 @@ class Watching:
             return end
         start, since = self._log.start_position(place[0])[place[1]], first - self.watched.labels_by.wait_seconds
         scanned = self._log.scan(*place, start, end)
-        self._positions[place] = next((one.offset for one in scanned if one.headers.ingest_time >= since), end)
+        self._positions[place] = next((record.offset for record in scanned if record.headers.ingest_time >= since), end)
         return self._positions[place]
 
     def _first_prediction_at(self) -> float | None:
         topic = self._topics[0]
         starts, ends = _or_none(self._log.start_position, topic), _or_none(self._log.end_position, topic)
-        firsts = (next(iter(self._log.scan(topic, one, at, ends[one])), None) for one, at in starts.items())
+        firsts = (
+            next(iter(self._log.scan(topic, partition, at, ends[partition])), None) for partition, at in starts.items()
+        )
         return min((found.headers.ingest_time for found in firsts if found), default=None)
 
     def _kept(self, starts: Mapping[Place, int], places: Iterable[Place]) -> dict[Place, int]:
@@ -216,7 +220,7 @@ class Watching:
             if starts[place] < ends[place]:
                 yield from ((record, place) for record in self._log.read(*place, starts[place], ends[place]))
 
-        return heapq.merge(*map(records, sorted(ends)), key=lambda one: one[0].headers.ingest_time)
+        return heapq.merge(*map(records, sorted(ends)), key=lambda record: record[0].headers.ingest_time)
 
     def _take(
         self, record: Record, place: Place, contests: Sequence[Comparison | Trial], decline: Decline | None
@@ -313,10 +317,10 @@ class Watching:
     def _document(self, version: int, pair: Comparison | None, trial: Trial | None) -> dict[str, Any]:
         slices = self.watched.slices
         tracks = [
-            one.shown(self.watched.task, slices) for (of, _), one in sorted(self._tracks.items()) if of == version
+            track.shown(self.watched.task, slices) for (of, _), track in sorted(self._tracks.items()) if of == version
         ]
         if self.watched.quality and version in self._declines:
-            tracks = [{**one, "quality": self._declines[version].shown()} for one in tracks]
+            tracks = [{**track, "quality": self._declines[version].shown()} for track in tracks]
         judge = {"judge": pair.shown()} if pair is not None and pair.version == version else {}
         rollout = self.watched.definition.rollout
         if rollout and rollout.canary and trial is not None and trial.version == version:
@@ -335,13 +339,13 @@ class Watching:
             "positions": _by_topic(self._positions),
             "window": _by_topic(window),
             "counts": dict(self._join.counts),
-            "tracks": [one.to_mapping() for one in self._tracks.values()],
-            "comparisons": [one.to_mapping() for one in self._comparisons.values()],
-            "quality": {str(one.version): one.shown() for one in self._declines.values()},
+            "tracks": [track.to_mapping() for track in self._tracks.values()],
+            "comparisons": [comparison.to_mapping() for comparison in self._comparisons.values()],
+            "quality": {str(decline.version): decline.shown() for decline in self._declines.values()},
             "canary": self._trial.to_mapping() if self._trial is not None else {},
-            "scores": {str(one.version): one.shown() for one in self._scores.values()},
-            "scored": [vars(one) for one in self._scores.values()],
-            "declines": [one.to_mapping() for one in self._declines.values()],
+            "scores": {str(score.version): score.shown() for score in self._scores.values()},
+            "scored": [vars(score) for score in self._scores.values()],
+            "declines": [decline.to_mapping() for decline in self._declines.values()],
         }
 
 
@@ -357,10 +361,10 @@ def _both(
     return live.row, other.row, live.part or other.part
 
 
-def _or_none(ask: Any, topic: str) -> dict[int, int]:
+def _or_none(positions: Any, topic: str) -> dict[int, int]:
     """{} for a topic that is not there yet."""
     try:
-        found: dict[int, int] = ask(topic)
+        found: dict[int, int] = positions(topic)
     except NotFound:
         return {}
     return found

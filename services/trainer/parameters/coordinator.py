@@ -67,10 +67,10 @@ class Coordinator:
     """
 
     def __init__(
-        self, asked: Asynchronous, workers: Sequence[Peer], servers: Sequence[Peer], *, checkpoint: Path,
+        self, section: Asynchronous, workers: Sequence[Peer], servers: Sequence[Peer], *, checkpoint: Path,
         straggler_seconds: float,
     ) -> None:  # fmt: skip
-        self.asked, self.checkpoint = asked, checkpoint
+        self.section, self.checkpoint = section, checkpoint
         self._workers = list(workers)
         self._servers = list(servers)
         self._straggler_seconds = straggler_seconds
@@ -103,8 +103,8 @@ class Coordinator:
             "dropped_gradients": self._dropped,
             "computed_again": self._again,
             "batches_by_worker": self._done_by,
-            "held_bytes_by_worker": [one.get("held_bytes", 0) for one in self._holding],
-            "fetched_bytes_by_worker": [one.get("fetched_bytes", 0) for one in self._holding],
+            "held_bytes_by_worker": [held.get("held_bytes", 0) for held in self._holding],
+            "fetched_bytes_by_worker": [held.get("fetched_bytes", 0) for held in self._holding],
             "served_bytes": sum(self._sizes.values()),
             "lost": self._lost,
         }
@@ -114,11 +114,11 @@ class Coordinator:
         self._lost.append(reason)
         logger.warning("a worker has not come; the others begin", extra={"reason": reason})
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The same, which server holds what, and of tables whose rows come with each batch the most rows that a worker
         had at once; for the version's environment."""
         most = dict[str, int]()
-        for path, rows in chain(*(one.get("rows", {}).items() for one in self._holding)):
+        for path, rows in chain(*(worker.get("rows", {}).items() for worker in self._holding)):
             most[path] = max(rows, most.get(path, 0))
         by_row = [{"variable": path, "rows": self._rows[path], "most_held": most[path]} for path in sorted(most)]
         return {**self.figures(), "placement": self._table(), "by_row": by_row}
@@ -126,12 +126,13 @@ class Coordinator:
     def place(self, taught: Mapping[str, keras.Variable], running: Mapping[str, keras.Variable]) -> None:
         """Which server holds what."""
         self._sizes = {
-            path: int(np.prod(one.shape)) * np.dtype(np.float32).itemsize for path, one in {**taught, **running}.items()
+            path: int(np.prod(variable.shape)) * np.dtype(np.float32).itemsize
+            for path, variable in {**taught, **running}.items()
         }
-        self._rows = {path: int(one.shape[0]) for path, one in taught.items() if len(one.shape) == 2}
-        self._placement = placed(self._sizes, len(self._servers), self.asked.placement)
-        for one in self._table():
-            logger.info("a parameter server holds", extra=one)
+        self._rows = {path: int(variable.shape[0]) for path, variable in taught.items() if len(variable.shape) == 2}
+        self._placement = placed(self._sizes, len(self._servers), self.section.placement)
+        for row in self._table():
+            logger.info("a parameter server holds", extra=row)
 
     def build(
         self,
@@ -145,25 +146,25 @@ class Coordinator:
         for number, held in enumerate(self._held()):
             header = {"do": "build", "running": [path for path in held if path in running], "factors": dict(factors)}
             values = {f"v:{path}": variables[path].value.numpy() for path in held}
-            self._ask(number, {**header, "optimizer": optimizer}, values)
+            self._request(number, {**header, "optimizer": optimizer}, values)
         files = [path for path in sorted(self.checkpoint.rglob("*")) if path.is_file()]
         content = {
             path.relative_to(self.checkpoint).as_posix(): np.frombuffer(path.read_bytes(), np.uint8) for path in files
         }
         for worker in self._workers[:]:
-            if not self._say(worker, {"do": "build", "placement": self._placement}, content):
+            if not self._send(worker, {"do": "build", "placement": self._placement}, content):
                 self._lose(worker, "it does not answer", is_dying=True)
         deadline = time.monotonic() + READY_SECONDS
         for worker in self._workers[:]:
             worker.connection.settimeout(max(1.0, deadline - time.monotonic()))
             try:
-                told, _ = wire.receive(worker.connection)
+                answer, _ = wire.receive(worker.connection)
             except OSError as error:
                 self._lose(worker, str(error), is_dying=is_gone(error))
                 continue
             worker.connection.settimeout(self._straggler_seconds)
-            if "failed" in told:
-                self._lose(worker, str(told["failed"]))
+            if "failed" in answer:
+                self._lose(worker, str(answer["failed"]))
         self._somebody()
 
     def run(
@@ -205,30 +206,32 @@ class Coordinator:
             if (digest := _digest(value)) != self._digests.get(path):
                 changed[path], self._digests[path] = value, digest
         for number in range(len(self._servers)):
-            mine = {f"v:{path}": one for path, one in changed.items() if self._placement.get(path, number) == number}
-            self._ask(number, {"do": "load", "attempt": self._attempt}, mine)
+            mine = {f"v:{path}": kept for path, kept in changed.items() if self._placement.get(path, number) == number}
+            self._request(number, {"do": "load", "attempt": self._attempt}, mine)
 
     def _fetch(self, variables: Mapping[str, keras.Variable]) -> None:
         for number, version in enumerate(self._versions):
-            told, arrays = self._ask(number, {"do": "fetch", "since": version, "with_slots": True}, {})
-            self._versions[number] = told["version"]
+            answer, arrays = self._request(number, {"do": "fetch", "since": version, "with_slots": True}, {})
+            self._versions[number] = answer["version"]
             for path in take_over(variables, arrays):
                 self._digests[path] = _digest(variables[path].value.numpy())
 
-    def _ask(self, number: int, header: Mapping[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+    def _request(
+        self, number: int, header: Mapping[str, Any], arrays: wire.Arrays
+    ) -> tuple[dict[str, Any], wire.Arrays]:
         server = self._servers[number]
         try:
             wire.send(server.connection, header, arrays)
-            told, given = wire.receive(server.connection)
+            answer, given = wire.receive(server.connection)
         except OSError as error:
             how = end(server, is_dying=is_gone(error))
             raise ServersLostError(f"parameter server {number} {how or f'does not answer: {error}'}") from error
-        if "error" in told:
-            raise ServersLostError(f"parameter server {number}: {told['error']}")
-        return told, given
+        if "error" in answer:
+            raise ServersLostError(f"parameter server {number}: {answer['error']}")
+        return answer, given
 
     @staticmethod
-    def _say(worker: Peer, header: Mapping[str, Any], arrays: wire.Arrays | None = None) -> bool:
+    def _send(worker: Peer, header: Mapping[str, Any], arrays: wire.Arrays | None = None) -> bool:
         """Whether it was taken."""
         try:
             wire.send(worker.connection, header, arrays)
@@ -264,7 +267,7 @@ class _Run:
         self._step_of = dict[int, int]()
         self._counts = {path: starts[0] for path, starts in counted.items() if starts}
         self._fault: tuple[str, bool] | None = None
-        self._takes_some = coordinator.asked.take is not None
+        self._takes_some = coordinator.section.take is not None
         self._step = self._accepted = 0
         self._open_step()
         for worker in coordinator._workers:
@@ -292,11 +295,11 @@ class _Run:
         """How many gradients the next step is of: there are as many batches left for it, and workers."""
         left = len(self._batches) - len(self._step_of)
         live = max(1, len(self._chief._workers))
-        self._of, self._accepted = max(1, min(self._chief.asked.take or 1, live, left)), 0
+        self._of, self._accepted = max(1, min(self._chief.section.take or 1, live, left)), 0
 
     def _hand_out(self, selector: selectors.BaseSelector) -> None:
         slowest = min((worker.clock for worker in self._chief._workers), default=0)
-        bound, stagger = self._chief.asked.max_staleness, self._chief.asked.stagger_steps
+        bound, stagger = self._chief.section.max_staleness, self._chief.section.stagger_steps
         for place, worker in enumerate(self._chief._workers[:]):  # of those that live: the first never waits
             is_ahead = bound is not None and worker.clock - slowest > bound
             is_early = self._chief._updates < place * stagger
@@ -306,36 +309,42 @@ class _Run:
             worker.batch, worker.since, worker.step = number, time.monotonic(), self._step
             header = {"do": "batch", "attempt": self._chief._attempt, "batch": number, "step": number, "of": 1}
             counted = {f"{COUNTED}{path}": starts[number] for path, starts in self._counted.items()}
-            if not self._chief._say(worker, {**header, "asks": self._takes_some}, {**self._batches[number], **counted}):
+            if not self._chief._send(
+                worker, {**header, "asks": self._takes_some}, {**self._batches[number], **counted}
+            ):
                 self._lose(worker, selector, "it does not answer", is_dying=True)
 
     def _is_full(self) -> bool:
         """Whether the step at hand has all of its gradients, and does not wait for one to be computed again."""
-        return self._takes_some and self._accepted == self._of and not any(one in self._owed for one in self._waiting)
+        return (
+            self._takes_some
+            and self._accepted == self._of
+            and not any(number in self._owed for number in self._waiting)
+        )
 
     def _hear(self, worker: Peer, selector: selectors.BaseSelector) -> None:
         if worker not in self._chief._workers:
             return
         try:
-            told, arrays = wire.receive(worker.connection)
+            message, arrays = wire.receive(worker.connection)
         except OSError as error:
             self._lose(worker, selector, str(error), is_dying=is_gone(error))
             return
         number = worker.batch
         if number is None:
             self._lose(worker, selector, "it spoke without being asked")
-        elif "failed" in told:
-            raise ServersLostError(f"worker {worker.rank}: {told['failed']}")
-        elif "ready" in told:
+        elif "failed" in message:
+            raise ServersLostError(f"worker {worker.rank}: {message['failed']}")
+        elif "ready" in message:
             self._decide(worker, number, selector)
-        elif "fault" in told:
-            worker.batch, self._fault = None, self._fault or (told["fault"], told["is_numeric"])
+        elif "fault" in message:
+            worker.batch, self._fault = None, self._fault or (message["fault"], message["is_numeric"])
         else:
             worker.batch = None
             worker.clock += 1
             self._chief._done_by[worker.rank] += 1
-            self._chief._holding[worker.rank] = told["holding"]
-            self._note(number, told, arrays)
+            self._chief._holding[worker.rank] = message["holding"]
+            self._note(number, message, arrays)
 
     def _decide(self, worker: Peer, number: int, selector: selectors.BaseSelector) -> None:
         """Whether a gradient counts: for the step that it was computed for, if that has too few yet."""
@@ -347,14 +356,14 @@ class _Run:
             self._chief._dropped += 1
             worker.batch = None
             self._waiting.append(number)
-        told = {"take": False} if owed is None else {"take": True, "step": owed[0], "of": owed[1]}
-        if not self._chief._say(worker, told):
+        decision = {"take": False} if owed is None else {"take": True, "step": owed[0], "of": owed[1]}
+        if not self._chief._send(worker, decision):
             self._lose(worker, selector, "it does not answer", is_dying=True)
 
-    def _note(self, number: int, told: Mapping[str, Any], arrays: wire.Arrays) -> None:
+    def _note(self, number: int, message: Mapping[str, Any], arrays: wire.Arrays) -> None:
         """A batch is in the variables."""
-        self._losses[number] = (told["loss"], told["added"])
-        self._chief._staleness.append(told["staleness"])
+        self._losses[number] = (message["loss"], message["added"])
+        self._chief._staleness.append(message["staleness"])
         for path, starts in self._counted.items():
             self._counts[path] = self._counts[path] + (arrays[f"{COUNTED}{path}"] - starts[number])
         self._owed.pop(number, None)

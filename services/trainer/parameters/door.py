@@ -70,12 +70,12 @@ class Door:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 break
-            said = self._heard(connection)
-            if said not in wanted:
+            hello = self._heard(connection)
+            if hello not in wanted:
                 connection.close()
                 continue
-            wanted.discard(said)
-            rank, to = said
+            wanted.discard(hello)
+            rank, to = hello
             if to == CHIEF:
                 found[rank] = connection
                 continue
@@ -87,17 +87,17 @@ class Door:
 
     def _heard(self, connection: socket.socket) -> tuple[int, int] | None:
         """Rank and whom it wants; None where it does not know the secret in time."""
-        said, deadline = b"", time.monotonic() + _HELLO_SECONDS
-        while len(said) < _HELLO.size:
+        received, deadline = b"", time.monotonic() + _HELLO_SECONDS
+        while len(received) < _HELLO.size:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                part = connection.recv(_HELLO.size - len(said))
+                part = connection.recv(_HELLO.size - len(received))
             except OSError:
                 return None
             if not part:
                 return None
-            said += part
-        digest, rank, to = _HELLO.unpack(said)
+            received += part
+        digest, rank, to = _HELLO.unpack(received)
         if not hmac.compare_digest(digest, self._secret):
             return None
         _keep_alive(connection)

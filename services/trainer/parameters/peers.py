@@ -87,8 +87,8 @@ def forked(live: Callable[[], None], *, closing: Iterable[socket.socket] = ()) -
         return pid
     status = 1
     try:
-        for one in closing:
-            one.close()
+        for connection in closing:
+            connection.close()
         die_with_parent(parent)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         live()

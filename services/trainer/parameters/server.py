@@ -60,26 +60,28 @@ class ParameterServer:
         answers = {"build": self._build, "load": self._load, "fetch": self._fetch, "push": self._push}
         while True:
             try:
-                asked, arrays = wire.receive(connection)
+                request, arrays = wire.receive(connection)
             except OSError:
                 return
             try:
                 with self._lock:
-                    told, given = answers[asked["do"]](asked, arrays)
+                    answer, given = answers[request["do"]](request, arrays)
             except Exception as error:  # the chief decides what becomes of the round
-                told, given = {"error": f"{type(error).__name__}: {error}"}, {}
+                answer, given = {"error": f"{type(error).__name__}: {error}"}, {}
             try:
-                wire.send(connection, told, given)
+                wire.send(connection, answer, given)
             except OSError:
                 return
 
-    def _build(self, asked: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+    def _build(self, request: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
         for name, value in arrays.items():
             path = name.partition(":")[2]
             variable = keras.Variable(value, dtype=tf.as_dtype(value.dtype).name, name="variable")
             name_variable(variable, path)
-            (self._running if path in asked["running"] else self._taught)[path] = variable
-        optimizer, self._slots = self._make_optimizer(asked["optimizer"], [*self._taught.values()], asked["factors"])
+            (self._running if path in request["running"] else self._taught)[path] = variable
+        optimizer, self._slots = self._make_optimizer(
+            request["optimizer"], [*self._taught.values()], request["factors"]
+        )
         self._optimizer = optimizer
         self._is_by_row = type(optimizer).__name__ in _BY_ROW and not (
             getattr(optimizer, "momentum", 0) or optimizer.weight_decay or optimizer.use_ema
@@ -90,7 +92,7 @@ class ParameterServer:
     def _all(self) -> dict[str, keras.Variable]:
         return {**self._taught, **self._running, **self._slots}
 
-    def _load(self, asked: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+    def _load(self, request: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
         variables = self._all()
         self._version += 1
         for name, value in arrays.items():
@@ -98,16 +100,16 @@ class ParameterServer:
             if path in variables:
                 variables[path].assign(value)
                 self._changed(path)
-        self._attempt, self._pushed, self._gathered = asked["attempt"], set(), {}
+        self._attempt, self._pushed, self._gathered = request["attempt"], set(), {}
         return {"version": self._version}, {}
 
     def _changed(self, path: str) -> None:
         self._changed_at[path] = self._version
         self._rows_changed_at.pop(path, None)
 
-    def _fetch(self, asked: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
-        since, found = asked["since"], dict[str, NDArray[Any]]()
-        variables = self._all() if asked.get("with_slots") else {**self._taught, **self._running}
+    def _fetch(self, request: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+        since, found = request["since"], dict[str, NDArray[Any]]()
+        variables = self._all() if request.get("with_slots") else {**self._taught, **self._running}
         for path, variable in variables.items():
             looked_up = arrays.get(f"l:{path}")
             if looked_up is not None:
@@ -120,15 +122,15 @@ class ParameterServer:
                     found |= {f"r:{path}": rows, f"s:{path}": tf.gather(variable.value, rows).numpy()}
         return {"version": self._version}, found
 
-    def _push(self, asked: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
-        staleness = self._version - asked["seen"]
-        if asked["attempt"] != self._attempt or asked["batch"] in self._pushed:
+    def _push(self, request: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+        staleness = self._version - request["seen"]
+        if request["attempt"] != self._attempt or request["batch"] in self._pushed:
             return {"staleness": staleness}, {}
-        self._pushed.add(asked["batch"])
-        gathered = self._gathered.setdefault(asked["step"], [])
+        self._pushed.add(request["batch"])
+        gathered = self._gathered.setdefault(request["step"], [])
         gathered.append(dict(arrays))
-        if len(gathered) == asked["of"]:
-            self._step(self._gathered.pop(asked["step"]))
+        if len(gathered) == request["of"]:
+            self._step(self._gathered.pop(request["step"]))
         return {"staleness": staleness}, {}
 
     def _step(self, gathered: list[dict[str, NDArray[Any]]]) -> None:
@@ -136,22 +138,22 @@ class ParameterServer:
         share = np.float32(1 / len(gathered))
         self._version += 1
         dense = {
-            path: sum((one[f"d:{path}"] for one in gathered[1:]), gathered[0][f"d:{path}"]) * share
+            path: sum((part[f"d:{path}"] for part in gathered[1:]), gathered[0][f"d:{path}"]) * share
             for path in _named(gathered[0], "d:")
         }
         rows = {
             path: tf.IndexedSlices(
-                tf.constant(np.concatenate([one[f"g:{path}"] for one in gathered]) * share),
-                tf.constant(np.concatenate([one[f"i:{path}"] for one in gathered])),
+                tf.constant(np.concatenate([part[f"g:{path}"] for part in gathered]) * share),
+                tf.constant(np.concatenate([part[f"i:{path}"] for part in gathered])),
                 tf.constant(self._taught[path].shape, tf.int64),
             )
             for path in _named(gathered[0], "i:")
         }
         added = {
-            path: sum((one[f"a:{path}"] for one in gathered[1:]), gathered[0][f"a:{path}"]) * share
+            path: sum((part[f"a:{path}"] for part in gathered[1:]), gathered[0][f"a:{path}"]) * share
             for path in _named(gathered[0], "a:")
         }
-        self._apply({path: tf.constant(one) for path, one in dense.items()}, rows, added)
+        self._apply({path: tf.constant(value) for path, value in dense.items()}, rows, added)
         for path in [*dense, *added, *(set(self._slots) - set(self._of_rows(rows)))]:
             self._changed(path)
         for path, slices in rows.items():
@@ -174,7 +176,9 @@ class ParameterServer:
     def _slots_of(self, path: str) -> list[str]:
         marker = f"/{path.replace('/', '_')}_"
         shape = self._taught[path].shape
-        return [slot for slot, one in self._slots.items() if marker in f"/{slot}" and one.shape == shape]
+        return [
+            slot for slot, slot_variable in self._slots.items() if marker in f"/{slot}" and slot_variable.shape == shape
+        ]
 
     def _of_rows(self, rows: Any) -> list[str]:
         return [slot for path in rows for slot in self._slots_of(path)] if self._is_by_row else []

@@ -25,8 +25,8 @@ def send(connection: socket.socket, header: Mapping[str, Any], arrays: Arrays | 
     parts, described = list[Any](), list[list[Any]]()
     for name, array in (arrays or {}).items():
         if array.dtype == object:
-            flat = [bytes(one) for one in array.reshape(-1)]
-            packed = np.array([len(one) for one in flat], np.int64).tobytes() + b"".join(flat)
+            flat = [bytes(text) for text in array.reshape(-1)]
+            packed = np.array([len(text) for text in flat], np.int64).tobytes() + b"".join(flat)
             described.append([name, _STRINGS, list(array.shape), len(packed)])
             parts.append(packed)
             continue

@@ -90,39 +90,39 @@ class Worker:
         self._placement = placement
         self._fetched = {**contributor.taught, **contributor.running}
         self._versions = [-1] * len(servers)
-        self._whole_bytes = sum(_bytes_of(one) for one in self._fetched.values())
+        self._whole_bytes = sum(_bytes_of(value) for value in self._fetched.values())
         self._held_bytes = self._fetched_bytes = 0
         self._most_rows = dict[str, int]()
 
     def work(self) -> None:
         """Until the chief is gone; raises OSError then, or where a server is."""
         while True:
-            asked, arrays = wire.receive(self._chief)
-            told, counted = self._answer(asked, arrays)
-            if told:
-                wire.send(self._chief, {"batch": asked["batch"], **told}, counted)
+            order, arrays = wire.receive(self._chief)
+            answer, counted = self._answer(order, arrays)
+            if answer:
+                wire.send(self._chief, {"batch": order["batch"], **answer}, counted)
 
-    def _answer(self, asked: Mapping[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+    def _answer(self, order: Mapping[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
         """Nothing, where the gradient came too late for its step."""
         batch = [
             {name.removeprefix(part): tf.constant(value) for name, value in arrays.items() if name.startswith(part)}
             for part in (COLUMNS, LABELS, WEIGHTS)
         ]
         self._fetch(self._contributor.looked_up(batch[0]))
-        running = {path: one.value.read_value() for path, one in self._contributor.running.items()}
+        running = {path: average.value.read_value() for path, average in self._contributor.running.items()}
         for path, variable in self._contributor.counted.items():
             variable.assign(arrays[f"{COUNTED}{path}"])
         found = self._contributor.contribute(*batch)
         if found.fault:
             return {"fault": found.fault, "is_numeric": found.is_numeric}, {}
-        if asked["asks"]:
-            wire.send(self._chief, {"batch": asked["batch"], "ready": True})
+        if order["asks"]:
+            wire.send(self._chief, {"batch": order["batch"], "ready": True})
             decided, _ = wire.receive(self._chief)
             if not decided["take"]:
                 return {}, {}
-            asked = {**asked, **decided}
-        staleness = self._push(asked, found.gradients, running)
-        counted = {f"{COUNTED}{path}": one.value.numpy() for path, one in self._contributor.counted.items()}
+            order = {**order, **decided}
+        staleness = self._push(order, found.gradients, running)
+        counted = {f"{COUNTED}{path}": counter.value.numpy() for path, counter in self._contributor.counted.items()}
         return {"loss": found.loss, "added": found.added, "staleness": staleness, "holding": self._holding()}, counted
 
     def _fetch(self, looked_up: Mapping[str, NDArray[np.int64]]) -> None:
@@ -130,13 +130,13 @@ class Worker:
         for path, rows in looked_up.items():
             by_server[self._placement[path]][path] = rows
         for connection, version, own in zip(self._servers, self._versions, by_server, strict=True):
-            asked = {f"l:{path}": rows for path, rows in own.items()}
-            wire.send(connection, {"do": "fetch", "since": version}, asked)
+            rows_by_name = {f"l:{path}": rows for path, rows in own.items()}
+            wire.send(connection, {"do": "fetch", "since": version}, rows_by_name)
         held_bytes = self._whole_bytes
         for number, (connection, own) in enumerate(zip(self._servers, by_server, strict=True)):
-            told, arrays = _received(connection, number)
-            self._versions[number] = told["version"]
-            self._fetched_bytes += sum(one.nbytes for one in arrays.values())
+            answer, arrays = _received(connection, number)
+            self._versions[number] = answer["version"]
+            self._fetched_bytes += sum(array.nbytes for array in arrays.values())
             take_over(self._fetched, arrays)
             for path, rows in own.items():
                 self._contributor.hold(path, rows, arrays[f"s:{path}"])
@@ -147,7 +147,7 @@ class Worker:
     def _holding(self) -> dict[str, Any]:
         return {"held_bytes": self._held_bytes, "fetched_bytes": self._fetched_bytes, "rows": self._most_rows}
 
-    def _push(self, asked: Mapping[str, Any], gradients: Mapping[str, Any], running: Mapping[str, tf.Tensor]) -> int:
+    def _push(self, order: Mapping[str, Any], gradients: Mapping[str, Any], running: Mapping[str, tf.Tensor]) -> int:
         parts: list[dict[str, NDArray[Any]]] = [{} for _ in self._servers]
         for path, gradient in gradients.items():
             part = parts[self._placement[path]]
@@ -158,7 +158,7 @@ class Worker:
         for path, before in running.items():
             moved = self._contributor.running[path].value.read_value() - before
             parts[self._placement[path]][f"a:{path}"] = moved.numpy()
-        kept = {name: asked[name] for name in ("attempt", "batch", "step", "of")}
+        kept = {name: order[name] for name in ("attempt", "batch", "step", "of")}
         for connection, part, version in zip(self._servers, parts, self._versions, strict=True):
             wire.send(connection, {"do": "push", **kept, "seen": version}, part)
         found = [_received(connection, number)[0]["staleness"] for number, connection in enumerate(self._servers)]
@@ -183,9 +183,9 @@ def take_over(variables: Mapping[str, Any], arrays: wire.Arrays) -> list[str]:
 
 def _received(connection: socket.socket, number: int) -> tuple[dict[str, Any], wire.Arrays]:
     try:
-        told, arrays = wire.receive(connection)
+        answer, arrays = wire.receive(connection)
     except OSError as error:
         raise ConnectionError(f"parameter server {number} is gone: {error}") from error
-    if "error" in told:
-        raise ConnectionError(f"parameter server {number}: {told['error']}")
-    return told, arrays
+    if "error" in answer:
+        raise ConnectionError(f"parameter server {number}: {answer['error']}")
+    return answer, arrays

@@ -240,8 +240,8 @@ class RoundWork:
                 **self._telling.rates.whole(),
                 **(self._scores.told() if self._scores else {}),
                 **present(
-                    debugger=observer.debugger.told if observer and observer.debugger else None,
-                    asynchronous=coordinator.told() if coordinator else None,
+                    debugger=observer.debugger.dump if observer and observer.debugger else None,
+                    asynchronous=coordinator.facts() if coordinator else None,
                 ),
             },
             members=self._telling.members(),

@@ -27,7 +27,7 @@ class Validation:
     def __init__(self, model: Model, data: RoundData) -> None:
         asked = measured_heads(model.heads, model.definition.evaluation.metrics)
         self._heads = [
-            replace(head, metrics=tuple(one for one in head.asked if not KINDS[one.kind].needs_groups))
+            replace(head, metrics=tuple(metric for metric in head.wanted if not KINDS[metric.kind].needs_groups))
             for head in asked
         ]
         self._model, self._score = model, model.scorer()

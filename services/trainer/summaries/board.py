@@ -81,7 +81,8 @@ def _fetch(registry: str, files: list[dict[str, Any]], folder: Path) -> None:
     aside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    for file in sorted(files, key=lambda one: "tfevents" in one["path"]):  # these make a folder a run: they come last
+    # Event files make a folder a run: they come last.
+    for file in sorted(files, key=lambda entry: "tfevents" in entry["path"]):
         if shown := _SHOWN.fullmatch(file["path"]):
             target = aside / shown[1]
             content = _get(f"{registry}/v1/files/{file['digest']}")

@@ -31,31 +31,31 @@ class DebuggerDump:
 
     def __init__(self, model: Model, work_dir: Path) -> None:
         """Raises DefinitionFailedError: the module takes its steps itself."""
-        asked = model.definition.training
+        training = model.definition.training
         if isinstance(model, BuiltModel) and model.compiled_by_user.has_train_step:
             raise DefinitionFailedError(
                 f"{model.definition.module}: summaries: debugger shows the loss and its gradients, which the module's "
                 f"own train_step computes"
             )
         self._model, self._folder = model, work_dir / FOLDER
-        self._batch_size, self._most_bytes = asked.batch_size, asked.summaries.debugger_bytes
+        self._batch_size, self._most_bytes = training.batch_size, training.summaries.debugger_bytes
         self._known: set[tuple[int, int]] = set()
-        self.told: dict[str, Any] = {}
+        self.dump: dict[str, Any] = {}
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def after_block(self, examples: TrainingSet, set_aside: Collection[tuple[int, int]]) -> None:
         """`set_aside`: (block, row) of all examples at fault so far."""
         faulty = sorted(row for _, row in {*set_aside} - self._known)
         self._known |= {*set_aside}
-        is_better = bool(faulty) and not self.told.get("at_fault")
-        if not isinstance(self._model, BuiltModel) or not examples.count or (self.told and not is_better):
+        is_better = bool(faulty) and not self.dump.get("at_fault")
+        if not isinstance(self._model, BuiltModel) or not examples.count or (self.dump and not is_better):
             return
         rows = np.array(faulty or range(examples.count), np.int64)[: self._batch_size]
         shutil.rmtree(self._folder, ignore_errors=True)
         _dump(self._model, examples, rows, self._folder)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
-        self.told = {"bytes": size, "at_fault": bool(faulty), "kept": size <= self._most_bytes}
-        if not self.told["kept"]:
+        self.dump = {"bytes": size, "at_fault": bool(faulty), "kept": size <= self._most_bytes}
+        if not self.dump["kept"]:
             shutil.rmtree(self._folder)
 
 

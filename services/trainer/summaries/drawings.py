@@ -24,11 +24,11 @@ def summaries_of(evaluation: Mapping[str, Any]) -> Iterator[Summary]:
         if confusion := drawn.get("confusion"):
             names = [str(name) for name in confusion["classes"]]
             rows = [[f"**{name}**", *row] for name, row in zip(names, confusion["counts"], strict=True)]
-            told = _table(["label, predicted", *names], rows)
-            yield _image(f"confusion/{head}", _matrix(np.array(confusion["counts"], np.float64)), told)
+            table = _table(["label, predicted", *names], rows)
+            yield _image(f"confusion/{head}", _matrix(np.array(confusion["counts"], np.float64)), table)
         if points := drawn.get("calibration"):
-            told = _table(["mean prediction", "share of positives", "share of all"], points)
-            yield _image(f"calibration/{head}", _plot(points), told)
+            table = _table(["mean prediction", "share of positives", "share of all"], points)
+            yield _image(f"calibration/{head}", _plot(points), table)
 
 
 def _matrix(counts: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -41,8 +41,8 @@ def _plot(points: Sequence[Sequence[float]]) -> NDArray[np.uint8]:
     """Dots of (mean prediction, share of positives) beside the diagonal, 0 in the lower left corner."""
     drawn = np.full((_SIDE, _SIDE), 255, np.uint8)
     np.fill_diagonal(drawn[::-1], _GREY)
-    for said, true, *_ in points:
-        across, up = (round(value * (_SIDE - 1)) for value in (said, true))
+    for predicted, true, *_ in points:
+        across, up = (round(value * (_SIDE - 1)) for value in (predicted, true))
         row = _SIDE - 1 - up
         drawn[max(0, row - _DOT) : row + _DOT + 1, max(0, across - _DOT) : across + _DOT + 1] = _INK
     return drawn

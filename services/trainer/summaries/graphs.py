@@ -39,6 +39,6 @@ def write(folder: Path, function: Any, *, wall_time: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE_NAME).open("wb") as file:
         writer = RecordWriter(file)
-        for one in (Event(wall_time=wall_time, file_version="brain.Event:2"), event):
-            writer.write(one.SerializeToString())
+        for entry in (Event(wall_time=wall_time, file_version="brain.Event:2"), event):
+            writer.write(entry.SerializeToString())
         file.flush()

@@ -38,11 +38,11 @@ class Observer:
     def __init__(self, training: Trainable, live_path: Path, work_dir: Path) -> None:
         """`live_path`: of the file that grows. `work_dir`: where the debugger's dump goes."""
         self._training = training
-        asked = training.model.definition.training.summaries
-        self._every, self._tap_every = asked.histograms, asked.tap_blocks if asked.taps else 0
-        self._draws_weights = asked.weight_images
-        self.taps = Taps(asked, training.model.definition.name)
-        self.debugger = DebuggerDump(training.model, work_dir) if asked.debugger else None
+        summaries = training.model.definition.training.summaries
+        self._every, self._tap_every = summaries.histograms, summaries.tap_blocks if summaries.taps else 0
+        self._draws_weights = summaries.weight_images
+        self.taps = Taps(summaries, training.model.definition.name)
+        self.debugger = DebuggerDump(training.model, work_dir) if summaries.debugger else None
         looks = self._every or self._tap_every
         self._live = LiveFile(live_path, first_step=training.step, wall_time=time.time())
         self._gradients = _gradient_function(training.model) if looks else None
@@ -112,8 +112,8 @@ class Observer:
         if self._draws_weights:
             drawn += [of_weight(f"weights/{name}", array) for name, array in _smallest(_drawable(weights)).items()]
         self._before = weights
-        one = Summary(value=[*values, *(value for summary in drawn for value in summary.value)])
-        return [(step, one)]
+        summary_of_all = Summary(value=[*values, *(value for summary in drawn for value in summary.value)])
+        return [(step, summary_of_all)]
 
     def close(self) -> None:
         self._live.close()
@@ -156,8 +156,8 @@ def _activation_function(model: Model) -> Callable[[TrainingSet], Arrays] | None
             return {}
         kept = [variable.value.read_value() for variable in network.non_trainable_variables]
         columns = {name: examples.columns[name][:batch_size] for name in model.column_specs()}
-        asked = keras.tree.map_structure(lambda tensor: columns[column_of[tensor.name]], network.input)
-        found = tapped(asked, training=False)
+        tensors = keras.tree.map_structure(lambda tensor: columns[column_of[tensor.name]], network.input)
+        found = tapped(tensors, training=False)
         for variable, value in zip(network.non_trainable_variables, kept, strict=True):
             variable.assign(value)
         dense = {name: array.numpy() for name, array in found.items() if isinstance(array, tf.Tensor)}

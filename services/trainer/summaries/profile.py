@@ -50,7 +50,7 @@ def write(
     for path in sorted(folder.glob("plugins/profile/*/*.xplane.pb")):
         space.MergeFromString(path.read_bytes())
     nodes = _nodes(space, places)
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "first_step": first_step,
         "steps": steps,
         "seconds": {stage: round(spent, 4) for stage, spent in seconds.items()},
@@ -60,8 +60,8 @@ def write(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "trace.json").write_text(json.dumps(_chrome(space)))
-    (folder / "profile.json").write_text(json.dumps(told, indent=1))
-    return told
+    (folder / "profile.json").write_text(json.dumps(document, indent=1))
+    return document
 
 
 def advice(seconds: Mapping[str, float], nodes: list[Node], *, steps: int) -> dict[str, str]:
@@ -74,12 +74,16 @@ def advice(seconds: Mapping[str, float], nodes: list[Node], *, steps: int) -> di
             "advice": f"input-bound: {share:.0%} of the round's {read + train:.2f} s of reading and training went into "
             f"reading, parsing and transforming events; more passes or a larger model cost little",
         }
-    said = f"compute-bound: {1 - share:.0%} of the round's {read + train:.2f} s of reading and training went into steps"
+    of = f"of the round's {read + train:.2f} s of reading and training went into steps"
+    sentence = f"compute-bound: {1 - share:.0%} {of}"
     if not steps:
-        return {"bound": "compute", "advice": f"{said}; none was traced: the round had fewer, or TensorFlow takes none"}
+        return {
+            "bound": "compute",
+            "advice": f"{sentence}; none was traced: the round had fewer, or TensorFlow takes none",
+        }
     spent = sum(node.micros for node in nodes)
     top = f"; {nodes[0].op} {nodes[0].name} takes {nodes[0].micros / spent:.0%} of a step" if nodes and spent else ""
-    return {"bound": "compute", "advice": said + top}
+    return {"bound": "compute", "advice": sentence + top}
 
 
 def _nodes(space: XSpace, places: Mapping[str, str]) -> list[Node]:

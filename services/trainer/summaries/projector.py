@@ -55,8 +55,8 @@ def write(folder: Path, model: Model, final: Checkpoint, *, rows: int) -> None:
         (folder / embedding.tensor_path).write_text("".join(vectors))
         (folder / embedding.metadata_path).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     if config.embeddings or left_out:
-        said = "".join(f"# left out, as they are too large: {path}\n" for path in left_out)
-        (folder / "projector_config.pbtxt").write_text(said + text_format.MessageToString(config))
+        remarks = "".join(f"# left out, as they are too large: {path}\n" for path in left_out)
+        (folder / "projector_config.pbtxt").write_text(remarks + text_format.MessageToString(config))
 
 
 def _tables(model: Model, final: Checkpoint) -> Iterator[tuple[str, NDArray[Any]]]:

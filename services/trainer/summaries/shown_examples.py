@@ -25,7 +25,7 @@ _NO_SOUNDS: Mapping[str, int] = {}
 class _Shown:
     loss: float
     place: int
-    told: dict[str, str]
+    facts: dict[str, str]
     media: dict[str, NDArray[np.generic]]
 
 
@@ -48,8 +48,8 @@ class ShownExamples:
             return
 
         def shown(row: int) -> _Shown:
-            told, media = self._told(examples, raw, outputs, row), self._media(raw, row)
-            return _Shown(float(losses[row]), self._seen + row, told, media)
+            facts, media = self._facts(examples, raw, outputs, row), self._media(raw, row)
+            return _Shown(float(losses[row]), self._seen + row, facts, media)
 
         losses = np.zeros(examples.count)
         for head in self._heads:
@@ -66,7 +66,7 @@ class ShownExamples:
                 change(self._kept, (loss, -self._seen - row, shown(row)))
         self._seen += examples.count
 
-    def _told(self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, row: int) -> dict[str, str]:
+    def _facts(self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, row: int) -> dict[str, str]:
         of_heads = {
             f"head {head.name}": f"label {_shown(examples.labels[head.name][row].numpy())}, said "
             + ", ".join(
@@ -83,20 +83,20 @@ class ShownExamples:
 
     def summaries(self) -> list[Summary]:
         """Worst first: worst/0 is a table, worst/0/FEATURE an image or sound; sample/0 in the log's order."""
-        worst = [one for _, _, one in sorted(self._kept, reverse=True, key=lambda kept: kept[:2])]
+        worst = [shown for _, _, shown in sorted(self._kept, reverse=True, key=lambda kept: kept[:2])]
         return [
             summary
             for kind, examples in (("worst", worst), ("sample", self._first))
-            for place, one in enumerate(examples)
-            for summary in self._summaries_of(f"{kind}/{place}", one)
+            for place, shown in enumerate(examples)
+            for summary in self._summaries_of(f"{kind}/{place}", shown)
         ]
 
-    def _summaries_of(self, tag: str, one: _Shown) -> Iterator[Summary]:
-        rows = [("loss", f"{one.loss:.6g}"), *one.told.items()]
+    def _summaries_of(self, tag: str, shown: _Shown) -> Iterator[Summary]:
+        rows = [("loss", f"{shown.loss:.6g}"), *shown.facts.items()]
         yield text(
             tag, "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
         )
-        for name, pixels in one.media.items():
+        for name, pixels in shown.media.items():
             if rate := self._sounds.get(name):
                 yield audio(f"{tag}/{name}", _as_samples(pixels), samples_per_second=rate)
                 continue

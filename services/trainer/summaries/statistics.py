@@ -32,13 +32,13 @@ def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
         if values.dtype.kind not in "if":  # what a model made elsewhere is given is not transformed
             continue
         flat = _by_example(values)
-        one = fields[name] = FieldStatistics(values.dtype.kind == "i")
-        if one.is_text:
-            one.add_examples(len(flat), missing=int((flat < 0).all(axis=1).sum()))
-            one.add_words([b"%d" % number for number in flat[flat >= 0].tolist()])
+        statistics = fields[name] = FieldStatistics(values.dtype.kind == "i")
+        if statistics.is_text:
+            statistics.add_examples(len(flat), missing=int((flat < 0).all(axis=1).sum()))
+            statistics.add_words([b"%d" % number for number in flat[flat >= 0].tolist()])
         else:
-            one.add_examples(len(flat), missing=0)
-            one.add_numbers(flat)
+            statistics.add_examples(len(flat), missing=0)
+            statistics.add_numbers(flat)
     return fields
 
 
@@ -56,11 +56,11 @@ class RoundStatistics:
 
     def add_columns(self, columns: Mapping[str, tf.Tensor]) -> None:
         """Of some examples, what the definition's features make of them."""
-        for name, one in of_columns(columns).items():
+        for name, statistics in of_columns(columns).items():
             if name in self._transformed:
-                self._transformed[name].merge(one)
-            elif one.examples:
-                self._transformed[name] = one
+                self._transformed[name].merge(statistics)
+            elif statistics.examples:
+                self._transformed[name] = statistics
 
     def add(self, raw: Mapping[str, tf.Tensor], *, absent: Mapping[str, NDArray[np.bool_]]) -> None:
         """Args:
@@ -68,12 +68,14 @@ class RoundStatistics:
         absent: in which of them an optional feature is absent, bool, by feature.
         """
         for name, feature in self._features.items():
-            one = self._fields.setdefault(name, FieldStatistics(feature.dtype == "string"))
+            statistics = self._fields.setdefault(name, FieldStatistics(feature.dtype == "string"))
             if name in raw and len(raw[name]):
-                self._add(one, feature, raw[name], absent.get(name))
+                self._add(statistics, feature, raw[name], absent.get(name))
 
     @staticmethod
-    def _add(one: FieldStatistics, feature: Feature, values: tf.Tensor, absent: NDArray[np.bool_] | None) -> None:
+    def _add(
+        statistics: FieldStatistics, feature: Feature, values: tf.Tensor, absent: NDArray[np.bool_] | None
+    ) -> None:
         found = values.numpy()
         missing, flat = 0, found.ravel()
         if feature.is_variable_length or feature.may_be_missing:
@@ -82,15 +84,15 @@ class RoundStatistics:
             flat = flat[~filled.ravel()]
         elif absent is not None:
             missing, flat = int(absent.sum()), found[~absent].ravel()
-        one.add_examples(len(values), missing=missing)
-        if one.is_text:
-            one.add_words(flat.tolist())
+        statistics.add_examples(len(values), missing=missing)
+        if statistics.is_text:
+            statistics.add_words(flat.tolist())
         else:
-            one.add_numbers(flat)
+            statistics.add_numbers(flat)
 
     def write(self, output: Path) -> None:
         """Below the version's files; nothing where nothing was added."""
-        fields = {name: one for name, one in self._fields.items() if one.examples}
+        fields = {name: statistics for name, statistics in self._fields.items() if statistics.examples}
         if fields:
             path = output / PATH
             path.parent.mkdir(parents=True, exist_ok=True)

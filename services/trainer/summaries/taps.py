@@ -25,20 +25,20 @@ _FIRST = 8
 class Taps:
     """The newest lines, `tap_bytes` of them at most."""
 
-    def __init__(self, asked: Summaries, model: str) -> None:
-        self._asked, self._model = asked, model
+    def __init__(self, summaries: Summaries, model: str) -> None:
+        self._summaries, self._model = summaries, model
         self._lines: deque[str] = deque()
         self._size_bytes = 0
 
     def note(self, step: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Raises DefinitionFailedError: a pattern means none of these."""
-        for pattern in self._asked.taps:
+        for pattern in self._summaries.taps:
             if not any(is_meant(name, pattern) for name in arrays):
                 known = ", ".join(sorted(arrays))
                 raise DefinitionFailedError(f"training: summaries: taps: {pattern} means none of {known}")
         for name, array in arrays.items():
-            if any(is_meant(name, pattern) for pattern in self._asked.taps):
-                self._add({"step": step, "tensor": name, **_told(array)})
+            if any(is_meant(name, pattern) for pattern in self._summaries.taps):
+                self._add({"step": step, "tensor": name, **_facts(array)})
 
     @property
     def is_empty(self) -> bool:
@@ -48,16 +48,16 @@ class Taps:
         """Texts by name of the version's file."""
         return {FILE_NAME: "".join(self._lines)} if self._lines else {}
 
-    def _add(self, told: Mapping[str, Any]) -> None:
-        logger.info("a tensor", extra={"of_model": self._model, **told})
-        line = json.dumps(told) + "\n"
+    def _add(self, facts: Mapping[str, Any]) -> None:
+        logger.info("a tensor", extra={"of_model": self._model, **facts})
+        line = json.dumps(facts) + "\n"
         self._lines.append(line)
         self._size_bytes += len(line)
-        while self._size_bytes > self._asked.tap_bytes:
+        while self._size_bytes > self._summaries.tap_bytes:
             self._size_bytes -= len(self._lines.popleft())
 
 
-def _told(array: NDArray[Any]) -> dict[str, Any]:
+def _facts(array: NDArray[Any]) -> dict[str, Any]:
     """Of values that are finite, and how many are not."""
     finite = array[np.isfinite(array)].astype(np.float64)
     numbers = {"min": finite.min(), "max": finite.max(), "mean": finite.mean()} if finite.size else {}

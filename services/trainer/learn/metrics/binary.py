@@ -77,7 +77,7 @@ def roc_points(labels: Floats, scores: Floats, weights: Floats) -> tuple[Floats,
     """False positive rate, true positive rate and share of all weight, from the strictest threshold on; all from 0."""
     _, group = np.unique(-scores, return_inverse=True)
     positives, negatives = sums(group, weights * (labels > 0.5)), sums(group, weights * (labels <= 0.5))
-    true, false = (np.concatenate([[0.0], np.cumsum(one)]) for one in (positives, negatives))
+    true, false = (np.concatenate([[0.0], np.cumsum(counts)]) for counts in (positives, negatives))
     return false / max(false[-1], 1e-300), true / max(true[-1], 1e-300), (true + false) / max(weights.sum(), 1e-300)
 
 
@@ -176,8 +176,8 @@ def counted(actual: np.ndarray, predicted: np.ndarray, of_counts: OfCounts) -> W
             (code == place).astype(np.float64) @ weights for place in range(4)
         )
         counts = zip(true_positive, false_positive, true_negative, false_negative, strict=True)
-        found = [of_counts(*map(float, one)) if sum(one) > 0 else None for one in counts]
-        return np.array([np.nan if one is None else one for one in found])
+        found = [of_counts(*map(float, row)) if sum(row) > 0 else None for row in counts]
+        return np.array([np.nan if value is None else value for value in found])
 
     return Batched(value, many)
 

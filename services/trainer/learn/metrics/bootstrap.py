@@ -50,9 +50,9 @@ class Interval:
         return {name: list(pair) for name, pair in bounds.items() if pair is not None}
 
 
-def resample_count(example_count: int, *, is_asked: bool = True) -> int:
-    """`is_asked`: by a gate that judges by intervals; where they are only shown, fewer will do."""
-    if not is_asked:
+def resample_count(example_count: int, *, is_judged: bool = True) -> int:
+    """`is_judged`: by a gate that judges by intervals; where they are only shown, fewer will do."""
+    if not is_judged:
         return int(np.clip(_MAX_DRAWS // 10 // max(example_count, 1), _MIN_RESAMPLES // 2, _MIN_RESAMPLES))
     return int(np.clip(_MAX_DRAWS // max(example_count, 1), _MIN_RESAMPLES, _MAX_RESAMPLES))
 
@@ -64,7 +64,7 @@ def intervals(
     *,
     confidence: float,
     seed: int,
-    is_asked: bool = True,
+    is_judged: bool = True,
 ) -> list[Interval]:
     """One for each question, over the examples that candidate and parent have both scored.
 
@@ -74,17 +74,17 @@ def intervals(
         candidate = candidate.at(np.isin(candidate.rows, parent.rows))
         parent = parent.at(np.isin(parent.rows, candidate.rows))
     units = _units(candidate)
-    unit_count, resamples = int(units.max(initial=-1)) + 1, resample_count(candidate.count, is_asked=is_asked)
-    asked = [_Asked(question, candidate, parent) for question in questions]
+    unit_count, resamples = int(units.max(initial=-1)) + 1, resample_count(candidate.count, is_judged=is_judged)
+    drawings = [_Drawn(question, candidate, parent) for question in questions]
     at_once = max(1, _AT_ONCE // max(candidate.count, 1))
     draws = _kept_draws if unit_count * resamples <= _KEPT_DRAWS else _draws
     drawn = draws(unit_count, resamples, seed)
     for start in range(0, resamples, at_once):
         weights = drawn[start : start + at_once].astype(np.float64)
         weights = weights if unit_count == candidate.count else weights[:, units]
-        for one in asked:
-            one.draw(weights.T)
-    return [one.interval(confidence) for one in asked]
+        for drawing in drawings:
+            drawing.draw(weights.T)
+    return [drawing.interval(confidence) for drawing in drawings]
 
 
 def _draws(units: int, resamples: int, seed: int) -> NDArray[np.uint8]:
@@ -104,7 +104,7 @@ def _units(data: Judged) -> NDArray[np.int64]:
     return np.arange(data.count)
 
 
-class _Asked:
+class _Drawn:
     """One question with its metric prepared for both models."""
 
     def __init__(self, question: Question, candidate: Judged, parent: Judged | None) -> None:

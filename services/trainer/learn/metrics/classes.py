@@ -111,7 +111,7 @@ balanced_accuracy = by_class(_balanced)
 mcc = by_class(_mcc)
 
 
-def one_class(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
+def for_class(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
     """Of one class against all others; option: which class."""
 
     def prepare(data: Judged, option: float | None) -> Weighed:
@@ -130,7 +130,7 @@ def each_label(of_label: Callable[[Floats, Floats], Weighed]) -> Callable[[Judge
         prepared = [of_label(data.labels[:, column], data.outputs[:, column]) for column in range(data.labels.shape[1])]
 
         def value(weights: Floats) -> float | None:
-            found = [one for one in (measure(weights) for measure in prepared) if one is not None]
+            found = [figure for figure in (measure(weights) for measure in prepared) if figure is not None]
             return sum(found) / len(found) if found else None
 
         return value
@@ -144,11 +144,11 @@ def label_log_loss(data: Judged, option: float | None) -> Weighed:
 
 def label_accuracy(data: Judged, option: float | None) -> Weighed:
     """The share of right labels, all labels together; one minus the Hamming loss."""
-    return mean_of((_said(data, option) == (data.labels > 0.5)).mean(axis=1))
+    return mean_of((_predicted(data, option) == (data.labels > 0.5)).mean(axis=1))
 
 
 def subset_accuracy(data: Judged, option: float | None) -> Weighed:
-    return mean_of((_said(data, None) == (data.labels > 0.5)).all(axis=1))
+    return mean_of((_predicted(data, None) == (data.labels > 0.5)).all(axis=1))
 
 
 def all_labels(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
@@ -156,7 +156,7 @@ def all_labels(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]
 
     def prepare(data: Judged, option: float | None) -> Weighed:
         width = data.labels.shape[1]
-        flat = binary.counted((data.labels > 0.5).ravel(), _said(data, option).ravel(), of_counts)
+        flat = binary.counted((data.labels > 0.5).ravel(), _predicted(data, option).ravel(), of_counts)
         return lambda weights: flat(np.repeat(weights, width))
 
     return prepare
@@ -166,13 +166,17 @@ def macro_labels(above: Callable[[Floats, Floats, Floats], Floats]) -> Callable[
     """The mean over all labels of a share; 0 for a label that has nothing to divide by."""
 
     def prepare(data: Judged, option: float | None) -> Weighed:
-        actual, said = (data.labels > 0.5).astype(np.float64), _said(data, None).astype(np.float64)
+        actual, predicted = (data.labels > 0.5).astype(np.float64), _predicted(data, None).astype(np.float64)
 
         def value(weights: Floats) -> float | None:
             if not weights.sum() > 0:
                 return None
             column = weights[:, np.newaxis]
-            sums = ((actual * said * column).sum(axis=0), (actual * column).sum(axis=0), (said * column).sum(axis=0))
+            sums = (
+                (actual * predicted * column).sum(axis=0),
+                (actual * column).sum(axis=0),
+                (predicted * column).sum(axis=0),
+            )
             return float(above(*sums).mean())
 
         return value
@@ -185,5 +189,5 @@ label_macro_recall = macro_labels(_recall)
 label_macro_f1 = macro_labels(_f1)
 
 
-def _said(data: Judged, option: float | None) -> np.ndarray:
+def _predicted(data: Judged, option: float | None) -> np.ndarray:
     return data.outputs > binary.logit(0.5 if option is None else option)

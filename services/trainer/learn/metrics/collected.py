@@ -24,7 +24,7 @@ MetricsFunction = Callable[..., Mapping[str, float]]
 CompiledMetrics = Callable[[Labels, Outputs, Outputs], Mapping[str, float]]
 """What a module's model has compiled: labels, outputs, weights in, all by head; numbers by name out."""
 Chosen = NDArray[np.bool_]
-_LABEL_IS_ONE_NUMBER = ("binary", "multiclass", "regression", "count", "quantiles", "ranking")
+_LABEL_IS_A_NUMBER = ("binary", "multiclass", "regression", "count", "quantiles", "ranking")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MeasuredHead:
     levels: tuple[float, ...] = ()
 
     @property
-    def asked(self) -> tuple[Metric, ...]:
+    def wanted(self) -> tuple[Metric, ...]:
         return tuple(Metric(name) for name in DEFAULTS[self.task]) if self.metrics is None else self.metrics
 
 
@@ -129,8 +129,8 @@ class Slices:
             if data is None:
                 continue
             data = data if chosen is None else data.at(chosen)
-            values = measured(head.asked, data)
-            missing = [metric for metric in head.asked if metric.name not in values]
+            values = measured(head.wanted, data)
+            missing = [metric for metric in head.wanted if metric.name not in values]
             found |= {self._stored_name(name, metric.name): why(metric, data) for metric in missing}
         return found
 
@@ -152,7 +152,7 @@ class Slices:
             data = self.judged(name)
             if data is None:
                 continue
-            values = measured(head.asked, data if chosen is None else data.at(chosen))
+            values = measured(head.wanted, data if chosen is None else data.at(chosen))
             found |= {self._stored_name(name, metric): value for metric, value in values.items()}
         return found
 
@@ -180,7 +180,7 @@ class Slices:
 
     def _given(self, *by_head: Mapping[str, Any]) -> list[Any]:
         """Dicts by head where there are several; else the only head's."""
-        return [dict(one) if self._are_named else next(iter(one.values())) for one in by_head]
+        return [dict(metrics) if self._are_named else next(iter(metrics.values())) for metrics in by_head]
 
 
 def _number(name: str, value: Any) -> float:
@@ -200,7 +200,11 @@ def takes_weights(function: Callable[..., object]) -> bool:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return False
-    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    places = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
     if len(places) < 3:
         return False
     return places[2].default is places[2].empty or places[2].name in ("weights", "sample_weight")
@@ -213,7 +217,7 @@ def why(metric: Metric, data: Judged) -> str:
     if not count:
         each = "the only held-out event" if data.count == 1 else f"each of the {data.count:,} held-out events"
         return f"{each} has weight 0 or no label" if data.count else "no event is held out"
-    if data.task in _LABEL_IS_ONE_NUMBER and len(labels := np.unique(data.labels[weighs])) == 1:
+    if data.task in _LABEL_IS_A_NUMBER and len(labels := np.unique(data.labels[weighs])) == 1:
         return f"{_all(count)} the label {labels[0]:g}"
     if metric.kind == "precision" and data.task == "binary":
         threshold = 0.5 if metric.option is None else metric.option

@@ -85,11 +85,11 @@ class Comparison:
         """`Version.evaluation`: curves, slices, intervals, and why a metric has no value; each where there is any."""
         cuts = [(column, part) for column in self._columns if self.count("candidate") for part in self._parts(column)]
         masks = [self._mask(column, part, "candidate") for column, part in cuts]
-        told = [self._slice(column, part) for column, part in cuts]
-        overall = self._intervals(cuts, masks, told)
+        slices = [self._slice(column, part) for column, part in cuts]
+        overall = self._intervals(cuts, masks, slices)
         undefined = self._sides["candidate"].undefined()
         drawn = {side: self._drawn(side) for side in ("candidate", "parent") if self._sides[side].count}
-        return present(curves=drawn, slices=told, intervals=overall, undefined=undefined)
+        return present(curves=drawn, slices=slices, intervals=overall, undefined=undefined)
 
     def _parts(self, column: _Column) -> Iterator[Part]:
         codes = column.of("candidate")[self._rows("candidate")]
@@ -113,12 +113,12 @@ class Comparison:
             for side in _SIDES
             if self._sides[side].count
         }
-        told: dict[str, Any] = {"by": list(names), "where": where}
-        told |= {} if part.values else {"value_count": len(part.codes)}
+        document: dict[str, Any] = {"by": list(names), "where": where}
+        document |= {} if part.values else {"value_count": len(part.codes)}
         chosen = self._mask(column, part, "candidate")
         undefined = self._sides["candidate"].undefined(chosen)
-        told |= {"undefined": undefined} if undefined else {}
-        return told | {"count": int(chosen.sum()), "metrics": measured}
+        document |= {"undefined": undefined} if undefined else {}
+        return document | {"count": int(chosen.sum()), "metrics": measured}
 
     def _drawn(self, side: Side) -> dict[str, Any]:
         part = self._sides[side]
@@ -128,29 +128,29 @@ class Comparison:
         self,
         cuts: Sequence[tuple[_Column, Part]],
         masks: Sequence[NDArray[np.bool_]],
-        told: Sequence[dict[str, Any]],
+        slices: Sequence[dict[str, Any]],
     ) -> dict[str, Any]:
         """By metric over all examples; those of a slice are written into what is told of it."""
         candidate, parent = self._sides["candidate"], self._sides["parent"]
         if not candidate.count:
             return {}
-        is_asked = self._gate.confidence is not None
+        is_judged = self._gate.confidence is not None
         overall: dict[str, Any] = {}
         for head in candidate.heads:
             data = candidate.judged(head.name)
             assert data is not None
-            asked = list(self._questions(head.name, head.asked, cuts, masks, data.rows, overall, told))
-            asked = [one for one in asked if is_asked or one[0].chosen is None]
-            against = parent.judged(head.name) if any(one.name == head.name for one in parent.heads) else None
+            questions = list(self._questions(head.name, head.wanted, cuts, masks, data.rows, overall, slices))
+            questions = [question for question in questions if is_judged or question[0].chosen is None]
+            against = parent.judged(head.name) if any(other.name == head.name for other in parent.heads) else None
             found = bootstrap.intervals(
-                [question for question, _, _ in asked],
+                [question for question, _, _ in questions],
                 data,
                 against,
                 confidence=self._gate.confidence or SHOWN_CONFIDENCE,
-                is_asked=is_asked,
+                is_judged=is_judged,
                 seed=self._seed,
             )
-            for (_, name, place), interval in zip(asked, found, strict=True):
+            for (_, name, place), interval in zip(questions, found, strict=True):
                 place[name] = interval.to_mapping()
         return overall
 
@@ -162,25 +162,25 @@ class Comparison:
         masks: Sequence[NDArray[np.bool_]],
         rows: NDArray[np.int64],
         overall: dict[str, Any],
-        told: Sequence[dict[str, Any]],
+        slices: Sequence[dict[str, Any]],
     ) -> Iterator[tuple[Question, str, dict[str, Any]]]:
         """A figure that a rule asks for, its name, and where its interval is written."""
         size = self._end["held_out"]
-        asked = set[tuple[str, int]]()
+        seen = set[tuple[str, int]]()
         for rule in self._gate.all_rules:
-            metric = next((one for one in metrics if rule.metric in (one.name, f"{head}/{one.name}")), None)
+            metric = next((kept for kept in metrics if rule.metric in (kept.name, f"{head}/{kept.name}")), None)
             if metric is None or not self._is_of(rule, head):
                 continue
             for place in self._places(rule, cuts):
-                if (rule.metric, place) in asked:
+                if (rule.metric, place) in seen:
                     continue
-                asked.add((rule.metric, place))
+                seen.add((rule.metric, place))
                 if place < 0:
                     yield Question(metric), rule.metric, overall
                     continue
                 chosen = np.zeros(size, np.bool_)
                 chosen[rows] = masks[place]
-                yield Question(metric, chosen), rule.metric, told[place].setdefault("intervals", {})
+                yield Question(metric, chosen), rule.metric, slices[place].setdefault("intervals", {})
 
     def _is_of(self, rule: Rule, head: str) -> bool:
         named, slash, _ = rule.metric.rpartition("/")
@@ -202,4 +202,4 @@ class Comparison:
 def _wanted(by: SliceBy, gate: Gate) -> list[tuple[str, ...]]:
     """Values that a rule names."""
     named = [rule.slice for rule in gate.all_rules if set(rule.slice) == set(by.by)]
-    return [tuple(str(one[name]) for name in by.by) for one in named if None not in one.values()]
+    return [tuple(str(where[name]) for name in by.by) for where in named if None not in where.values()]

@@ -37,10 +37,10 @@ def drawings(data: Judged | None) -> dict[str, Any]:
     """JSON-ready, as the table above says; only task and count where nothing weighs."""
     if data is None:
         return {}
-    told: dict[str, Any] = {"task": data.task, "count": data.count}
+    drawing: dict[str, Any] = {"task": data.task, "count": data.count}
     if not data.weights.sum() > 0 or data.task not in _DRAW:
-        return told
-    return told | dict(_DRAW[data.task](data))
+        return drawing
+    return drawing | dict(_DRAW[data.task](data))
 
 
 def _binary(data: Judged) -> Drawing:
@@ -64,28 +64,29 @@ def _multiclass(data: Judged) -> Drawing:
     count = data.class_count
     right = sums(labels, data.weights * (labels == predicted), count)
     labelled = sums(labels, data.weights, count)
-    said = sums(predicted, data.weights, count)
-    precision, recall = classes.shares(right, said), classes.shares(right, labelled)
-    shown = _most_frequent(labelled + said)
+    answered = sums(predicted, data.weights, count)
+    precision, recall = classes.shares(right, answered), classes.shares(right, labelled)
+    shown = _most_frequent(labelled + answered)
     return {
         "calibration": _calibration(data.columns["top"], (labels == predicted).astype(np.float64), data.weights),
         "scores": _scores(data.columns["top"]),
         "confusion": _confusion(labels, predicted, data.weights, count),
         "classes": [
-            [one, *_rounded(precision[one], recall[one], labelled[one] / labelled.sum())] for one in shown.tolist()
+            [index, *_rounded(precision[index], recall[index], labelled[index] / labelled.sum())]
+            for index in shown.tolist()
         ],
     }
 
 
 def _multilabel(data: Judged) -> Drawing:
     column = data.weights[:, np.newaxis]
-    actual, said = data.labels > 0.5, data.outputs > 0
-    right, labelled = (actual & said) * column, actual * column
-    precision = classes.shares(right.sum(axis=0), (said * column).sum(axis=0))
+    actual, answered = data.labels > 0.5, data.outputs > 0
+    right, labelled = (actual & answered) * column, actual * column
+    precision = classes.shares(right.sum(axis=0), (answered * column).sum(axis=0))
     recall = classes.shares(right.sum(axis=0), labelled.sum(axis=0))
     share = labelled.sum(axis=0) / data.weights.sum()
     shown = _most_frequent(share)
-    return {"labels": [[one, *_rounded(precision[one], recall[one], share[one])] for one in shown.tolist()]}
+    return {"labels": [[index, *_rounded(precision[index], recall[index], share[index])] for index in shown.tolist()]}
 
 
 def _numbers(data: Judged) -> Drawing:
@@ -125,18 +126,18 @@ _DRAW: Mapping[str, Callable[[Judged], Drawing]] = {
 
 def _thinned(across: Floats, up: Floats) -> list[list[float]]:
     """At most so many of the points, evenly along the way across and up, the first and the last among them."""
-    way = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(across)) + np.abs(np.diff(up)))])
-    wanted = np.linspace(0.0, way[-1], _POINTS)
-    chosen = np.unique([0, *np.searchsorted(way, wanted[1:-1]).tolist(), len(way) - 1])
+    length = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(across)) + np.abs(np.diff(up)))])
+    wanted = np.linspace(0.0, length[-1], _POINTS)
+    chosen = np.unique([0, *np.searchsorted(length, wanted[1:-1]).tolist(), len(length) - 1])
     return [_rounded(across[point], up[point]) for point in chosen.tolist()]
 
 
 def _calibration(confidence: Floats, truth: Floats, weights: Floats) -> list[list[float]]:
     group = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
-    total, said, true = (sums(group, weights * one, _BINS) for one in (np.ones_like(truth), confidence, truth))
+    total, mean, true = (sums(group, weights * values, _BINS) for values in (np.ones_like(truth), confidence, truth))
     return [
-        _rounded(said[one] / total[one], true[one] / total[one], total[one] / total.sum())
-        for one in np.flatnonzero(total > 0).tolist()
+        _rounded(mean[part] / total[part], true[part] / total[part], total[part] / total.sum())
+        for part in np.flatnonzero(total > 0).tolist()
     ]
 
 
@@ -167,7 +168,7 @@ def _histogram(values: Floats, weights: Floats) -> list[list[float]]:
     if not high > low:
         return [[low, high, 1.0]]
     shares, edges = np.histogram(np.clip(values, low, high), bins=2 * _BINS, range=(low, high), weights=weights)
-    return [_rounded(edges[one], edges[one + 1], shares[one] / shares.sum()) for one in range(len(shares))]
+    return [_rounded(edges[part], edges[part + 1], shares[part] / shares.sum()) for part in range(len(shares))]
 
 
 def _scores(values: Floats) -> list[list[float | None]]:

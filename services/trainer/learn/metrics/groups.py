@@ -52,8 +52,8 @@ def _mean_of_groups(data: Judged, of_group: Callable[[Floats, Floats], float | N
     order = np.argsort(group, kind="stable")
     pieces = np.split(order, np.cumsum(sizes)[:-1]) if len(order) else []
     found = [of_group(data.labels[rows], data.outputs[rows]) for rows in pieces]
-    there = np.array([one is not None for one in found], bool)
-    values = np.array([one or 0.0 for one in found])
+    there = np.array([figure is not None for figure in found], bool)
+    values = np.array([figure or 0.0 for figure in found])
     mean = mean_of(values)
 
     def value(weights: Floats) -> float | None:

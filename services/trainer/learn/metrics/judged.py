@@ -23,11 +23,11 @@ class Batched:
         many: weights float64 [n, k] to values [k]; NaN where the metric is not defined.
     """
 
-    one: Weighed
+    of_a_row: Weighed
     many: Callable[[Floats], Floats]
 
     def __call__(self, weights: Floats) -> float | None:
-        return self.one(weights)
+        return self.of_a_row(weights)
 
 
 @dataclass(frozen=True)

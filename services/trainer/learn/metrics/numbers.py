@@ -156,7 +156,7 @@ def quantile_coverage(data: Judged, option: float | None) -> Weighed:
 
 def _at_level(data: Judged, level: float | None, terms: Callable[[int], Floats]) -> Weighed:
     """Not defined for a level that the head does not have."""
-    near = [index for index, one in enumerate(data.levels) if level is not None and abs(one - level) < 1e-9]
+    near = [index for index, known in enumerate(data.levels) if level is not None and abs(known - level) < 1e-9]
     return mean_of(terms(near[0])) if near else lambda weights: None
 
 

@@ -45,9 +45,9 @@ _MULTICLASS: Mapping[str, Prepare] = {
     "weighted_precision": classes.weighted_precision,
     "weighted_recall": classes.weighted_recall,
     "weighted_f1": classes.weighted_f1,
-    "class_precision": classes.one_class(binary.precision_of),
-    "class_recall": classes.one_class(binary.recall_of),
-    "class_f1": classes.one_class(binary.f1_of),
+    "class_precision": classes.for_class(binary.precision_of),
+    "class_recall": classes.for_class(binary.recall_of),
+    "class_f1": classes.for_class(binary.f1_of),
     "mean_iou": classes.mean_iou,
 }
 _MULTILABEL: Mapping[str, Prepare] = {
@@ -92,7 +92,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     "regression": {**_REGRESSION, **_ORDERED},
     "vector_regression": _REGRESSION,
     "count": {
-        **{name: one for name, one in _REGRESSION.items() if name != "cosine_similarity"},
+        **{name: metric for name, metric in _REGRESSION.items() if name != "cosine_similarity"},
         **_ORDERED,
         "poisson_deviance": numbers.poisson_deviance,
     },

@@ -149,7 +149,7 @@ def _live(chief: socket.socket, servers: list[socket.socket], model: Model) -> N
 def _told(served: Training) -> dict[str, Any]:
     coordinator = served._steps._team.coordinator
     assert coordinator is not None
-    return coordinator.told()
+    return coordinator.facts()
 
 
 def _alone(tmp_path: Path, **training: Any) -> Training:

@@ -249,14 +249,14 @@ def test_every_batch_is_one_step_whoever_computes_it(
                 "table": 2 * _expected(20)["table"],
             },
         )
-        told = cluster.coordinator.told()
-        assert (told["updates"], told["workers"], sum(told["batches_by_worker"])) == (40, 2, 40)
-        assert told["staleness"]["max"] >= 0
-        assert sorted(path for one in told["placement"] for path in one["variables"]) == [*sorted(_BYTES)]
-        for one in told["placement"]:
+        facts = cluster.coordinator.facts()
+        assert (facts["updates"], facts["workers"], sum(facts["batches_by_worker"])) == (40, 2, 40)
+        assert facts["staleness"]["max"] >= 0
+        assert sorted(path for one in facts["placement"] for path in one["variables"]) == [*sorted(_BYTES)]
+        for one in facts["placement"]:
             assert one["bytes"] == sum(_BYTES[path] for path in one["variables"])
         logged = [record for record in caplog.records if record.message == "a parameter server holds"]
-        assert [{name: vars(record)[name] for name in told["placement"][0]} for record in logged] == told["placement"]
+        assert [{name: vars(record)[name] for name in facts["placement"][0]} for record in logged] == facts["placement"]
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
@@ -291,9 +291,9 @@ def test_the_batch_of_a_worker_that_died_is_computed_by_another_and_counts_once(
     with _cluster(tmp_path, Toy(die), Toy(wait), servers=2) as cluster:
         cluster.run(30)
         _assert_equal(cluster.values(), _expected(30))
-        told = cluster.coordinator.told()
-        assert told["computed_again"] == len(told["lost"]) == 1
-        assert told["workers"] == 1
+        facts = cluster.coordinator.facts()
+        assert facts["computed_again"] == len(facts["lost"]) == 1
+        assert facts["workers"] == 1
 
 
 def test_a_batch_that_reached_one_server_only_is_taken_up_by_the_other(tmp_path: Path) -> None:
@@ -338,9 +338,9 @@ def test_a_step_takes_the_first_gradients_and_late_ones_are_dropped_and_computed
 
     with _cluster(tmp_path, Toy(), Toy(), Toy(slowly), take=2) as cluster:
         ran = cluster.run(21)
-        told = cluster.coordinator.told()
-        assert told["updates"] == int(cluster.optimizer.iterations) == len(ran.losses) == 11, "the last step is of one"
-        assert told["dropped_gradients"] >= 1
+        facts = cluster.coordinator.facts()
+        assert facts["updates"] == int(cluster.optimizer.iterations) == len(ran.losses) == 11, "the last step is of one"
+        assert facts["dropped_gradients"] >= 1
         expected = _expected(21)
         # Each step is the mean of two gradients, the last one of one.
         bias = np.array([-0.5, -1.0], np.float32) * 11
@@ -358,8 +358,8 @@ def test_a_gradient_of_an_earlier_step_is_dropped_though_the_open_one_has_none_y
         for worker in workers:
             selector.register(worker.connection, selectors.EVENT_READ, worker)
 
-        def said(rank: int, told: dict[str, Any]) -> None:
-            wire.send(pairs[rank][1], told, {})
+        def said(rank: int, facts: dict[str, Any]) -> None:
+            wire.send(pairs[rank][1], facts, {})
             run._hear(workers[rank], selector)
 
         run._hand_out(selector)
@@ -382,8 +382,8 @@ def test_a_step_does_not_wait_for_a_worker_that_died_after_its_gradient_was_take
 
     with _cluster(tmp_path, Toy(), Toy(), Toy(die), take=3) as cluster:
         ran = cluster.run(10)
-        assert len(ran.losses) == cluster.coordinator.told()["updates"]
-        assert cluster.coordinator.told()["workers"] == 2
+        assert len(ran.losses) == cluster.coordinator.facts()["updates"]
+        assert cluster.coordinator.facts()["workers"] == 2
 
 
 @pytest.mark.covers("dist-bsp")

@@ -77,7 +77,7 @@ class ForgetRequest(Asking):
     dry_run: bool = Field(False, strict=True)
 
     @model_validator(mode="after")
-    def _says_which(self) -> Self:
+    def _names_events(self) -> Self:
         if bool(self.ranges) == bool(self.feature):
             raise ValueError("either ranges or a feature says which events are forgotten")
         return self
@@ -156,7 +156,7 @@ def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting, replays:
         be. Answers `{examples, learned_by: [version], head_version, was, production_version, events_again,
         rounds_again, seconds, not_looked_at, round_id or waits}`. 409 while a round is open.
         """
-        ranges = [OffsetRange(one.partition, one.from_offset, one.to_offset) for one in request.ranges]
+        ranges = [OffsetRange(part.partition, part.from_offset, part.to_offset) for part in request.ranges]
         key = (request.feature, request.value) if request.feature else None
         return forgetting.forget(
             model, ranges=ranges, key=key, by=request.by, reason=request.reason, dry_run=request.dry_run
@@ -272,17 +272,17 @@ def round_as_json(found: Round) -> dict[str, Any]:
 
 
 def rebuild_as_json(job: Job) -> dict[str, Any]:
-    return {"rebuild_id": job.job_id, "version": job.version, "attempts": job.attempts, **_told(job, _REBUILT)}
+    return {"rebuild_id": job.job_id, "version": job.version, "attempts": job.attempts, **_facts(job, _REBUILT)}
 
 
 def measurement_as_json(job: Job) -> dict[str, Any]:
-    return {"measurement_id": job.job_id, **_told(job, _MEASURED)}
+    return {"measurement_id": job.job_id, **_facts(job, _MEASURED)}
 
 
-def _told(job: Job, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(job: Job, facts: Mapping[str, Any]) -> dict[str, Any]:
     """`facts`: of its kind, and what stands for those that are not known yet."""
-    told = {name: job.told.get(name, unknown) for name, unknown in facts.items()}
-    return {"model": job.model, "state": str(job.state), "trainer": job.holder, **told}
+    document = {name: job.told.get(name, unknown) for name, unknown in facts.items()}
+    return {"model": job.model, "state": str(job.state), "trainer": job.holder, **document}
 
 
 def _running_job(job: Job | None) -> dict[str, Any] | None:

@@ -176,8 +176,8 @@ def _merged(log: Reading, topic: str, ranges: Sequence[OffsetRange], readers: in
     try:
         yield from heapq.merge(*ahead, *partitions[len(ahead) :], key=_merge_key)
     finally:
-        for one in ahead:
-            one.close()
+        for reader in ahead:
+            reader.close()
 
 
 def _merge_key(record: Record) -> tuple[float, int, int]:
@@ -196,10 +196,10 @@ def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], M
         examples, crcs = cut(record.value)
     except DataLoss:
         sound, damaged = cut_sound(record.value)
-        found = sound | {one.number: one.content for one in damaged}
+        found = sound | {damage.number: damage.content for damage in damaged}
         examples = [found[number] for number in sorted(found)]
-        crcs = np.array([masked_crc32c(one) for one in examples], np.uint32)
-        faults = {one.number: f"{place}: {one.reason}" for one in damaged}
+        crcs = np.array([masked_crc32c(example) for example in examples], np.uint32)
+        faults = {damage.number: f"{place}: {damage.reason}" for damage in damaged}
     if len(examples) != record.headers.example_count:
         raise DataLoss(
             f"{place}: the header says example_count {record.headers.example_count}, there are {len(examples)}"

@@ -59,12 +59,12 @@ class InputCounts:
 
 @dataclass
 class _Batch:
-    """`next_offset`: where the stretch goes on. `asked`: the members that have it."""
+    """`next_offset`: where the stretch goes on. `readers`: the members that have it."""
 
     records: list[Record]
     next_offset: int
     size_bytes: int
-    asked: set[int] = field(default_factory=set)
+    readers: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -98,14 +98,14 @@ class OwnStretches:
             if found is None:
                 found = self._read(*key)
             with self._lock:
-                found.asked.add(rank)
+                found.readers.add(rank)
                 self._keep(key, found)
         return found
 
     def _keep(self, key: tuple[str, int, int, int], batch: _Batch) -> None:
         before = self._kept.pop(key, None)
         self._kept_bytes -= before.size_bytes if before else 0
-        if len(batch.asked) == self._members:
+        if len(batch.readers) == self._members:
             return
         self._kept[key] = batch
         self._kept_bytes += batch.size_bytes
@@ -202,15 +202,15 @@ class DividedLog:
                 yield from batch.records
                 start = batch.next_offset
                 continue
-            asked = {"topic": topic, "partition": partition, "start": start, "end": end, "rank": self._rank}
-            answer = self._asked(owner, asked)
+            question = {"topic": topic, "partition": partition, "start": start, "end": end, "rank": self._rank}
+            answer = self._answer_of(owner, question)
             if answer is None:
                 yield from self._taken_over(self._log.read(topic, partition, start, end))
                 return
             start, records = _unpacked(partition, answer)
             yield from records
 
-    def _asked(self, owner: int, question: dict[str, Any]) -> bytes | None:
+    def _answer_of(self, owner: int, question: dict[str, Any]) -> bytes | None:
         """None: the owner is gone, and is asked no more."""
         if owner in self._gone:
             return None
@@ -235,13 +235,13 @@ class DividedLog:
             yield record
 
     def _call(self, rank: int, name: str, question: bytes, seconds: float) -> bytes:
-        ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[rank].unary_unary(f"/{_SERVICE}/{name}")
-        return ask(question, timeout=seconds, metadata=(("secret", self._secret),))
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[rank].unary_unary(f"/{_SERVICE}/{name}")
+        return call(question, timeout=seconds, metadata=(("secret", self._secret),))
 
     def _answered(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def checked(question: bytes, context: grpc.ServicerContext) -> bytes:
-            said = str(dict(context.invocation_metadata()).get("secret", ""))
-            if not hmac.compare_digest(said, self._secret):
+            shown = str(dict(context.invocation_metadata()).get("secret", ""))
+            if not hmac.compare_digest(shown, self._secret):
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, "only members of the round are answered")
             try:
                 return answer(question)
@@ -252,9 +252,9 @@ class DividedLog:
         return checked
 
     def _answer_read(self, question: bytes) -> bytes:
-        asked = json.loads(question)
+        request = json.loads(question)
         batch = self._own.batch(
-            asked["topic"], asked["partition"], asked["start"], asked["end"], rank=asked["rank"]
+            request["topic"], request["partition"], request["start"], request["end"], rank=request["rank"]
         )  # fmt: skip
         return _packed(batch)
 

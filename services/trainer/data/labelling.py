@@ -75,18 +75,18 @@ class Labelling:
         for record in self._log.read(topic, partition, start, end):
             yield self._labelled(record) if topic == self._topic and not record.fault else record
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """For the lineage, once the whole range has been read: events with a label in time, with one that they bring
         along, and without; late labels that were found, and how many of these the round took as further examples."""
         own = [counts for place, counts in self._counts.items() if self._is_own(*place)]
         return {
-            "wait_seconds": self._wait, "in_time": sum(one.in_time for one in own),
-            "own": sum(one.own for one in own), "never": sum(one.without for one in own), "late": len(self._late),
+            "wait_seconds": self._wait, "in_time": sum(part.in_time for part in own),
+            "own": sum(part.own for part in own), "never": sum(part.without for part in own), "late": len(self._late),
             "again": self._again, **({"late_weight": self._late_weight} if self._late_weight is not None else {}),
         }  # fmt: skip
 
     def _is_own(self, partition: int, offset: int) -> bool:
-        return any(one.partition == partition and one.from_offset <= offset < one.to_offset for one in self._ranges)
+        return any(part.partition == partition and part.from_offset <= offset < part.to_offset for part in self._ranges)
 
     def _labelled(self, record: Record) -> Record:
         try:
@@ -173,8 +173,8 @@ class Labelling:
     @cached_property
     def _first(self) -> tuple[int, int]:
         """The place of the round's first record, partition by partition; (-1, -1) where there is none."""
-        for one in sorted(self._ranges):
-            for record in self._log.read(self._topic, one.partition, one.from_offset, one.to_offset):
+        for part in sorted(self._ranges):
+            for record in self._log.read(self._topic, part.partition, part.from_offset, part.to_offset):
                 return record.partition, record.offset
         return -1, -1
 

@@ -90,7 +90,7 @@ class Bottleneck:
         return self._digest
 
     def _features(self, given: Tensors) -> NDArray[Any]:
-        names = sorted(self._asked())
+        names = sorted(self._inputs_by_name())
         arrays = {name: given[name].numpy() for name in names}
         count = len(arrays[names[0]])
         file = self.directory / f"{self._digest_of(arrays)}.npz" if self.directory else None
@@ -109,12 +109,12 @@ class Bottleneck:
         _keep(file, features)
         return features
 
-    def _asked(self) -> dict[str, keras.KerasTensor]:
+    def _inputs_by_name(self) -> dict[str, keras.KerasTensor]:
         return {tensor.name: tensor for tensor in self.base.inputs}
 
     def _compiled(self) -> Any:
         if self._call is None:
-            specs = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self._asked().items()}
+            specs = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self._inputs_by_name().items()}
             names = [tensor.name for tensor in self.base.inputs]
             self._call = tf.function(
                 lambda columns: self.base([columns[name] for name in names], training=False),
@@ -167,15 +167,15 @@ def _cut(network: keras.Model, wiring: Wiring, name: str, *, chunk_rows: int, pa
     whole = network.outputs
     base_layers, base_inputs = _above([tensor], stop=())
     tail_layers, tail_inputs = _above(whole, stop=(tensor,))
-    if id(tensor) not in {id(one) for one in tail_inputs}:
+    if id(tensor) not in {id(end) for end in tail_inputs}:
         raise DefinitionFailedError(f"{path}: no output depends on layer {name}, which training.bottleneck names")
-    beside = [one for one in network.inputs if any(one is found for found in tail_inputs)]
+    beside = [symbolic for symbolic in network.inputs if any(symbolic is end for end in tail_inputs)]
     if not base_layers:
         raise DefinitionFailedError(f"{path}: training.bottleneck is {name}, and there is nothing to compute before it")
-    base_inputs = [one for one in network.inputs if any(one is found for found in base_inputs)]
+    base_inputs = [symbolic for symbolic in network.inputs if any(symbolic is end for end in base_inputs)]
     base = keras.Model(base_inputs, tensor)
     resources = tf.train.TrackableView(base).descendants()
-    if any(isinstance(one, tf.saved_model.experimental.TrackableResource) for one in resources):
+    if any(isinstance(resource, tf.saved_model.experimental.TrackableResource) for resource in resources):
         raise DefinitionFailedError(
             f"{path}: before bottleneck {name} is a layer with a lookup table; only numbers can be kept by their digest"
         )
@@ -186,7 +186,7 @@ def _cut(network: keras.Model, wiring: Wiring, name: str, *, chunk_rows: int, pa
     return Bottleneck(
         layer=name,
         wiring=wiring,
-        beside=tuple(one.name for one in beside),
+        beside=tuple(symbolic.name for symbolic in beside),
         base=base,
         tail=keras.Model([tensor, *beside], keras.tree.pack_sequence_as(_structure(network), whole)),
         chunk_rows=chunk_rows,
@@ -235,7 +235,7 @@ def _above(tensors: list[keras.KerasTensor], stop: tuple[keras.KerasTensor, ...]
             continue
         seen.add(id(tensor))
         node = node_of(tensor)
-        if node.is_input or any(tensor is one for one in stop):
+        if node.is_input or any(tensor is end for end in stop):
             begins[id(tensor)] = tensor
             continue
         operations[id(node.operation)] = node.operation
@@ -269,10 +269,10 @@ def _keep(file: Path | None, features: NDArray[Any]) -> None:
 
 def _make_room(directory: Path, needed_bytes: int) -> None:
     """A crash of another process while it wrote may have left a part; it goes with the oldest."""
-    files = sorted(directory.iterdir(), key=lambda one: one.stat().st_mtime)
-    size = sum(one.stat().st_size for one in files) + needed_bytes
-    for one in files:
+    files = sorted(directory.iterdir(), key=lambda file: file.stat().st_mtime)
+    size = sum(file.stat().st_size for file in files) + needed_bytes
+    for file in files:
         if size <= _MAX_BYTES:
             return
-        size -= one.stat().st_size
-        one.unlink(missing_ok=True)
+        size -= file.stat().st_size
+        file.unlink(missing_ok=True)

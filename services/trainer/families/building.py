@@ -97,7 +97,7 @@ def _inputs_of_module(
 ) -> tuple[Transform | None, tuple[Feature, ...]]:
     """What makes the inputs that are features of the definition, and the raw features below all inputs."""
     made = [name for name in wiring.columns if name in definition.features]
-    raw = {one.name: one for one in module_inputs.features_of(schema, set(wiring.columns) - set(made))}
+    raw = {feature.name: feature for feature in module_inputs.features_of(schema, set(wiring.columns) - set(made))}
     transform = Transform(definition.features, made, statistics, schema) if made else None
     raw |= {name: schema.feature(name) for name in (transform.raw_names if transform else ())}
     return transform, tuple(raw[name] for name in sorted(raw))
@@ -117,9 +117,9 @@ def _build_estimator(
     heads = built_heads(definition.heads, schema)
     network = build_network(definition, transform, heads, tables)
     names = [head.name for head in heads]
-    is_one = len(heads) == 1
-    taught = {names[0]: "outputs"} if is_one else {name: name for name in names}
-    wiring = wiring_of(network.input, network.output, ("outputs",) if is_one else tuple(sorted(names)), taught)
+    is_single = len(heads) == 1
+    taught = {names[0]: "outputs"} if is_single else {name: name for name in names}
+    wiring = wiring_of(network.input, network.output, ("outputs",) if is_single else tuple(sorted(names)), taught)
     return BuiltModel(
         definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring,
         batch_tables=tables, shared=SharedContext.of(definition.export.context, inputs, transform),

@@ -62,15 +62,15 @@ class Calibrator:
 
 def captured(calibrators: Mapping[str, Calibrator]) -> dict[str, NDArray[np.generic]]:
     """As arrays of a checkpoint, by head."""
-    return {f"{PREFIX}{name}": one.state for name, one in calibrators.items()}
+    return {f"{PREFIX}{name}": calibrator.state for name, calibrator in calibrators.items()}
 
 
 def restore(calibrators: Iterable[tuple[str, Calibrator]], arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Those that are there and of the same method's shape; the others stay as they are."""
-    for name, one in calibrators:
+    for name, calibrator in calibrators:
         found = arrays.get(f"{PREFIX}{name}")
-        if found is not None and found.shape == tuple(one.variable.shape):
-            one.variable.assign(found)
+        if found is not None and found.shape == tuple(calibrator.variable.shape):
+            calibrator.variable.assign(found)
 
 
 def _temperature(logits: Floats, labels: Floats, weights: Floats) -> float:

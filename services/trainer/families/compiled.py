@@ -78,8 +78,8 @@ def compiled_of(
     if has_loss or has_train_step:
         _refuse_plans(heads, path, may_weigh_classes=not (has_train_step or computes_loss))
     _refuse_untaught(loss, path, heads)
-    for one in keras.tree.flatten(loss):
-        _refuse_probabilities(one, path, heads)
+    for part in keras.tree.flatten(loss):
+        _refuse_probabilities(part, path, heads)
     return Compiled(optimizers, has_loss, has_metrics, has_train_step, computes_loss)
 
 
@@ -97,8 +97,8 @@ def users_step(network: keras.Model, given: tuple[Any, Any, Any], *, has_weights
 def measured_by(network: keras.Model, wiring: Wiring, labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
     """What the model has compiled to measure, of arrays by head."""
     # [n, 1] beside [n, 1], as fit has it: of [n] Keras's metrics would give one number, which takes no weights.
-    labels = {name: one[:, None] if outputs[name].ndim == 1 else one for name, one in labels.items()}
-    outputs = {name: one[:, None] if one.ndim == 1 else one for name, one in outputs.items()}
+    labels = {name: values[:, None] if outputs[name].ndim == 1 else values for name, values in labels.items()}
+    outputs = {name: values[:, None] if values.ndim == 1 else values for name, values in outputs.items()}
     network.reset_metrics()
     found = network.compute_metrics(
         x=None,
@@ -118,7 +118,9 @@ def _overrides(network: keras.Model, name: str) -> bool:
 def _optimizers(network: keras.Model) -> tuple[keras.optimizers.Optimizer, ...]:
     """The compiled one first; a model with several (a GAN) keeps the others as attributes."""
     found = [getattr(network, "optimizer", None), *vars(network).values()]
-    return tuple({id(one): one for one in found if isinstance(one, keras.optimizers.Optimizer)}.values())
+    return tuple(
+        {id(optimizer): optimizer for optimizer in found if isinstance(optimizer, keras.optimizers.Optimizer)}.values()
+    )
 
 
 def _refuse_options(network: keras.Model, path: str) -> None:
@@ -138,8 +140,8 @@ def _refuse_options(network: keras.Model, path: str) -> None:
 
 def _refuse_plans(heads: Sequence[Head], path: str, *, may_weigh_classes: bool) -> None:
     """class_weights go with a compiled loss as with fit(class_weight=...)."""
-    said = [replace(head, class_weights={}) if may_weigh_classes else head for head in heads]
-    taught = next((head.name for head in said if not head.is_plain), None)
+    plain = [replace(head, class_weights={}) if may_weigh_classes else head for head in heads]
+    taught = next((head.name for head in plain if not head.is_plain), None)
     if taught is not None:
         keys = "loss, weight, " + ("" if may_weigh_classes else "class_weights, ") + "positive_weight"
         raise DefinitionFailedError(

@@ -50,7 +50,7 @@ OUTPUT_NAMES: Mapping[Task, tuple[str, ...]] = {
 """The last of each is what an output without such a name is taken for."""
 
 
-class Asked(Protocol):
+class Described(Protocol):
     """What a SavedModel is to answer and is measured by; `Answering` says what each is."""
 
     @property
@@ -77,7 +77,7 @@ class ExternalModel:
     least = 1e-7
     """Of a probability or rate whose logarithm is taken."""
 
-    def __init__(self, directory: Path, like: Asked) -> None:
+    def __init__(self, directory: Path, like: Described) -> None:
         check_folder(directory)
         self.definition, self.schema, self.heads = like.definition, like.schema, like.heads
         self.user_metrics, self.compiled_metrics = like.user_metrics, like.compiled_metrics

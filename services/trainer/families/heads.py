@@ -156,7 +156,7 @@ class BuiltHead:
     def losses_of(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """float32 [n]."""
         if self.is_standardized:
-            labels, outputs = ((one - self.head.mean) / self.head.deviation for one in (labels, outputs))
+            labels, outputs = ((values - self.head.mean) / self.head.deviation for values in (labels, outputs))
         losses = head_losses.losses_of(self.head, labels, outputs, class_count=self.class_count)
         return self.class_weighted(losses, labels)
 
@@ -215,7 +215,7 @@ def answered_by(heads: Iterable[BuiltHead], others: Iterable[BuiltHead]) -> dict
     found = dict[str, str]()
     theirs = list(others)
     for head in heads:
-        same = [one.name for one in theirs if one.question == head.question]
+        same = [head_of_theirs.name for head_of_theirs in theirs if head_of_theirs.question == head.question]
         if same:
             found[head.name] = head.name if head.name in same else same[0]
     return found

@@ -80,22 +80,22 @@ def unknown_to_keras(
     optimizers: Iterable[keras.optimizers.Optimizer],
 ) -> Made:
     """Those that no checkpoint would have, were they used."""
-    known = [*network.variables, *(one for metric in network.metrics for one in metric.variables)]
+    known = [*network.variables, *(variable for metric in network.metrics for variable in metric.variables)]
     for optimizer in optimizers:
         known += [*optimizer.variables, *getattr(optimizer, "inner_optimizer", optimizer).variables]
-    ids = {id(one.value) for one in known}
-    return tuple(one for one in made if id(one()) not in ids)
+    ids = {id(variable.value) for variable in known}
+    return tuple(reference for reference in made if id(reference()) not in ids)
 
 
 def nothing_to_train(unknown: Made) -> DefinitionFailedError:
     """Said of a model without trainable variables that Keras knows of."""
-    made = next((variable for one in unknown if (variable := one()) is not None), None)
-    why = f"; it made {_said_of(made)}" if made is not None else ""
+    made = next((variable for reference in unknown if (variable := reference()) is not None), None)
+    why = f"; it made {_described(made)}" if made is not None else ""
     return DefinitionFailedError(f"the model has nothing to train: no trainable variables{why}")
 
 
 @contextmanager
-def only_what_is_told(
+def only_known_state(
     path: str | None,
     unknown: Made,
     seeds: Iterable[tf.Variable] = (),
@@ -132,17 +132,17 @@ def only_what_is_told(
             f"make layers in __init__ or build"
         )
     _check_variables(path, graph, unknown)
-    told = "answers (training is false)" if is_answer else "trains"
-    ends = {one.op for one in keras.tree.flatten(results) if isinstance(one, tf.Tensor)}
-    handles = {id(one.handle) for one in seeds}
+    doing = "answers (training is false)" if is_answer else "trains"
+    ends = {tensor.op for tensor in keras.tree.flatten(results) if isinstance(tensor, tf.Tensor)}
+    handles = {id(seed.handle) for seed in seeds}
     drawn_from = {inner.name for outer, inner in graph.captures if id(outer) in handles}
     for operation in graph.get_operations()[first:]:
         for node in _nodes(graph, operation):
             fault = _fault_of(node, is_answer=is_answer)
             if fault and _is_used(operation, ends, drawn_from):
                 layer = layer_of(operation.name)
-                said = f"{path}: when the model {told}, {f'layer {layer}' if layer else 'it'} {fault}"
-                raise DefinitionFailedError(with_place(said, "".join(traceback.format_list(operation.traceback))))
+                sentence = f"{path}: when the model {doing}, {f'layer {layer}' if layer else 'it'} {fault}"
+                raise DefinitionFailedError(with_place(sentence, "".join(traceback.format_list(operation.traceback))))
 
 
 def generators(*, makes_layers: bool) -> tuple[Any, ...]:
@@ -153,13 +153,13 @@ def generators(*, makes_layers: bool) -> tuple[Any, ...]:
 
 def _check_variables(path: str, graph: Any, unknown: Made) -> None:
     used = {id(outer) for outer, _ in graph.captures}
-    for one in unknown:
-        variable = one()
+    for reference in unknown:
+        variable = reference()
         if variable is not None and id(variable.handle) in used:
-            raise DefinitionFailedError(f"{path}: the model uses {_said_of(variable)}")
+            raise DefinitionFailedError(f"{path}: the model uses {_described(variable)}")
 
 
-def _said_of(variable: tf.Variable) -> str:
+def _described(variable: tf.Variable) -> str:
     name, kind, shape = variable.name.partition(":")[0], variable.dtype.name, tuple(variable.shape)
     return (
         f"the variable {name} ({kind} {shape}), which belongs to no layer that Keras knows of, so it would be neither "
@@ -175,7 +175,7 @@ def _nodes(graph: Any, operation: tf.Operation) -> Iterator[Any]:
         node = waiting.pop()
         yield node
         for attribute in node.attr.values():
-            for name in {attribute.func.name, *(one.name for one in attribute.list.func)} - seen:
+            for name in {attribute.func.name, *(called.name for called in attribute.list.func)} - seen:
                 seen.add(name)
                 if name and (function := graph._get_function(name)) is not None:
                     waiting += function.cached_definition.node_def
@@ -210,15 +210,15 @@ def _is_used(operation: tf.Operation, ends: set[tf.Operation], drawn_from: set[s
     """
     waiting, seen = [operation], {operation}
     if _goes_on(operation, drawn_from):
-        reads = [one for one in operation.inputs[0].consumers() if one.type == "ReadVariableOp"]
-        waiting = [user for one in reads for user in one.outputs[0].consumers()]
+        reads = [read for read in operation.inputs[0].consumers() if read.type == "ReadVariableOp"]
+        waiting = [user for read in reads for user in read.outputs[0].consumers()]
     while waiting:
-        one = waiting.pop()
-        if _goes_on(one, drawn_from):
+        consumer = waiting.pop()
+        if _goes_on(consumer, drawn_from):
             continue
-        if one in ends or (one.op_def.is_stateful and "seed2" not in one.node_def.attr):
+        if consumer in ends or (consumer.op_def.is_stateful and "seed2" not in consumer.node_def.attr):
             return True
-        following = {user for output in one.outputs for user in output.consumers()} - seen
+        following = {user for output in consumer.outputs for user in output.consumers()} - seen
         seen |= following
         waiting += following
     return False

@@ -118,30 +118,30 @@ class HookSet:
     chief_only: bool = False
 
 
-def hooks_of_class(asked: HookClass, module: types.ModuleType) -> HookSet:
+def hooks_of_class(named: HookClass, module: types.ModuleType) -> HookSet:
     """Of a new instance of the class, which the module of its file has.
 
     Raises:
         DefinitionFailedError: there is no such class, it cannot be made, or as `hooks_of` says.
     """
-    made = getattr(module, asked.name, None)
+    made = getattr(module, named.name, None)
     if not inspect.isclass(made):
-        raise DefinitionFailedError(f"{asked.file}: training.hooks names its class {asked.name}, which it lacks")
-    with blame_definition(asked.file, doing=asked.name):
-        hook = made(**asked.arguments)
+        raise DefinitionFailedError(f"{named.file}: training.hooks names its class {named.name}, which it lacks")
+    with blame_definition(named.file, doing=named.name):
+        hook = made(**named.arguments)
     if isinstance(hook, keras.callbacks.Callback):
-        if asked.chief_only:
-            raise DefinitionFailedError(f"{asked.file}: {asked.name} is a Keras callback, which every process calls")
-        hook = CallbackHooks(hook, f"{asked.file}: {asked.name}")
+        if named.chief_only:
+            raise DefinitionFailedError(f"{named.file}: {named.name} is a Keras callback, which every process calls")
+        hook = CallbackHooks(hook, f"{named.file}: {named.name}")
     methods = {name: getattr(hook, name) for name in dir(hook) if not name.startswith("_")}
-    functions = hooks_of(methods, f"{asked.file}: {asked.name}")
+    functions = hooks_of(methods, f"{named.file}: {named.name}")
     if not functions:
-        raise DefinitionFailedError(f"{asked.file}: {asked.name} has none of the hooks {', '.join(HOOKS)}")
-    if asked.chief_only and (wrong := sorted({"hook_state", "on_gradients"} & set(functions))):
+        raise DefinitionFailedError(f"{named.file}: {named.name} has none of the hooks {', '.join(HOOKS)}")
+    if named.chief_only and (wrong := sorted({"hook_state", "on_gradients"} & set(functions))):
         raise DefinitionFailedError(
-            f"{asked.file}: {asked.name} is for the chief alone, and {wrong[0]} changes what all processes compute with"
+            f"{named.file}: {named.name} is for the chief alone, and {wrong[0]} changes what all processes compute with"
         )
-    return HookSet(functions, asked.file, asked.name, asked.chief_only)
+    return HookSet(functions, named.file, named.name, named.chief_only)
 
 
 def hooks_of(named: Mapping[str, object], path: str) -> dict[str, Callable[..., Any]]:

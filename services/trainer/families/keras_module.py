@@ -105,10 +105,12 @@ def _names_within(outputs: Any, place: str = "") -> tuple[str, ...]:
     if isinstance(outputs, Mapping):
         items = [(name, outputs[name]) for name in sorted(outputs)]
     elif isinstance(outputs, list | tuple):
-        items = [(str(number), one) for number, one in enumerate(outputs)]
+        items = [(str(number), value) for number, value in enumerate(outputs)]
     else:
         return (place,)
-    return tuple(path for name, one in items for path in _names_within(one, f"{place}/{name}" if place else str(name)))
+    return tuple(
+        path for name, value in items for path in _names_within(value, f"{place}/{name}" if place else str(name))
+    )
 
 
 def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasTensor:
@@ -159,10 +161,10 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, definition: D
                 f"and one of shape [null, null]"
             )
         if not module_inputs.fits(tensor, expected):
-            whose = "the section's" if tensor.name in section else "the stream's"
+            origin = "the section's" if tensor.name in section else "the stream's"
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "
-                f"{whose} feature is {expected.dtype} {tuple(expected.shape[1:])}"
+                f"{origin} feature is {expected.dtype} {tuple(expected.shape[1:])}"
             )
     taken = {tensor.name for tensor in inputs}
     taken |= {member for name in taken if isinstance(spec := section.get(name), Crossed) for member in spec.of}

@@ -65,8 +65,10 @@ def capture(network: keras.Model) -> Arrays:
 
 def constants(network: keras.Model) -> Arrays:
     """What a graph of the network holds as constants although a round has learned it: of every layer that adapts."""
-    normal = [one for one in adaptable(network).values() if isinstance(one, keras.layers.Normalization)]
-    return capture(network) | {one.path: np.asarray(one.value.numpy()) for layer in normal for one in layer.variables}
+    normal = [layer for layer in adaptable(network).values() if isinstance(layer, keras.layers.Normalization)]
+    return capture(network) | {
+        variable.path: np.asarray(variable.value.numpy()) for layer in normal for variable in layer.variables
+    }
 
 
 def restore(network: keras.Model, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ def holds(network: keras.Model, arrays: Mapping[str, NDArray[Any]]) -> bool:
     own = capture(network)
     for layer in adaptable(network).values():
         if isinstance(layer, keras.layers.Normalization):
-            own |= {f"model/{one.path}": one.value.numpy() for one in layer.variables}
+            own |= {f"model/{variable.path}": variable.value.numpy() for variable in layer.variables}
     given = {path: array for path, array in arrays.items() if path.startswith(PREFIX) or path in own}
     return _are_equal(own, given)
 

@@ -22,11 +22,11 @@ def build_model(schema: Schema, parameters: Mapping[str, Any]) -> keras.Model:
     """Raises DefinitionFailedError: there is no such feature, layer or option, or the layer does not take its input."""
     listed = read_layers(parameters)
     inputs = [_input(schema, name) for name in listed.inputs]
-    columns = [one if len(one.shape) > 1 else keras.layers.Reshape((1,))(one) for one in inputs]
+    columns = [column if len(column.shape) > 1 else keras.layers.Reshape((1,))(column) for column in inputs]
     hidden = keras.layers.Concatenate()(columns) if len(columns) > 1 else columns[0]
-    for place, one in enumerate(listed.layers, start=1):
-        with blame_definition(f"layers: {place} ({one.name})"):
-            hidden = _layer(place, one)(hidden)
+    for place, listed_layer in enumerate(listed.layers, start=1):
+        with blame_definition(f"layers: {place} ({listed_layer.name})"):
+            hidden = _layer(place, listed_layer)(hidden)
     return keras.Model(inputs, hidden)
 
 
@@ -37,26 +37,28 @@ def _input(schema: Schema, name: str) -> keras.KerasTensor:
     return module_inputs.symbolic(schema, name)
 
 
-def _layer(place: int, asked: Named) -> keras.layers.Layer:
+def _layer(place: int, named: Named) -> keras.layers.Layer:
     kinds = _kinds()
-    kind = kinds.get(_key(asked.name))
+    kind = kinds.get(_key(named.name))
     if kind is None:
-        near = did_you_mean([_key(asked.name)], [*kinds])
-        raise DefinitionFailedError(f"layers: {place}: keras.layers has no {asked.name}{near}")
+        near = did_you_mean([_key(named.name)], [*kinds])
+        raise DefinitionFailedError(f"layers: {place}: keras.layers has no {named.name}{near}")
     options = [*list(inspect.signature(kind.__init__).parameters)[1:], *_OF_EVERY_LAYER]
-    for name in asked.options:
+    for name in named.options:
         if name not in options or name == "kwargs":
             raise DefinitionFailedError(
-                f"layers: {place}: {asked.name} has no option {name}{did_you_mean([name], options)}"
+                f"layers: {place}: {named.name} has no option {name}{did_you_mean([name], options)}"
             )
-    layer: keras.layers.Layer = kind(**{"name": f"{asked.name}_{place}"} | dict(asked.options))
+    layer: keras.layers.Layer = kind(**{"name": f"{named.name}_{place}"} | dict(named.options))
     return layer
 
 
 def _kinds() -> dict[str, Any]:
     """The layers of Keras that stand behind another, by name in small letters."""
-    found = [one for one in vars(keras.layers).values() if inspect.isclass(one) and issubclass(one, keras.layers.Layer)]
-    return {_key(one.__name__): one for one in found if one not in (keras.layers.Layer, keras.layers.InputLayer)}
+    found = [
+        kind for kind in vars(keras.layers).values() if inspect.isclass(kind) and issubclass(kind, keras.layers.Layer)
+    ]
+    return {_key(kind.__name__): kind for kind in found if kind not in (keras.layers.Layer, keras.layers.InputLayer)}
 
 
 def _key(name: str) -> str:

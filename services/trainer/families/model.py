@@ -87,7 +87,7 @@ class BuiltModel:
         return self.bottleneck.tail if self.bottleneck else self.network
 
     @property
-    def _asked(self) -> Wiring:
+    def _wanted(self) -> Wiring:
         """How the network is called, from the stream's features on."""
         return self.bottleneck.wiring if self.bottleneck else self.wiring
 
@@ -102,7 +102,7 @@ class BuiltModel:
         if self.definition.module is None:
             return {}
         made = self.transform.outputs if self.transform else ()
-        columns = {name: tensor for name, tensor in self._asked.columns.items() if name not in made}
+        columns = {name: tensor for name, tensor in self._wanted.columns.items() if name not in made}
         return module_inputs.given(self.inputs, columns, raw)
 
     def _strictly(self, raw: Raw) -> dict[str, tf.Tensor]:
@@ -149,7 +149,7 @@ class BuiltModel:
         is_default = name == tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
         def answer(raw: Raw) -> dict[str, tf.Tensor]:
-            own = {key: tf.identity(one) for key, one in network.exported(name, self._strictly(raw)).items()}
+            own = {key: tf.identity(value) for key, value in network.exported(name, self._strictly(raw)).items()}
             return own | self.serve(raw) if is_default else own
 
         return answer
@@ -159,7 +159,7 @@ class BuiltModel:
         """The transform takes the padding for "nothing there"; a user's layers know it where they ask for the mask."""
         lists = {feature.name for feature in self.inputs if feature.is_variable_length}
         if self.definition.module:
-            columns = self._asked.columns
+            columns = self._wanted.columns
             lists = module_inputs.masked_names(self.inputs, columns) | module_inputs.list_names(columns)
         return {
             feature.name: PADDING[feature.dtype] for feature in self.inputs if lists & {feature.name, feature.rows_of}
@@ -178,7 +178,9 @@ class BuiltModel:
         """Lookup tables and plain tf.Variables anywhere in the network too: an export has to be told of each."""
         found = tf.train.TrackableView(self.network).descendants()
         resources = [
-            one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)
+            resource
+            for resource in found
+            if isinstance(resource, tf.saved_model.experimental.TrackableResource | tf.Variable)
         ]
         calibrations = [head.calibrator.variable for head in self.heads if head.calibrator]
         fitted = self.transform.fitted.variables if self.transform else []
@@ -191,12 +193,12 @@ class BuiltModel:
         return self.by_head(results[0])
 
     def looked_at(self, *, is_answer: bool = False) -> AbstractContextManager[list[Any]]:
-        """hidden_state.only_what_is_told, of the module's code that is traced within."""
+        """hidden_state.only_known_state, of the module's code that is traced within."""
         makes_layers = isinstance(self.network, ModelFnNetwork)
         path = self.definition.module
-        seeds = [self.seed_state, *(one for one in self.network.variables if is_seed(one))]
-        return hidden_state.only_what_is_told(
-            path, self.unknown, [one.value for one in seeds], is_answer=is_answer, makes_layers=makes_layers
+        seeds = [self.seed_state, *(variable for variable in self.network.variables if is_seed(variable))]
+        return hidden_state.only_known_state(
+            path, self.unknown, [seed.value for seed in seeds], is_answer=is_answer, makes_layers=makes_layers
         )
 
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
@@ -255,7 +257,10 @@ class BuiltModel:
         outputs = self._taught(inputs, training=True)
         if self.compiled_by_user.has_loss:
             taught = self.wiring.by_output(labels)
-            of_classes = {one.name: one.class_weighted(weights[one.name], labels[one.name]) for one in self.heads}
+            of_classes = {
+                weighed.name: weighed.class_weighted(weights[weighed.name], labels[weighed.name])
+                for weighed in self.heads
+            }
             weighted = self.wiring.weights_by_output(of_classes)
             given = self.wiring.taught_outputs(outputs)
             total = called(self.network.compute_loss, x=inputs, y=taught, y_pred=given, sample_weight=weighted)
@@ -263,7 +268,7 @@ class BuiltModel:
             return loss, tf.constant(np.nan) if self.compiled_by_user.computes_loss else self._sum(self._added(share))
         data_losses = []
         losses = self._losses(labels, outputs)
-        for head in [one.head for one in self.heads if one.name in losses]:
+        for head in [weighed.head for weighed in self.heads if weighed.name in losses]:
             total = tf.reduce_sum(weights[head.name]) if whole is None else whole.weights[head.name]
             mean = tf.math.divide_no_nan(tf.reduce_sum(losses[head.name] * weights[head.name]), total)
             data_losses.append(mean if head.weight == 1.0 else head.weight * mean)
@@ -360,7 +365,7 @@ class BuiltModel:
 
     def _answered(self, columns: Columns) -> dict[str, tf.Tensor]:
         with self.placement.ignored(), self.looked_at(is_answer=True) as results:
-            returned = self.network(self._asked.arranged(columns), training=False)
+            returned = self.network(self._wanted.arranged(columns), training=False)
             results.append(returned)
         taught = set(self.wiring.taught.values())
         served = {

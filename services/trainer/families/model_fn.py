@@ -39,7 +39,7 @@ from services.trainer.keras_internals import name_variable
 
 ModelFunction = Callable[..., Any]
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "weights")
-_NAMES_OF_ONE = ("logits", "predictions", "prediction", "outputs", "output")
+_NAMES_OF_AN_OUTPUT = ("logits", "predictions", "prediction", "outputs", "output")
 _KERAS_COUNTERS = ("object_name_uids", "name_scope_stack")
 _COLLECTIONS = (("__variable_store",), ("__varscope",))
 """Where tf.compat.v1.get_variable looks for what it has made, and counts scopes: within one call it makes each once."""
@@ -54,13 +54,13 @@ class _Variables:
         self._found: dict[str, tf.Variable] = {}
         self._initial: dict[str, tf.Tensor] = {}
         self._seen: dict[str, int] = {}
-        self._asked: dict[str, tf.Variable] = {}
+        self._used: dict[str, tf.Variable] = {}
         self.is_complete = False
 
     @contextmanager
     def call(self) -> Iterator[dict[str, tf.Variable]]:
         """One call of the function; gives what it asks for, by path. Keras counts its names from the beginning."""
-        self._seen, self._asked = {}, {}
+        self._seen, self._used = {}, {}
         kept = {name: global_state.get_global_attribute(name) for name in _KERAS_COUNTERS}
         for name in kept:
             global_state.set_global_attribute(name, None)
@@ -70,7 +70,7 @@ class _Variables:
             store.clear()
         try:
             with tf.variable_creator_scope(self._make):
-                yield self._asked
+                yield self._used
         finally:
             for store, before in zip(stores, known, strict=True):
                 store[:] = before
@@ -94,7 +94,7 @@ class _Variables:
             with tf.init_scope():
                 self._found[path] = make(**given)
                 self._initial[path] = tf.identity(self._found[path])
-        self._asked[path] = self._found[path]
+        self._used[path] = self._found[path]
         return self._found[path]
 
 
@@ -112,54 +112,56 @@ class ModelFnNetwork(keras.Model):
         self._head_names = tuple(head.name for head in definition.heads)
         features = {feature.name: _empty(feature) for feature in schema.features}
         section = [module_inputs.of_section(definition.features, name, schema) for name in definition.features]
-        features |= {one.name: tf.zeros([_EMPTY_ROWS, *one.shape[1:]], one.dtype) for one in section}
+        features |= {feature.name: tf.zeros([_EMPTY_ROWS, *feature.shape[1:]], feature.dtype) for feature in section}
         labels = {head.name: _empty_labels(head) for head in _heads_without_width(definition, schema)}
         with blame_definition(self._path):
             self._first_calls(features, labels)
 
     def _first_calls(self, features: Columns, labels: ByHead) -> None:
         weights = tf.ones([_EMPTY_ROWS])
-        trained, asked = self._run(ModeKeys.TRAIN, features, labels, weights)
+        trained, used = self._run(ModeKeys.TRAIN, features, labels, weights)
         _need(trained, "loss", ModeKeys.TRAIN, self._path)
         train_op = _part(trained, "train_op")
         if callable(train_op):
             with self._store.call() as more:
                 train_op()
-            asked = asked | more
+            used = used | more
         evaluated, for_metrics = self._run(ModeKeys.EVAL, features, labels, weights)
         _need(evaluated, "loss", ModeKeys.EVAL, self._path)
         predicted, for_answers = self._run(ModeKeys.PREDICT, features, None, None)
         _need(predicted, "predictions", ModeKeys.PREDICT, self._path)
-        late = [path for path in for_answers if path not in asked]
+        late = [path for path in for_answers if path not in used]
         if late:
             raise DefinitionFailedError(f"{self._path}: model_fn makes {late[0]} in mode infer and not in mode train")
         self._store.is_complete = True
-        self._store.reset([*asked, *for_metrics])
+        self._store.reset([*used, *for_metrics])
         self.own_optimizer = _part(trained, "optimizer")
         if self.own_optimizer is not None and not isinstance(self.own_optimizer, keras.optimizers.Optimizer):
             raise DefinitionFailedError(f"{self._path}: optimizer of the spec must be a Keras optimizer")
-        self._keep_variables(asked)
-        self._of_metrics = [path for path in for_metrics if path not in asked]
+        self._keep_variables(used)
+        self._of_metrics = [path for path in for_metrics if path not in used]
         metrics = _part(evaluated, "eval_metric_ops") or {}
-        self.running_metrics = {str(name) for name, one in metrics.items() if isinstance(one, keras.metrics.Metric)}
+        self.running_metrics = {
+            str(name) for name, metric in metrics.items() if isinstance(metric, keras.metrics.Metric)
+        }
         self.signature_names = tuple(sorted(_part(predicted, "export_outputs") or {}))
-        self.outputs_of_examples = {name: tf.convert_to_tensor(one) for name, one in _named(predicted).items()}
+        self.outputs_of_examples = {name: tf.convert_to_tensor(tensor) for name, tensor in _named(predicted).items()}
         self.built = True
 
-    def _keep_variables(self, asked: Mapping[str, tf.Variable]) -> None:
+    def _keep_variables(self, used: Mapping[str, tf.Variable]) -> None:
         """As Keras's variables, which Training takes; those of the spec's optimizer are the optimizer's."""
         own = self.own_optimizer.variables if self.own_optimizer is not None else []
         elsewhere = {id(variable.value) for variable in own}
         self.kept: list[keras.Variable] = []
-        for path, found in asked.items():
+        for path, found in used.items():
             if id(found) in elsewhere:
                 continue
             with tf.variable_creator_scope(lambda make, found=found, **_: found):
-                one = keras.Variable(
+                made = keras.Variable(
                     found.numpy(), dtype=found.dtype.name, trainable=found.trainable, autocast=False, name="variable"
                 )
-            name_variable(one, path)
-            self.kept = [*self.kept, one]
+            name_variable(made, path)
+            self.kept = [*self.kept, made]
 
     def call(self, inputs: Columns, training: bool | None = None) -> dict[str, tf.Tensor]:
         return _named(self._run(ModeKeys.PREDICT, inputs, None, None)[0])
@@ -219,14 +221,14 @@ class ModelFnNetwork(keras.Model):
         given["labels"] = labels if labels is None or len(labels) > 1 else next(iter(labels.values()))
         given["weights"], given["config"] = weights, self._config
         with (
-            self._store.call() as asked,
+            self._store.call() as used,
             tf.GradientTape(persistent=True) if mode == ModeKeys.TRAIN else nullcontext() as tape,
-            tensorflow_1(tape, asked),
+            tensorflow_1(tape, used),
         ):
             spec = called(self._function, **{name: given[name] for name in self._accepts})
         if spec is None:
             raise DefinitionFailedError(f"{self._path}: model_fn returned nothing in mode {mode}")
-        return spec, dict(asked)
+        return spec, dict(used)
 
 
 class ModelFnEvaluation:
@@ -262,7 +264,9 @@ def build_from_model_fn(
         DefinitionFailedError: the function raises, or a spec lacks what its mode needs.
     """
     network = ModelFnNetwork(function, definition, schema)
-    inputs = {one.name: keras.Input(one.shape, dtype=one.dtype, name=one.name) for one in schema.features}
+    inputs = {
+        feature.name: keras.Input(feature.shape, dtype=feature.dtype, name=feature.name) for feature in schema.features
+    }
     inputs |= {name: module_inputs.of_section(definition.features, name, schema) for name in definition.features}
     outputs = {}
     for name, value in sorted(network.outputs_of_examples.items()):
@@ -277,7 +281,7 @@ def build_from_model_fn(
 
 
 def _output_of(head: str, label: str, names: tuple[str, ...], definition: Definition) -> str:
-    meant = (head, label, *_NAMES_OF_ONE, *(names if len(names) == 1 else ()))
+    meant = (head, label, *_NAMES_OF_AN_OUTPUT, *(names if len(names) == 1 else ()))
     found = next((name for name in (meant if len(definition.heads) == 1 else (head,)) if name in names), None)
     if found is None:
         raise DefinitionFailedError(
@@ -342,4 +346,6 @@ def _named(spec: Any) -> dict[str, tf.Tensor]:
 def _by_name(value: Any) -> dict[str, tf.Tensor]:
     """A tensor, a mapping of them, or an object that has one as `outputs`."""
     value = getattr(value, "outputs", value)
-    return {str(name): one for name, one in value.items()} if isinstance(value, Mapping) else {"predictions": value}
+    return (
+        {str(name): tensor for name, tensor in value.items()} if isinstance(value, Mapping) else {"predictions": value}
+    )

@@ -77,11 +77,11 @@ def features_of(schema: Schema, names: Iterable[str]) -> tuple[Feature, ...]:
 
 def masked_names(features: Iterable[Feature], names: Iterable[str]) -> set[str]:
     """The features of any length whose mask or length is asked for."""
-    asked = set(names)
+    wanted = set(names)
     return {
         feature.name
         for feature in features
-        if feature.is_variable_length and asked & {feature.name + _MASK, feature.name + _LENGTH}
+        if feature.is_variable_length and wanted & {feature.name + _MASK, feature.name + _LENGTH}
     }
 
 
@@ -106,7 +106,7 @@ def row_columns(inputs: Iterable[keras.KerasTensor]) -> dict[str, keras.KerasTen
     return {name: keras.KerasTensor((None, None), dtype="int64", name=name) for name in names}
 
 
-def as_asked(
+def as_declared(
     tensor: keras.KerasTensor, columns: Mapping[str, tf.Tensor]
 ) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
     """A column in the form of its input."""
@@ -125,7 +125,7 @@ def as_asked(
 
 def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor], raw: Raw) -> dict[str, tf.Tensor]:
     """The inputs by name, from decoded raw tensors of the features."""
-    asked, lists = set(columns), list_names(columns)
+    wanted, lists = set(columns), list_names(columns)
     inputs: dict[str, tf.Tensor] = {}
     for feature in features:
         if feature.is_variable_length:
@@ -135,7 +135,7 @@ def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor],
             values = raw[feature.name]
             is_column = len(values.shape) == 1 and column is not None and len(column.shape) == 2
             inputs[feature.name] = tf.expand_dims(values, 1) if is_column else values
-    return {name: inputs[name] for name in asked}
+    return {name: inputs[name] for name in wanted}
 
 
 def _of_list(feature: Feature, raw: Raw, *, is_filled: bool) -> dict[str, tf.Tensor]:

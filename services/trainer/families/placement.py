@@ -28,7 +28,7 @@ class Placement:
     """Of one model. Without anything asked for it does nothing and reports nothing."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, str] = {}
+        self._wanted: dict[str, str] = {}
         self._missing: dict[str, str] = {}
         self._ran: dict[str, dict[str, int]] = {}
         self._is_ignored = self._is_marked = False
@@ -52,9 +52,9 @@ class Placement:
                     f"missing_device: cpu would compute it there"
                 )
             for layer in meant:
-                if layer.name in self._asked:
+                if layer.name in self._wanted:
                     continue
-                self._asked[layer.name] = device
+                self._wanted[layer.name] = device
                 if device not in here:
                     self._missing[layer.name] = device
                 self._wrap(layer, device if device in here else _HOST)
@@ -80,7 +80,7 @@ class Placement:
 
     def look(self, outputs: Callable[..., Any], columns: Mapping[str, tf.Tensor]) -> None:
         """Once: runs the outputs of a few rows and notes where TensorFlow put each layer's operations."""
-        if not self._asked or self._ran:
+        if not self._wanted or self._ran:
             return
         self._is_marked = True
         compiled = tf.function(outputs, autograph=False).get_concrete_function(dict(columns))
@@ -91,8 +91,8 @@ class Placement:
             graphs = context.context().export_run_metadata().partition_graphs
         finally:
             context.context().disable_run_metadata()
-        ran: dict[str, Counter[str]] = {name: Counter() for name in self._asked}
-        names = [*self._asked]
+        ran: dict[str, Counter[str]] = {name: Counter() for name in self._wanted}
+        names = [*self._wanted]
         for node in (node for graph in graphs for node in graph.node if node.op not in _SILENT):
             for place in _MARK.findall(node.name):
                 ran[names[int(place)]][_short(node.device)] += 1
@@ -104,15 +104,15 @@ class Placement:
         if not self._is_marked:
             yield
             return
-        with tf.name_scope(f"placed.{[*self._asked].index(layer)}."):
+        with tf.name_scope(f"placed.{[*self._wanted].index(layer)}."):
             yield
 
     def report(self) -> dict[str, Any]:
         """For the lineage: by layer, the device asked for, how many operations ran where, and what fell back."""
-        if not self._asked:
+        if not self._wanted:
             return {}
         fallen = {"fell_back": dict(self._missing)} if self._missing else {}
-        return {"asked": dict(self._asked), "operations": self._ran, **fallen}
+        return {"asked": dict(self._wanted), "operations": self._ran, **fallen}
 
 
 def _short(device: str) -> str:

@@ -26,7 +26,7 @@ _SHOWN_CHARS = 80
 def _of_keras() -> frozenset[str]:
     """Attributes that Keras keeps for itself: they change with every call, and no result follows from them."""
     made = (keras.layers.Layer(), keras.Model(), keras.metrics.Mean())
-    return frozenset(name for one in made for name in vars(one))
+    return frozenset(name for object_made in made for name in vars(object_made))
 
 
 def values_of(modules: Mapping[str, types.ModuleType], network: keras.Model | None) -> dict[str, str] | None:
@@ -37,7 +37,7 @@ def values_of(modules: Mapping[str, types.ModuleType], network: keras.Model | No
         network: its layers' attributes count where a class of the definition has them.
     """
     found = dict[str, str]()
-    for path, text in _Walk({one.__name__ for one in modules.values()}).all(modules, network):
+    for path, text in _Walk({loaded.__name__ for loaded in modules.values()}).all(modules, network):
         found[path] = text
         if len(found) > _MOST_VALUES:
             return None
@@ -103,9 +103,11 @@ class _Walk:
             return dict(vars(value)) if self._is_own(value.__module__) else {}
         attributes = getattr(value, "__dict__", {})
         if not self._is_own(type(value).__module__):
-            return {name: one for name, one in attributes.items() if isinstance(one, types.FunctionType)}
+            return {
+                name: attribute for name, attribute in attributes.items() if isinstance(attribute, types.FunctionType)
+            }
         of_keras = _of_keras() if isinstance(value, keras.layers.Layer | keras.metrics.Metric) else frozenset[str]()
-        return {name: one for name, one in attributes.items() if name not in of_keras}
+        return {name: attribute for name, attribute in attributes.items() if name not in of_keras}
 
     def _of_function(self, function: types.FunctionType) -> dict[str, Any]:
         if not self._is_own(function.__module__):

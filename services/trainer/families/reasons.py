@@ -55,10 +55,10 @@ def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
     except DefinitionFailedError as error:
         if not str(error).startswith(_TRACEBACK):
             raise
-        said = (
+        sentence = (
             _ARGUMENTS.sub("", str(error)).strip().rpartition("\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
         )
-        raise type(error)(said) from error.__cause__
+        raise type(error)(sentence) from error.__cause__
     except SystemExit as error:
         raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}it calls sys.exit({error.code})") from error
     except Exception as error:  # the user's code may raise anything
@@ -68,15 +68,15 @@ def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
 def _first_sentence(lines: list[str]) -> str:
     """Keras says "Exception encountered when calling Lambda.call()." first and the reason a line below, or as the last
     of several, after "Error encountered:"."""
-    said, rest = lines[0], lines[1:]
-    if said.endswith("call().") and rest:
-        said = f"{said} {_NOISE.sub('', rest.pop(0))}"
-    if said.endswith("Error encountered:") and rest:
-        said = f"{said} {_NOISE.sub('', rest[0])}"
-    return said
+    sentence, rest = lines[0], lines[1:]
+    if sentence.endswith("call().") and rest:
+        sentence = f"{sentence} {_NOISE.sub('', rest.pop(0))}"
+    if sentence.endswith("Error encountered:") and rest:
+        sentence = f"{sentence} {_NOISE.sub('', rest[0])}"
+    return sentence
 
 
-def _advice(error: BaseException, said: str) -> str:
+def _advice(error: BaseException, sentence: str) -> str:
     """What to do about a fault that is made outside the definition's folder, where everything is beside the module."""
     if isinstance(error, ModuleNotFoundError):
         return (
@@ -94,29 +94,29 @@ def _advice(error: BaseException, said: str) -> str:
             ". A data file travels with the definition when model.yaml or a Python file of it names it, and "
             "lies beside the module: pathlib.Path(__file__).with_name(...)"
         )
-    if "'untracked' resource" in said:
+    if "'untracked' resource" in sentence:
         return (
             " A table or variable that the model uses is an attribute of a layer, or of the model that build_model "
             "returns."
         )
-    if "must be fully-defined" in said:
+    if "must be fully-defined" in sentence:
         return (
             ". Give preprocessing layers before it a fixed size: max_tokens with pad_to_max_tokens=True, num_bins, "
             "or a vocabulary"
         )
-    if "is out of scope" in said:
+    if "is out of scope" in sentence:
         return (
             " A layer keeps a tensor of an earlier call: it may keep numbers and variables. Keras's Normalization of a "
             "known mean does so where it is built in a call: call its build(shape) in __init__"
         )
-    if "on the FeatureSpace" in said:
+    if "on the FeatureSpace" in sentence:
         return (
             ". The network is made before there are events: what shall be fitted stands in the section features of "
             "model.yaml, whose features are inputs of their names"
         )
-    if "learning rate is not settable" in said:
+    if "learning rate is not settable" in sentence:
         return " The rate of model.yaml is a schedule: compile an optimizer in build_model"
-    if re.search(r"path=\S*/mean, shape=\(\)", said):
+    if re.search(r"path=\S*/mean, shape=\(\)", sentence):
         return (
             ". Keras adapts a layer for single numbers to an array, not to a Dataset: "
             'layer.adapt(numpy.concatenate([row["x"] for row in dataset]))'
@@ -134,9 +134,9 @@ def _of_operation(error: tf.errors.OpError) -> str:
         message = message.rpartition("\nNode: ")[2].partition("\n")[2]
     message = _NOISE.sub("", _ARGUMENTS.sub("", message))
     message = re.sub(r"\s*Name: (?:<unknown>)?,?\s*$", "", message.strip())
-    said = " ".join(line.strip() for line in message.splitlines() if line.strip())[:_MAX_CHARS]
+    sentence = " ".join(line.strip() for line in message.splitlines() if line.strip())[:_MAX_CHARS]
     layer = layer_of(nodes[-1]) if nodes else ""
-    return f"{said} (in {layer})" if layer else said
+    return f"{sentence} (in {layer})" if layer else sentence
 
 
 def layer_of(node: str) -> str:
@@ -154,9 +154,9 @@ def _trace_of(error: BaseException, message: str) -> str:
     return "".join(frames)
 
 
-def with_place(said: str, trace: str) -> str:
+def with_place(sentence: str, trace: str) -> str:
     places = re.findall(rf'File "[^"]*{PACKAGE_PREFIX}[^"/]*/([^"]+)", line (\d+), in (\S+)', trace)
     if not places:
-        return said
+        return sentence
     file, line, function = places[-1]
-    return f"{said} ({file}, line {line}, in {function})"
+    return f"{sentence} ({file}, line {line}, in {function})"

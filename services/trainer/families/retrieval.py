@@ -86,7 +86,7 @@ class Candidates:
         is_number = self._item.dtype == "int64"
         items: NDArray[Any] = np.zeros(size, np.int64) if is_number else np.full(size, b"", object)
         items[: len(words.words)] = [int(word) for word in words.words] if is_number else words.words
-        counts = np.array([one.times for one in words.ledger.known] if words.ledger else [], np.float64)
+        counts = np.array([word.times for word in words.ledger.known] if words.ledger else [], np.float64)
         logs = np.zeros(most, np.float32)
         logs[: len(counts)] = np.log(counts / counts.sum()) if len(counts) else 0.0
         return items, np.array(len(words.words), np.int32), logs
@@ -102,7 +102,7 @@ class RetrievalModel(BuiltModel):
     candidates: Candidates = field(kw_only=True)
 
     @property
-    def said(self) -> TwoTower:
+    def section(self) -> TwoTower:
         parameters = self.definition.estimator_parameters
         assert parameters is not None
         assert parameters.towers is not None
@@ -127,7 +127,7 @@ class RetrievalModel(BuiltModel):
         """
         found = self.wiring.named(outputs)
         ids = found[ITEM_ID]
-        logits = tf.matmul(found[USER], found[ITEM], transpose_b=True) / self.said.temperature
+        logits = tf.matmul(found[USER], found[ITEM], transpose_b=True) / self.section.temperature
         logits -= tf.gather(tf.convert_to_tensor(self.candidates.log_frequency), tf.maximum(ids, 0))
         count = tf.shape(ids)[0]
         is_own = tf.eye(count, dtype=tf.bool)
@@ -142,7 +142,7 @@ class RetrievalModel(BuiltModel):
 
     @cached_property
     def _exported_vectors(self) -> tf.Variable:
-        shape = [self.candidates.capacity, self.said.dimension]
+        shape = [self.candidates.capacity, self.section.dimension]
         return tf.Variable(tf.zeros(shape), trainable=False, name="candidates")
 
     def restate(self, statistics: Statistics) -> bool:
@@ -172,7 +172,7 @@ class RetrievalModel(BuiltModel):
         return {"embedding": tf.identity(self.towers.item(self.by_item.strict(raw), training=False))}
 
     def _nearest(self, raw: Raw) -> dict[str, tf.Tensor]:
-        vectors, wanted = self._user_embedding(raw)["embedding"], self.said.top_k
+        vectors, wanted = self._user_embedding(raw)["embedding"], self.section.top_k
         scores = tf.matmul(vectors, tf.convert_to_tensor(self._exported_vectors), transpose_b=True)
         scores = tf.where(self.candidates.is_there, scores, _FAR)
         missing = max(0, wanted - self.candidates.capacity)
@@ -193,10 +193,10 @@ def build_retrieval(
     parameters = definition.estimator_parameters
     assert parameters is not None
     assert parameters.towers is not None
-    said = parameters.towers
-    transform = Transform(definition.features, said.user + said.item, statistics, schema)
-    by_user, by_item = transform.part(said.user), transform.part(said.item)
-    spec = definition.features[said.candidates]
+    section = parameters.towers
+    transform = Transform(definition.features, section.user + section.item, statistics, schema)
+    by_user, by_item = transform.part(section.user), transform.part(section.item)
+    spec = definition.features[section.candidates]
     assert isinstance(spec, Vocabulary)
     towers = build_towers(definition, transform, tables)
     heads: tuple[BuiltHead, ...] = built_heads(definition.heads, schema)

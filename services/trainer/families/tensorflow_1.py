@@ -34,7 +34,7 @@ def tensorflow_1(tape: tf.GradientTape | None, variables: Mapping[str, tf.Variab
         optimizer: Any, loss: tf.Tensor, var_list: Any = None, *_: Any, grad_loss: Any = None, **unused: Any
     ) -> list[tuple[Any, tf.Variable]]:
         assert tape is not None
-        chosen = list(var_list or [one for one in variables.values() if one.trainable])
+        chosen = list(var_list or [variable for variable in variables.values() if variable.trainable])
         with tape.stop_recording():
             return list(zip(tape.gradient(loss, chosen, output_gradients=grad_loss), chosen, strict=True))
 

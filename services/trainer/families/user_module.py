@@ -84,7 +84,7 @@ def load_module(
     keras.utils.set_random_seed(0)
     with hidden_state.variables_made() as made, hidden_state.no_setting_changed(path), blame_definition(path):
         module = _imported(package, path)
-        sets = [hooks_of_class(one, _imported(package, one.file)) for one in hooks]
+        sets = [hooks_of_class(hook, _imported(package, hook.file)) for hook in hooks]
     build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))
     if (build_model is None) == (model_fn is None):
         both, joint = ("both", "and") if build_model else ("neither", "nor")
@@ -111,8 +111,8 @@ def load_module(
         hooks=tuple(sets),
         made=tuple(made),
         modules={
-            name.removeprefix(f"{package}."): one
-            for name, one in sorted(sys.modules.items())
+            name.removeprefix(f"{package}."): loaded
+            for name, loaded in sorted(sys.modules.items())
             if name.startswith(f"{package}.")
         },
     )

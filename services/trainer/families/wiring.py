@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from services.trainer.families.module_inputs import as_asked, row_columns
+from services.trainer.families.module_inputs import as_declared, row_columns
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Wiring:
 
     def arranged(self, columns: Mapping[str, tf.Tensor]) -> Any:
         """The columns in the structure that the network takes."""
-        return keras.tree.map_structure(lambda tensor: as_asked(tensor, columns), self.inputs)
+        return keras.tree.map_structure(lambda tensor: as_declared(tensor, columns), self.inputs)
 
     def named(self, outputs: Any) -> dict[str, tf.Tensor]:
         """What the network returned, by name."""

@@ -88,14 +88,14 @@ class Decoder:
 
     def _fault(self, given: Mapping[str, tf.Tensor], row: int) -> str:
         """Why one row cannot be decoded; empty where it can."""
-        one = {name: values[row : row + 1] for name, values in given.items()}
+        alone = {name: values[row : row + 1] for name, values in given.items()}
         for feature in self._features:
             try:
-                decoded({name: one[name] for name in _needed(feature)}, [feature])
+                decoded({name: alone[name] for name in _needed(feature)}, [feature])
             except tf.errors.InvalidArgumentError:
-                what = "image" if feature.image else "tensor"
-                count = len(one[feature.name].numpy()[0])
-                return f"feature {feature.name}: its {count} bytes cannot be decoded as the {what} that the schema says"
+                kind = "image" if feature.image else "tensor"
+                count = len(alone[feature.name].numpy()[0])
+                return f"feature {feature.name}: its {count} bytes cannot be decoded as the {kind} that the schema says"
         return ""
 
 
@@ -120,16 +120,16 @@ def _tensors(values: tf.Tensor, kind: TensorKind, sizes: tf.Tensor | None) -> tf
     with tf.control_dependencies([checked(sizes, ITEM_BYTES[kind.dtype], "tensor")]):
         largest = tf.maximum(tf.reduce_max(sizes, axis=0), 0)  # of no rows at all it is the lowest number
 
-    def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def padded(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         flat = tf.io.decode_raw(row[0], dtype)
-        one_tensor = tf.reshape(flat, row[1])
+        tensor = tf.reshape(flat, row[1])
         rest = largest - row[1]
-        return tf.pad(one_tensor, tf.stack([tf.zeros_like(rest), rest], axis=1))
+        return tf.pad(tensor, tf.stack([tf.zeros_like(rest), rest], axis=1))
 
     rank = int(sizes.shape[1])
     whole = tf.cond(
         tf.shape(values)[0] > 0,
-        lambda: tf.map_fn(one, (values, sizes), fn_output_signature=tf.TensorSpec([None] * rank, dtype)),
+        lambda: tf.map_fn(padded, (values, sizes), fn_output_signature=tf.TensorSpec([None] * rank, dtype)),
         lambda: tf.zeros([0] * (rank + 1), dtype),
     )
     return tf.ensure_shape(whole, [None] * (rank + 1))
@@ -171,10 +171,10 @@ def _images(values: tf.Tensor, kind: ImageKind) -> tf.Tensor:
         image = tf.ensure_shape(_decoded_image(value, kind), [None, None, kind.channels])
         return tf.cast(tf.image.resize(image, kind.shape[:2], method=kind.resize), tf.float32)
 
-    def one(value: tf.Tensor) -> tf.Tensor:
+    def decoded_image(value: tf.Tensor) -> tf.Tensor:
         is_empty = tf.equal(tf.strings.length(value), 0)
         image = tf.cond(is_empty, lambda: tf.zeros(kind.shape, tf.float32), lambda: pixels(value))
         return tf.ensure_shape(image, kind.shape)
 
-    images = tf.map_fn(one, values, fn_output_signature=tf.TensorSpec(kind.shape, tf.float32))
+    images = tf.map_fn(decoded_image, values, fn_output_signature=tf.TensorSpec(kind.shape, tf.float32))
     return images * ((high - low) / _HIGHEST) + low

@@ -26,7 +26,7 @@ DTYPES: Mapping[str, tf.DType] = {
     "string": tf.string,
     "bytes": tf.string,
 }
-_MOST_BYTES_OF_ONE = STRING_BYTES // 2
+_MOST_BYTES_OF_A_STRING = STRING_BYTES // 2
 """What a byte of an Example may become: an empty string takes two there."""
 
 
@@ -72,7 +72,7 @@ def parse_in_graph(serialized: tf.Tensor, features: Sequence[Feature]) -> dict[s
         flat = found[feature.name].merge_dims(1, 2).to_tensor(PADDING[feature.dtype])
         steps = tf.reshape(flat, [tf.shape(flat)[0], tf.shape(flat)[1] // feature.step_size, *feature.raw_shape[1:]])
         raw[feature.name] = _first_filled(steps, raw[feature.name], feature)
-        rows = next((one for one in features if one.name == feature.row_lengths_name), None)
+        rows = next((lengths for lengths in features if lengths.name == feature.row_lengths_name), None)
         if rows is not None:
             lengths = tf.cast(found[feature.name].row_lengths(axis=2), tf.int64).to_tensor(PADDING["int64"])
             raw[rows.name] = _first_filled(lengths, raw[rows.name], rows)
@@ -173,7 +173,7 @@ def _faults(examples: Sequence[bytes], spec: Mapping[str, object]) -> dict[int, 
 def _beyond(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[int, str]:
     """Why examples are left out, by index: their lists are too long for the others."""
     lists = [feature for feature in features if feature.is_variable_length]
-    largest = len(examples) * max(map(len, examples), default=0) * _MOST_BYTES_OF_ONE
+    largest = len(examples) * max(map(len, examples), default=0) * _MOST_BYTES_OF_A_STRING
     if not lists or (largest <= MOST_BYTES and not any(feature.rows_of for feature in lists)):
         return {}
     beyond: dict[int, str] = {}

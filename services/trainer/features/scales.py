@@ -23,7 +23,7 @@ That of log-normal values with a deviation of 2 is some 60 times smaller."""
 _SQUASHED_SHARE = 0.25
 _FEW, _ENOUGH, _MOST, _MOST_COLUMNS = 10, 20, 2000, 64
 """Values by which a block may have jumped, and be squashed; values, and columns of them, that are looked at."""
-_WHAT_TO_DO = (
+_REMEDY = (
     "if a unit has changed or a number stands for no value, refuse it by min and max in the stream or mend it where it "
     "comes from; a feature that is so wide needs log or clip"
 )
@@ -55,8 +55,8 @@ class Scales:
                 _squashed_to(wide[rows, column], float(fitted.deviation[column]))
                 for column, rows in zip(columns.tolist(), taken.T, strict=True)
             ]
-            self._blocks[spec.name] += any(one is not None for one in judged)
-            squashed = [one for one in judged if one]
+            self._blocks[spec.name] += any(verdict is not None for verdict in judged)
+            squashed = [verdict for verdict in judged if verdict]
             self._squashed[spec.name] += bool(squashed)
             self._closest[spec.name] = min(squashed, default=self._closest.get(spec.name, 1.0))
             for column, rows in zip(columns.tolist(), taken.T, strict=True):
@@ -72,14 +72,14 @@ class Scales:
         if abs(mean) > _JUMP or spread > _JUMP:
             self._jumped[name] = (
                 f"values of {name} have jumped: normalized as the parent does it, a block has mean {mean:.4g} and "
-                f"deviation {spread:.4g}, where 0 and 1 are usual; {_WHAT_TO_DO}"
+                f"deviation {spread:.4g}, where 0 and 1 are usual; {_REMEDY}"
             )
 
     def warnings(self) -> dict[str, str]:
         """Sentences, by what they are about."""
         squashed = {
             name: f"the usual values of {name} differ by {self._closest[name]:.1g} once normalized, next to "
-            f"few others, so that a network can hardly tell them apart; {_WHAT_TO_DO}"
+            f"few others, so that a network can hardly tell them apart; {_REMEDY}"
             for name, blocks in self._blocks.items()
             if self._squashed[name] > _SQUASHED_SHARE * blocks
         }

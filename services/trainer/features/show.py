@@ -77,7 +77,7 @@ def _fitted(specs: Mapping[str, FeatureSpec], spec: FeatureSpec) -> str:
     return "the words are learned in the first round" if learned_words_of(spec) else ""
 
 
-def asked_of(work_dir: Path) -> tuple[Definition, Schema, list[bytes]]:
+def read_request(work_dir: Path) -> tuple[Definition, Schema, list[bytes]]:
     """What such a folder holds: the definition, the schema as it sees it, and the examples."""
     folder = work_dir / "definition"
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -92,15 +92,15 @@ def answer(found: Callable[[Path], dict[str, Any]]) -> None:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        told = found(Path(sys.argv[1]))
+        document = found(Path(sys.argv[1]))
     except HeadraceError as error:
-        told = {"failed": error.message}
+        document = {"failed": error.message}
     with channel:
-        json.dump(told, channel)
+        json.dump(document, channel)
 
 
 def _features(work_dir: Path) -> dict[str, Any]:
-    definition, schema, examples = asked_of(work_dir)
+    definition, schema, examples = read_request(work_dir)
     return {"features": show(schema, definition.features, examples[0])}
 
 

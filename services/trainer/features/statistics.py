@@ -194,7 +194,7 @@ class Fitting:
 
 def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
     """{feature: sentence} about values of this round that its statistics leave out."""
-    told = dict[str, str]()
+    warnings = dict[str, str]()
     for name, fitted in after.items():
         known = before.get(name)
         if not isinstance(fitted, Moments):
@@ -202,12 +202,12 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
         left_out = int(fitted.left_out.sum() - (known.left_out.sum() if isinstance(known, Moments) else 0))
         if left_out:
             values = "1 value is" if left_out == 1 else f"{left_out} values are"
-            told[f"feature {name}"] = (
+            warnings[f"feature {name}"] = (
                 f"{values} no finite number or more than {FARTHEST:g} times farther out than 99 % of the others (or "
                 f"beyond {LARGEST:g}), and "
                 f"not in the feature's statistics; set min and max in the stream to refuse such events"
             )
-    return told
+    return warnings
 
 
 def meaning_of_estimator(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:

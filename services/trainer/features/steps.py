@@ -50,7 +50,7 @@ def _plain(function: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor, Given], t
     return lambda x, given: function(x)
 
 
-def _one(x: tf.Tensor, given: Given) -> tf.Tensor:
+def _operand(x: tf.Tensor, given: Given) -> tf.Tensor:
     return tf.constant(given[0], x.dtype)
 
 
@@ -99,14 +99,14 @@ APPLY: Mapping[str, Callable[[tf.Tensor, Given], tf.Tensor]] = {
     "tanh": _plain(tf.tanh),
     "sigmoid": _plain(tf.sigmoid),
     "relu": _plain(tf.nn.relu),
-    "add": lambda x, given: x + _one(x, given),
-    "multiply": lambda x, given: x * _one(x, given),
-    "power": lambda x, given: tf.sign(x) * tf.pow(tf.abs(x), _one(x, given)),
-    "minimum": lambda x, given: tf.minimum(x, _one(x, given)),
-    "maximum": lambda x, given: tf.maximum(x, _one(x, given)),
-    "modulo": lambda x, given: tf.math.floormod(x, _one(x, given)),
-    "greater": lambda x, given: x > _one(x, given),
-    "equal": lambda x, given: tf.equal(x, _one(x, given)),
+    "add": lambda x, given: x + _operand(x, given),
+    "multiply": lambda x, given: x * _operand(x, given),
+    "power": lambda x, given: tf.sign(x) * tf.pow(tf.abs(x), _operand(x, given)),
+    "minimum": lambda x, given: tf.minimum(x, _operand(x, given)),
+    "maximum": lambda x, given: tf.maximum(x, _operand(x, given)),
+    "modulo": lambda x, given: tf.math.floormod(x, _operand(x, given)),
+    "greater": lambda x, given: x > _operand(x, given),
+    "equal": lambda x, given: tf.equal(x, _operand(x, given)),
     "sum": _per_row(tf.reduce_sum),
     "mean": _per_row(tf.reduce_mean),
     "max": _per_row(tf.reduce_max),
@@ -122,10 +122,10 @@ APPLY: Mapping[str, Callable[[tf.Tensor, Given], tf.Tensor]] = {
     "cumsum": lambda x, given: tf.cumsum(x, axis=-1),
     "reverse": lambda x, given: tf.reverse(x, axis=[-1]),
     "sort": lambda x, given: tf.sort(x, axis=-1),
-    "clip": lambda x, given: tf.clip_by_value(x, *(tf.constant(one, x.dtype) for one in given)),
-    "take": lambda x, given: tf.gather(x, [int(one) for one in given], axis=-1),
+    "clip": lambda x, given: tf.clip_by_value(x, *(tf.constant(number, x.dtype) for number in given)),
+    "take": lambda x, given: tf.gather(x, [int(number) for number in given], axis=-1),
     "mask": lambda x, given: x * tf.constant(given, x.dtype),
-    "where": lambda x, given: tf.where(x > _one(x, given), *(tf.constant(one, x.dtype) for one in given[1:])),
+    "where": lambda x, given: tf.where(x > _operand(x, given), *(tf.constant(number, x.dtype) for number in given[1:])),
     "unique": _unique,
     "resample": _resample,
     "matmul": lambda x, given: x @ tf.reshape(tf.constant(given, x.dtype), [x.shape[-1], -1]),

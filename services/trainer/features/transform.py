@@ -259,7 +259,7 @@ class Transform:
         done, absent = [members[0][0]], members[0][1]
         for texts, is_absent in members[1:]:
             before, width = tf.shape(absent)[1], tf.shape(texts)[1]
-            done = [tf.repeat(one, width, axis=1) for one in done] + [tf.tile(texts, [1, before])]
+            done = [tf.repeat(part, width, axis=1) for part in done] + [tf.tile(texts, [1, before])]
             absent = tf.logical_or(tf.repeat(absent, width, axis=1), tf.tile(is_absent, [1, before]))
         return done, absent
 

@@ -207,7 +207,9 @@ def row_counts(fitted: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """Of vocabularies that forget, by feature: `rows`, `rows_admitted`, `rows_expired` and `rows_evicted` by the last
     round, `candidates`, and `candidates_forgotten` by the last round; empty without one."""
     ledgers = {
-        name: (len(one.words), one.ledger) for name, one in fitted.items() if isinstance(one, Words) and one.ledger
+        name: (len(words.words), words.ledger)
+        for name, words in fitted.items()
+        if isinstance(words, Words) and words.ledger
     }
     if not ledgers:
         return {}

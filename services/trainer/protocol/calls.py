@@ -98,10 +98,10 @@ def places_of(body: bytes) -> list[Place]:
     if not isinstance(found, list) or len(found) > MOST_PLACES:
         raise InvalidInput(f"places must be a list of at most {MOST_PLACES}")
     places = []
-    for one in found:
-        if not isinstance(one, list) or [type(part) for part in one] != [int, int, int, str]:
-            raise InvalidInput(f"a place is [partition, offset, number, reason], got {str(one)[:100]}")
-        places.append(Place(*one))
+    for entry in found:
+        if not isinstance(entry, list) or [type(part) for part in entry] != [int, int, int, str]:
+            raise InvalidInput(f"a place is [partition, offset, number, reason], got {str(entry)[:100]}")
+        places.append(Place(*entry))
     return places
 
 

@@ -130,7 +130,7 @@ class RoundWork:
             if SKEW in self._plan.configuration:
                 told |= {"skew": found} if (found := skew_of(self._plan, trained.parent, self._log)) else {}
             if trained.data.labelling:
-                told["labels"] = trained.data.labelling.told()
+                told["labels"] = trained.data.labelling.facts()
             trained.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 steps = self._tracer.traced_steps

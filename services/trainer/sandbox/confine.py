@@ -82,7 +82,7 @@ def has_own_user() -> bool:
     if os.geteuid() != 0 or not landlock.abi():
         return False
     permitted = next(line for line in _status() if line.startswith("CapPrm:"))
-    needed = sum(1 << one for one in (_CAP_DAC_OVERRIDE, 6, 7, 8))  # CAP_SETGID, CAP_SETUID, CAP_SETPCAP
+    needed = sum(1 << capability for capability in (_CAP_DAC_OVERRIDE, 6, 7, 8))  # CAP_SETGID, CAP_SETUID, CAP_SETPCAP
     return int(permitted.split()[1], 16) & needed == needed
 
 

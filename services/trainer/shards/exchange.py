@@ -156,7 +156,7 @@ class Connected:
         if rows[0].dtype != tf.bfloat16:
             return self._transport.gathered(rows, size_class)
         found = self._transport.gathered([_paired(row) for row in rows], size_class)
-        return [[_unpaired(one, tf.shape(row)) for one, row in zip(by, rows, strict=True)] for by in found]
+        return [[_unpaired(pair, tf.shape(row)) for pair, row in zip(by, rows, strict=True)] for by in found]
 
     def _dealt(self, rows: tf.Tensor) -> list[list[tf.Tensor]]:
         if rows.dtype == tf.bfloat16:
@@ -183,7 +183,7 @@ class Collectives:
         self._last = []
 
     def gathered(self, rows: Sequence[tf.Tensor], size_class: tf.Tensor | int = 0) -> list[list[tf.Tensor]]:
-        found = self._one_after_the_other(
+        found = self._in_turn(
             lambda key: tf.raw_ops.CollectiveGatherV2(
                 input=tf.concat(rows, axis=0)[tf.newaxis],
                 group_size=self._workers,
@@ -198,7 +198,7 @@ class Collectives:
         return [tf.split(found[rank], sizes, num=len(rows)) for rank in range(self._workers)]
 
     def dealt(self, rows: tf.Tensor) -> tf.Tensor:
-        return self._one_after_the_other(
+        return self._in_turn(
             lambda key: tf.raw_ops.CollectiveAllToAllV2(
                 input=rows,
                 group_size=self._workers,
@@ -210,7 +210,7 @@ class Collectives:
             )
         )
 
-    def _one_after_the_other(self, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
+    def _in_turn(self, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
         self._instance += 1
         with tf.control_dependencies(self._last):
             found = make(self._instance * _SIZE_CLASSES)
@@ -249,7 +249,7 @@ class Shared:
         with tf.control_dependencies(self._last):
             found = tf.numpy_function(exchange, rows, [row.dtype for row in like])
         self._last = [found[0].op]
-        return [tf.ensure_shape(one, row.shape) for one, row in zip(found, like, strict=True)]
+        return [tf.ensure_shape(tensor, row.shape) for tensor, row in zip(found, like, strict=True)]
 
 
 def _at(node: Node, rows: Mapping[int, tf.Tensor], known: Mapping[Node, tf.Tensor], combine: Combine) -> tf.Tensor:

@@ -106,15 +106,15 @@ class ShardedGradients:
         return self._summed(parts)
 
     def _part(self, losses: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
-        dense = [None if isinstance(one, tf.IndexedSlices) else one for one in gradients]
-        taught = tuple(index for index, one in enumerate(dense) if one is not None)
+        dense = [None if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+        taught = tuple(index for index, tensor in enumerate(dense) if tensor is not None)
         rows = [tf.reshape(tf.cast(dense[index], tf.float32), [-1]) for index in taught]
         averaged = [
             whole.share * tf.reshape(tf.cast(variable.value.read_value(), tf.float32), [-1])
             for variable in self._averaged
         ]
         counted = [as_floats(variable.value.read_value()) for variable in self._counted]
-        sparse = {index: one for index, one in enumerate(gradients) if isinstance(one, tf.IndexedSlices)}
+        sparse = {index: gradient for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)}
         return _Part(
             _where_any(whole, rows or [tf.zeros([0])]),
             _where_any(whole, [losses, *averaged]),
@@ -164,7 +164,7 @@ class ShardedGradients:
         counts = parts[0].counts
         if self._travel_as == tf.float32:
             width = tf.size(parts[0].taught_sums)
-            rows = [part.in_one_row() for part in parts]
+            rows = [part.flattened() for part in parts]
             total, counts = self._exchange.combined(rows, self._added, counts)
             return total[:width], total[width:], counts
         rounded = [part.rounded(self._travel_as) for part in parts]
@@ -172,16 +172,16 @@ class ShardedGradients:
         total, counts = self._exchange.combined([part.sums for part in parts], self._added, counts)
         return tf.cast(taught, tf.float32), total, counts
 
-    def _added(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        with self._where(one):
-            return one + other
+    def _added(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        with self._where(first):
+            return first + second
 
-    def _rounding(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        with self._where(one):
-            return tf.cast(tf.cast(one, tf.float32) + tf.cast(other, tf.float32), self._travel_as)
+    def _rounding(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        with self._where(first):
+            return tf.cast(tf.cast(first, tf.float32) + tf.cast(second, tf.float32), self._travel_as)
 
-    def _where(self, one: tf.Tensor) -> AbstractContextManager[None]:
-        return tf.device(self._devices[0]) if self._devices and self._reduction == "one_device" else _beside(one)
+    def _where(self, tensor: tf.Tensor) -> AbstractContextManager[None]:
+        return tf.device(self._devices[0]) if self._devices and self._reduction == "one_device" else _beside(tensor)
 
 
 def _beside(tensor: tf.Tensor) -> AbstractContextManager[None]:
@@ -191,7 +191,7 @@ def _beside(tensor: tf.Tensor) -> AbstractContextManager[None]:
 
 def _where_any(whole: Whole, rows: Sequence[tf.Tensor]) -> tf.Tensor:
     """In a row; of a shard without rows, whose means are NaN, zeros."""
-    sums = tf.concat([tf.cast(one, tf.float32) for one in rows], axis=0)
+    sums = tf.concat([tf.cast(row, tf.float32) for row in rows], axis=0)
     return tf.where(whole.share > 0, sums, tf.zeros_like(sums))
 
 
@@ -213,7 +213,7 @@ class _Part:
     sparse: Mapping[int, tf.IndexedSlices]
     taught: tuple[int, ...]
 
-    def in_one_row(self) -> tf.Tensor:
+    def flattened(self) -> tf.Tensor:
         with _beside(self.sums):
             return tf.concat([self.taught_sums, self.sums], axis=0)
 

@@ -37,9 +37,9 @@ class LocalSteps:
 
     def __init__(self, exchange: Exchange, variables: Sequence[keras.Variable], most: int) -> None:
         self._exchange, self._most = exchange, most
-        floats = [one for one in variables if tf.as_dtype(one.dtype).is_floating]
-        self._averaged = [one for one in floats if one.name != _RATE]
-        self._counted = [one for one in variables if not tf.as_dtype(one.dtype).is_floating]
+        floats = [variable for variable in variables if tf.as_dtype(variable.dtype).is_floating]
+        self._averaged = [variable for variable in floats if variable.name != _RATE]
+        self._counted = [variable for variable in variables if not tf.as_dtype(variable.dtype).is_floating]
 
     def begin(self) -> None:
         """The graph of all supersteps is being traced."""
@@ -85,8 +85,8 @@ class LocalSteps:
         _, seen, array = tf.while_loop(lambda number, *_: number < end, step, (first, tf.constant(0), array))
         losses = tf.pad(array.stack(), [[0, self._most - (end - first)], [0, 0]])
         with tf.control_dependencies([losses]):
-            ended = [tf.cast(seen, tf.float32) * _flat(one.value.read_value()) for one in self._averaged]
-            counted = [tf.zeros([0]), *(as_floats(one.value.read_value()) for one in self._counted)]
+            ended = [tf.cast(seen, tf.float32) * _flat(variable.value.read_value()) for variable in self._averaged]
+            counted = [tf.zeros([0]), *(as_floats(variable.value.read_value()) for variable in self._counted)]
         row = [tf.reshape(losses, [-1]), tf.cast(seen, tf.float32)[tf.newaxis], *ended]
         return tf.concat(row, axis=0), tf.concat(counted, axis=0)
 

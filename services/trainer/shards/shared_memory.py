@@ -31,7 +31,7 @@ class SharedMemory:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         context = multiprocessing.get_context("fork")
-        self._told = [[context.Semaphore(0) for _ in range(workers)] for _ in range(workers)]
+        self._written = [[context.Semaphore(0) for _ in range(workers)] for _ in range(workers)]
         self._files = [os.memfd_create(f"headrace-exchange-{turn}", os.MFD_CLOEXEC) for turn in range(2)]
         self._maps: list[mmap.mmap | None] = [None, None]
         self._exchanges = 0
@@ -76,9 +76,9 @@ class SharedMemory:
         deadline = time.monotonic() + timeout_seconds
         others = [other for other in range(self.workers) if other != rank]
         for other in others:
-            self._told[rank][other].release()
+            self._written[rank][other].release()
         for other in others:
-            if not self._told[other][rank].acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not self._written[other][rank].acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"worker {other} of {self.workers} has not come within {timeout_seconds:g} s")
 
     def _mapped(self, turn: int, size: int) -> mmap.mmap:

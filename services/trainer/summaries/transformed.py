@@ -12,7 +12,7 @@ from common.errors import InvalidInput
 from common.statistics.sketches import to_document
 from services.trainer.features.decoding import decoded
 from services.trainer.features.parsing import parse
-from services.trainer.features.show import answer, asked_of
+from services.trainer.features.show import answer, read_request
 from services.trainer.features.transform import Transform
 from services.trainer.learn import checkpoint
 from services.trainer.summaries.statistics import of_columns
@@ -20,7 +20,7 @@ from services.trainer.summaries.statistics import of_columns
 
 def document_of(work_dir: Path) -> dict[str, Any]:
     """Raises InvalidInput: the definition has no features of its own, or no example parses."""
-    definition, schema, examples = asked_of(work_dir)
+    definition, schema, examples = read_request(work_dir)
     specs = definition.features
     if not specs:
         raise InvalidInput("a module transforms by itself; its definition has no features")

@@ -86,8 +86,8 @@ def batch_tables(definition: Definition) -> dict[str, BatchTable]:
     specs = {name: spec for name in sorted(names) if isinstance(spec := definition.features[name], Embedding)}
     found = dict[str, BatchTable]()
     for spec in specs.values():
-        columns = frozenset(ids_of(definition.features, one) for one in specs if specs[one].table == spec.table)
+        columns = frozenset(ids_of(definition.features, name) for name in specs if specs[name].table == spec.table)
         table = BatchTable(spec.dimension, name=f"{spec.table}_table", parts=spec.parts, columns=columns)
-        if not any(is_meant(part.path, one) for part in table.parts for one in definition.training.frozen):
+        if not any(is_meant(part.path, pattern) for part in table.parts for pattern in definition.training.frozen):
             found[spec.table] = table
     return found

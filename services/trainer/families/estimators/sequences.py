@@ -41,12 +41,12 @@ class SequenceColumns(keras.layers.Layer):
                 values.append(tf.one_hot(given, kind))
             else:
                 values.append(tf.where(found, given, 0.0)[..., tf.newaxis])
-        values += [tf.repeat(one[:, tf.newaxis], longest, axis=1) for one in context]
+        values += [tf.repeat(column[:, tf.newaxis], longest, axis=1) for column in context]
         return tf.concat(values, axis=2), tf.reduce_any(tf.stack(is_there), axis=0)
 
     def compute_output_spec(
         self, columns: Mapping[str, keras.KerasTensor], context: Sequence[keras.KerasTensor]
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         width = sum(kind.dimension if isinstance(kind, LookedUp) else kind or 1 for kind in self._steps.values())
-        width += sum(int(one.shape[1]) for one in context)
+        width += sum(int(column.shape[1]) for column in context)
         return keras.KerasTensor((None, None, width)), keras.KerasTensor((None, None), dtype="bool")

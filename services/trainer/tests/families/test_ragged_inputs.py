@@ -96,7 +96,7 @@ def test_fixed_and_variable_lengths_are_the_tensors_that_tensorflow_parses() -> 
     raw = parse(rows, schema.features).raw
     np.testing.assert_array_equal(raw["pair"], theirs["pair"])
     kinds = {kind: keras.Input((None,), dtype="string", name="tags", **{kind: True}) for kind in ("sparse", "ragged")}
-    sparse, ragged = (module_inputs.as_asked(asked, raw) for asked in kinds.values())
+    sparse, ragged = (module_inputs.as_declared(asked, raw) for asked in kinds.values())
     for part in ("indices", "values", "dense_shape"):
         np.testing.assert_array_equal(getattr(sparse, part), getattr(theirs["tags"], part))
     assert ragged.to_list() == [[word.encode() for word in tags] for tags in lists]

@@ -77,7 +77,7 @@ def contributor_of(model: Model) -> Contributor:
 def for_contributors(definition: Definition, point: Checkpoint) -> Checkpoint:
     """What workers build their models from: neither slots, nor tables whose rows come with each batch."""
     tables = tuple(f"model/{table.name}/" for table in batch_tables(definition).values())
-    kept = {path: one for path, one in point.arrays.items() if not path.startswith(("optimizer/", *tables))}
+    kept = {path: array for path, array in point.arrays.items() if not path.startswith(("optimizer/", *tables))}
     return replace(point, arrays=kept)
 
 

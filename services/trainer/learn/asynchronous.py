@@ -32,9 +32,9 @@ from services.trainer.shards.bits import keyed
 def running_of(model: BuiltModel) -> tuple[keras.Variable, ...]:
     """What the network changes beside weights; frozen weights do not move."""
     network = model.network
-    weights = {id(one) for layer in layers_of(network, include_self=True) for one in weights_of(layer)}
-    moving = [one for one in network.non_trainable_variables if id(one) not in weights]
-    return tuple({id(one): one for one in (*moving, model.seed_state)}.values())
+    weights = {id(variable) for layer in layers_of(network, include_self=True) for variable in weights_of(layer)}
+    moving = [variable for variable in network.non_trainable_variables if id(variable) not in weights]
+    return tuple({id(variable): variable for variable in (*moving, model.seed_state)}.values())
 
 
 class ServedSteps:
@@ -43,7 +43,7 @@ class ServedSteps:
     def __init__(self, model: BuiltModel, optimizer: keras.optimizers.Optimizer, coordinator: Coordinator) -> None:
         self._model, self._optimizer, self._coordinator = model, optimizer, coordinator
         self._by_path = _by_path(model.network.trainable_variables)
-        self._running, self._counted = _told_apart(model)
+        self._running, self._counted = _moving_parts(model)
         self._has_begun = False
         _refuse(model, optimizer, coordinator.section.servers)
         coordinator.place(self._by_path, self._running)
@@ -61,8 +61,8 @@ class ServedSteps:
             self._coordinator.build(variables, [*self._running], described, factors)
         batches = _Batches(examples, order, bounds)
         starts = {
-            path: [np.asarray(keyed(one, one.value.read_value(), number)) for number in range(len(batches))]
-            for path, one in self._counted.items()
+            path: [np.asarray(keyed(variable, variable.value.read_value(), number)) for number in range(len(batches))]
+            for path, variable in self._counted.items()
         }
         ran = self._coordinator.run(variables, starts, batches)
         for path, value in ran.counted.items():
@@ -76,14 +76,14 @@ class _Batches:
     def __init__(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> None:
         self._order, self._bounds = order, bounds
         parts = {COLUMNS: examples.columns, LABELS: examples.labels, WEIGHTS: examples.weights}
-        self._arrays = {f"{part}{name}": one for part, named in parts.items() for name, one in named.items()}
+        self._arrays = {f"{part}{name}": values for part, named in parts.items() for name, values in named.items()}
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
     def __getitem__(self, number: int, /) -> Mapping[str, NDArray[Any]]:
         rows = self._order[self._bounds[number] : self._bounds[number + 1]]
-        return {name: tf.gather(one, rows).numpy() for name, one in self._arrays.items()}
+        return {name: tf.gather(values, rows).numpy() for name, values in self._arrays.items()}
 
 
 class Contributing:
@@ -96,7 +96,7 @@ class Contributing:
         self._tables = tuple(model.batch_tables.values())
         self._parts = {part.path: part for table in self._tables for part in table.parts}
         self._learning = {**self.taught, **{path: part.rows for path, part in self._parts.items()}}
-        self.running, self.counted = _told_apart(model)
+        self.running, self.counted = _moving_parts(model)
         compute = self._differentiated
         if model.definition.training.jit_compile:
             compute = tf.function(compute, jit_compile=True, autograph=False)
@@ -118,8 +118,8 @@ class Contributing:
                 return Contribution(fault=describe(error.__cause__))
             raise
         if not np.isfinite(loss.numpy()) or not np.isfinite(sums.numpy()):
-            said = float(loss) if not np.isfinite(loss.numpy()) else float("nan")
-            return Contribution(fault=f"the loss became {said}", is_numeric=True)
+            fault = float(loss) if not np.isfinite(loss.numpy()) else float("nan")
+            return Contribution(fault=f"the loss became {fault}", is_numeric=True)
         return Contribution(float(loss), float(added), gradients)
 
     def looked_up(self, columns: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
@@ -139,16 +139,16 @@ class Contributing:
             for path, gradient in zip(self._learning, gradients, strict=True)
             if gradient is not None
         }
-        found |= {path: self._parts[path].of_table(one) for path, one in found.items() if path in self._parts}
+        found |= {path: self._parts[path].of_table(gradient) for path, gradient in found.items() if path in self._parts}
         if not found:
             raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
-        moved = [*found.values(), *(one.value.read_value() for one in self.running.values())]
-        sums = [tf.reduce_sum(tf.cast(getattr(one, "values", one), tf.float32)) for one in moved]
+        moved = [*found.values(), *(variable.value.read_value() for variable in self.running.values())]
+        sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in moved]
         return loss, added, found, tf.add_n(sums)
 
 
 def server_optimizer(
-    asked: TrainingSection,
+    section: TrainingSection,
     described: Mapping[str, Any],
     variables: list[keras.Variable],
     factors: Mapping[str, float],
@@ -158,7 +158,7 @@ def server_optimizer(
     Args:
         described: a module's own optimizer, as Keras serializes it; empty: the definition's.
     """
-    optimizer = keras.saving.deserialize_keras_object(described) if described else make_optimizer(asked)
+    optimizer = keras.saving.deserialize_keras_object(described) if described else make_optimizer(section)
     merge_before_apply(optimizer)
     scale_rates(optimizer, factors)
     optimizer.build(variables)
@@ -172,11 +172,11 @@ def _by_path(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
     return found
 
 
-def _told_apart(model: BuiltModel) -> tuple[dict[str, keras.Variable], dict[str, keras.Variable]]:
+def _moving_parts(model: BuiltModel) -> tuple[dict[str, keras.Variable], dict[str, keras.Variable]]:
     """What the network changes beside weights: numbers with a point, and counters."""
     found = _by_path(running_of(model))
-    running = {path: one for path, one in found.items() if tf.as_dtype(one.dtype).is_floating}
-    return running, {path: one for path, one in found.items() if path not in running}
+    running = {path: variable for path, variable in found.items() if tf.as_dtype(variable.dtype).is_floating}
+    return running, {path: variable for path, variable in found.items() if path not in running}
 
 
 def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: int) -> None:
@@ -188,7 +188,7 @@ def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: i
         "the module's own train_step takes the steps": by_user.has_train_step,
         "before_step, on_gradients and after_step belong to steps that follow each other": bool(
             {"before_step", "on_gradients", "after_step"}.intersection(
-                name for one in model.hooks for name in one.functions
+                name for hook_set in model.hooks for name in hook_set.functions
             )
         ),
         "the model compiles several optimizers": len(by_user.optimizers) > 1,
@@ -206,5 +206,5 @@ def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: i
             raise DefinitionFailedError(f"{where}: training.asynchronous is given, and {fault}")
 
 
-def _is_keras(one: object) -> bool:
-    return type(one).__module__.split(".")[0] == "keras"
+def _is_keras(value: object) -> bool:
+    return type(value).__module__.split(".")[0] == "keras"

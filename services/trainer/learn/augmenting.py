@@ -34,15 +34,15 @@ class Augmentation:
         self._model, self._optimizer = model, optimizer
         self._seed = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._layers: dict[str, list[keras.layers.Layer]] = {}
-        asked = model.definition.training.augment
-        for name, named in asked.items():
+        section = model.definition.training.augment
+        for name, named in section.items():
             if name not in model.wiring.columns:
                 raise DefinitionFailedError(
                     f"{model.definition.module}: training.augment names {name}, which the network does not take"
                 )
             with blame_definition(str(model.definition.module), doing=f"augment of {name}"):
                 self._layers[name] = _layers(named, model.schema.feature(name))
-        if any(one.name in MIXING for layers in asked.values() for one in layers):
+        if any(layer.name in MIXING for layers in section.values() for layer in layers):
             self._check_labels()
 
     def begin(self, seed: int) -> None:
@@ -68,8 +68,8 @@ class Augmentation:
 
     def told(self) -> dict[str, list[str]]:
         """By feature, the layers with the options that the definition gives."""
-        asked = self._model.definition.training.augment
-        return {name: [one.label for one in layers] for name, layers in asked.items()}
+        section = self._model.definition.training.augment
+        return {name: [layer.label for layer in layers] for name, layers in section.items()}
 
     def _seed_layer(self, layer: keras.layers.Layer, number: int) -> int:
         """Sets its generators; the number of the next one."""
@@ -92,12 +92,12 @@ class Augmentation:
 def _layers(named: Sequence[Named], feature: Feature) -> list[keras.layers.Layer]:
     found: list[keras.layers.Layer] = []
     height, width, _ = feature.seen_shape
-    for one in named:
-        entry, options = AUGMENTATIONS[one.name], dict[str, Any](one.options)
+    for layer in named:
+        entry, options = AUGMENTATIONS[layer.name], dict[str, Any](layer.options)
         if feature.image is not None and "value_range" in entry.options:
             options.setdefault("value_range", feature.image.scale)
         found.append(getattr(keras.layers, entry.keras_name)(**options, seed=0, dtype="float32"))
-        if one.name == "random_crop":  # the network takes images of one size
+        if layer.name == "random_crop":  # the network takes images of one size
             found.append(keras.layers.Resizing(height, width, dtype="float32"))
     return found
 

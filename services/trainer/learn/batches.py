@@ -28,10 +28,10 @@ Cut = Callable[[Sequence[ByHead], tf.Tensor, tf.Tensor], list[dict[str, tf.Tenso
 """Columns, labels and weights, and where a batch begins and ends, to its columns, labels and weights."""
 
 
-def cut_for(asked: Training, buckets: Buckets | None) -> Cut:
+def cut_for(section: Training, buckets: Buckets | None) -> Cut:
     if buckets:
         return lambda *given: buckets.cut(_cut(*given))
-    return partial(_padded, asked.batch_size) if asked.fixed_batch else _cut
+    return partial(_padded, section.batch_size) if section.fixed_batch else _cut
 
 
 def batches_of(
@@ -45,21 +45,21 @@ def batches_of(
     block_index: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The rows in their order, and where the batches begin and end in it."""
-    asked, turn = model.definition.training, {"pass_index": pass_index, "block_index": block_index}
+    section, turn = model.definition.training, {"pass_index": pass_index, "block_index": block_index}
     ranked = next((head.name for head in model.heads if head.head.group), None)
     if ranked is not None:
         groups = examples.labels[ranked].numpy()[rows, 1].astype(np.int64)
-        order, bounds = determinism.group_batches(groups, asked.batch_size, seed=seed, **turn)
+        order, bounds = determinism.group_batches(groups, section.batch_size, seed=seed, **turn)
         return rows[order], bounds
-    if asked.balance:
-        name = asked.balance.head
+    if section.balance:
+        name = section.balance.head
         classes, weights = (part[name].numpy()[rows] for part in (examples.labels, examples.weights))
-        again = taken_again(classes, weights > 0, at_most=asked.balance.at_most, seed=seed, **turn)
+        again = taken_again(classes, weights > 0, at_most=section.balance.at_most, seed=seed, **turn)
         rows = np.concatenate([rows, rows[again]])
     order = determinism.block_order(seed, count=len(rows), **turn)
     if buckets:
         return buckets.batches(examples.columns, rows[order])
-    return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
+    return rows[order], determinism.batch_bounds(len(rows), section.batch_size, is_fixed=section.fixed_batch)
 
 
 def taken_again(
@@ -87,7 +87,9 @@ def refuse_padding(model: BuiltModel) -> None:
         why = "the module's own train_step takes the steps"
     elif model.compiled_by_user.has_loss:
         why = "a compiled loss is divided by the number of rows"
-    elif any(isinstance(one, keras.layers.BatchNormalization) for one in layers_of(model.network, include_self=True)):
+    elif any(
+        isinstance(layer, keras.layers.BatchNormalization) for layer in layers_of(model.network, include_self=True)
+    ):
         why = "batch normalisation counts every row"
     if why:
         raise DefinitionFailedError(f"{model.definition.module}: training.fixed_batch is true, and {why}")

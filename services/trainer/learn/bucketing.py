@@ -25,15 +25,17 @@ class Buckets:
         DefinitionFailedError: the network takes no such list, or one that is not filled up.
     """
 
-    def __init__(self, asked: Bucketing, model: BuiltModel) -> None:
-        self._asked, specs, inputs = asked, model.definition.features, model.wiring.columns
-        self._feature = ids_of(specs, asked.feature) if asked.feature in specs else asked.feature
+    def __init__(self, section: Bucketing, model: BuiltModel) -> None:
+        self._section, specs, inputs = section, model.definition.features, model.wiring.columns
+        self._feature = ids_of(specs, section.feature) if section.feature in specs else section.feature
         lists = {
-            name for name, one in inputs.items() if len(one.shape) > 1 and one.shape[1] is None and not is_list(one)
+            name
+            for name, tensor in inputs.items()
+            if len(tensor.shape) > 1 and tensor.shape[1] is None and not is_list(tensor)
         }
         if self._feature not in lists:
             raise DefinitionFailedError(
-                f"training: bucket_by_sequence_length names {asked.feature!r}, expected an input that is filled up: "
+                f"training: bucket_by_sequence_length names {section.feature!r}, expected an input that is filled up: "
                 f"{', '.join(sorted(lists)) or 'there is none'}"
             )
         self._lists = sorted(lists)
@@ -47,7 +49,7 @@ class Buckets:
         end by bucket."""
         column = columns[self._feature]
         lengths = _lengths(column).numpy()[order]
-        places, bounds = by_length(lengths, self._asked.boundaries, self._asked.batch_sizes)
+        places, bounds = by_length(lengths, self._section.boundaries, self._section.batch_sizes)
         longest = np.maximum.reduceat(np.maximum(lengths[places], 1), bounds[:-1]) if len(places) else places
         self._batches += len(bounds) - 1
         self._filled += int(lengths.sum())

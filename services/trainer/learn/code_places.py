@@ -23,8 +23,13 @@ def places_of(graph: Any) -> dict[str, str]:
     found, waiting = dict[str, str](), [graph]
     while waiting:
         operations = waiting.pop().get_operations()
-        found |= {LOOP.sub("", one.name): _place_of(one.traceback) for one in operations}
-        waiting += [inner for one in operations for name in _INNER if (inner := getattr(one, name, None)) is not None]
+        found |= {LOOP.sub("", operation.name): _place_of(operation.traceback) for operation in operations}
+        waiting += [
+            inner
+            for operation in operations
+            for name in _INNER
+            if (inner := getattr(operation, name, None)) is not None
+        ]
     return found
 
 

@@ -32,9 +32,9 @@ class FaultyBatches:
         variables: Callable[[], Mapping[str, keras.Variable]],
         step: Callable[[], int],
     ) -> None:
-        asked = model.definition.training
+        section = model.definition.training
         self._model, self._steps, self._variables, self._step = model, steps, variables, step
-        self._policy, self._is_debugged = asked.on_not_finite, asked.debug
+        self._policy, self._is_debugged = section.on_not_finite, section.debug
         self._fault: Fault | None = None
 
     def snapshot(self) -> list[tf.Tensor]:
@@ -43,7 +43,7 @@ class FaultyBatches:
 
     def values(self) -> list[tf.Tensor]:
         """Share memory with the variables until they change."""
-        return [without_copy(one).value.read_value() for one in self._variables().values()]
+        return [without_copy(variable).value.read_value() for variable in self._variables().values()]
 
     def put_back(self, values: list[tf.Tensor]) -> None:
         for variable, value in zip(self._variables().values(), values, strict=True):
@@ -95,11 +95,11 @@ class FaultyBatches:
         self._fault = fault
         made = self._origin_of(fault, examples, rows) if self._is_debugged else Origin()
         if self._policy == "fail":
-            told = made.told(self._step())
+            facts = made.told(self._step())
             if self._is_debugged:
                 found = bad_examples.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
-                told["rows"] = [] if found.are_all else list(found.reasons)
-            raise fault.raised((f" at step {self._step()}" if fault.is_numeric else "") + made.sentence, told)
+                facts["rows"] = [] if found.are_all else list(found.reasons)
+            raise fault.raised((f" at step {self._step()}" if fault.is_numeric else "") + made.sentence, facts)
         reasons = dict.fromkeys(rows.tolist(), f"its batch was skipped: {fault.reason}")
         if self._policy == "set_aside":
             found = bad_examples.find(

@@ -64,7 +64,7 @@ class Feeding:
     def _call(self, run: Run, *arguments: Any) -> Losses:
         self._calls += 1
         tensors = tf.nest.flatten(arguments, expand_composites=True)
-        size = sum(one.dtype.size * one.shape.num_elements() for one in tensors if one.dtype != tf.resource)
+        size = sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors if tensor.dtype != tf.resource)
         self._largest_bytes = max(self._largest_bytes, size)
         return np.asarray(run(*arguments))
 

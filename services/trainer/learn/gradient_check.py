@@ -37,17 +37,17 @@ def check_gradients(model: BuiltModel, examples: TrainingSet, *, tolerance: floa
         for part in (examples.columns, examples.labels, examples.weights)
     ]
     compiled = _compiled(model)
-    kept = [(one, one.numpy()) for one in (*model.network.non_trainable_variables, model.seed_state)]
+    kept = [(variable, variable.numpy()) for variable in (*model.network.non_trainable_variables, model.seed_state)]
 
     def evaluated(*, gradients: bool = False) -> Any:
         found = compiled[gradients](*batch)
         for variable, value in kept:
             variable.assign(value)
-        return [one.numpy() for one in found] if gradients else float(found)
+        return [gradient.numpy() for gradient in found] if gradients else float(found)
 
-    told = {"tolerance": tolerance, "examples": rows}
+    facts = {"tolerance": tolerance, "examples": rows}
     if not _is_finite(evaluated):
-        return {**told, "variables": 0, "largest_difference": 0.0, "differing": {}}
+        return {**facts, "variables": 0, "largest_difference": 0.0, "differing": {}}
     random = np.random.default_rng(seed)
     variables = model.network.trainable_variables
     found = {
@@ -55,7 +55,7 @@ def check_gradients(model: BuiltModel, examples: TrainingSet, *, tolerance: floa
         for variable, gradient in zip(variables, evaluated(gradients=True), strict=True)
     }
     return {
-        **told, "variables": len(variables),
+        **facts, "variables": len(variables),
         "largest_difference": round(max(map(_difference, found.values())), 6),
         "differing": {
             path: {"analytic": analytic, "numeric": numeric}
@@ -67,11 +67,13 @@ def check_gradients(model: BuiltModel, examples: TrainingSet, *, tolerance: floa
 
 def warnings_of(course: Mapping[str, Any]) -> dict[str, str]:
     """Of a round's course, where gradients were checked in it."""
-    told = course.get("gradients")
-    if told and not told["variables"]:
-        return {"gradients": f"not checked: the first {told['examples']} examples have no finite loss together"}
-    differing = told["differing"] if told else {}
-    slopes = (f"{path} {one['analytic']:.3g} for {one['numeric']:.3g}" for path, one in differing.items())
+    facts = course.get("gradients")
+    if facts and not facts["variables"]:
+        return {"gradients": f"not checked: the first {facts['examples']} examples have no finite loss together"}
+    differing = facts["differing"] if facts else {}
+    slopes = (
+        f"{path} {difference['analytic']:.3g} for {difference['numeric']:.3g}" for path, difference in differing.items()
+    )
     listed = "; ".join(slopes)
     return {"gradients": f"the slope of the loss is not what its gradient says: {listed}"} if listed else {}
 
@@ -100,7 +102,7 @@ def _compiled(model: BuiltModel) -> dict[bool, Callable[..., Any]]:
             value = loss(*batch)
         variables = [variable.value for variable in model.network.trainable_variables]
         found = tape.gradient(value, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(one) for one in found]
+        return [tf.convert_to_tensor(gradient) for gradient in found]
 
     return {False: model.compiled(loss, *specs), True: model.compiled(gradients, *specs)}
 
@@ -118,7 +120,7 @@ def _slopes(
             continue
         unit = direction / size
         tried = []
-        for length in (one * scale for one in _LENGTHS):
+        for length in (share * scale for share in _LENGTHS):
             ends = []
             for sign in (1.0, -1.0):
                 variable.assign((at + sign * length * unit).astype(at.dtype))

@@ -29,66 +29,66 @@ class RunningHooks:
     """
 
     def __init__(self, sets: Sequence[HookSet], network: keras.Model, *, is_chief: bool) -> None:
-        self._all = [_Running(one, network) for one in sets if is_chief or not one.chief_only]
-        self.state = {state.name: state for one in self._all for state in one.state.values()}
+        self._all = [_Running(hook_set, network) for hook_set in sets if is_chief or not hook_set.chief_only]
+        self.state = {state.name: state for hooks in self._all for state in hooks.state.values()}
 
     def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Before anything else is called."""
-        for one in self._all:
-            one.begin(optimizer)
+        for hooks in self._all:
+            hooks.begin(optimizer)
 
     @property
     def has_step_hooks(self) -> bool:
-        return any(one.has_step_hooks for one in self._all)
+        return any(hooks.has_step_hooks for hooks in self._all)
 
     def refuse_gradients(self, why: str) -> None:
         """Raises DefinitionFailedError where on_gradients would not be called, or not with the gradients."""
-        for one in self._all:
-            one.refuse_gradients(why)
+        for hooks in self._all:
+            hooks.refuse_gradients(why)
 
     def on_round_begin(self) -> None:
-        for one in self._all:
-            one.on_round_begin()
+        for hooks in self._all:
+            hooks.on_round_begin()
 
     def before_step(self, features: Any, labels: Any) -> list[Any]:
         """What each of them keeps, for its after_step."""
-        return [one.before_step(features, labels) for one in self._all]
+        return [hooks.before_step(features, labels) for hooks in self._all]
 
     def on_gradients(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
         """One for each variable, as the last hook returned them."""
-        for one in self._all:
-            gradients = one.on_gradients(gradients, variables)
+        for hooks in self._all:
+            gradients = hooks.on_gradients(gradients, variables)
         return gradients
 
     def after_step(self, loss: tf.Tensor, kept: list[Any]) -> None:
-        for one, own in zip(self._all, kept, strict=True):
-            one.after_step(loss, own)
+        for hooks, own in zip(self._all, kept, strict=True):
+            hooks.after_step(loss, own)
 
     @property
     def is_stopped(self) -> bool:
         """on_block has ended the round."""
-        return any(one.is_stopped for one in self._all)
+        return any(hooks.is_stopped for hooks in self._all)
 
     def on_block(self, losses: Losses) -> None:
-        for one in self._all:
-            one.on_block(losses)
+        for hooks in self._all:
+            hooks.on_block(losses)
 
     def on_checkpoint(self, arrays: Arrays) -> None:
-        for one in self._all:
-            one.on_checkpoint(arrays)
+        for hooks in self._all:
+            hooks.on_checkpoint(arrays)
 
     def after_checkpoint(self, saved: Saved) -> None:
-        for one in self._all:
-            one.after_checkpoint(saved)
+        for hooks in self._all:
+            hooks.after_checkpoint(saved)
 
     def on_round_end(self) -> None:
-        for one in self._all:
-            one.on_round_end()
+        for hooks in self._all:
+            hooks.on_round_end()
 
     def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
         """Raises HookFailedError where an operation of a hook has failed in the compiled step."""
-        for one in self._all:
-            one.fail_if_at_fault(error)
+        for hooks in self._all:
+            hooks.fail_if_at_fault(error)
 
 
 class _Running:
@@ -120,8 +120,10 @@ class _Running:
             return gradients
         found = self._in_step("on_gradients", self._run, list(gradients), list(variables))
         shapes = [tuple(variable.shape) for variable in variables]
-        if not isinstance(found, list | tuple) or [_shape_of(one) for one in found] != shapes:
-            got = [_shape_of(one) for one in found] if isinstance(found, list | tuple) else type(found).__name__
+        if not isinstance(found, list | tuple) or [_shape_of(gradient) for gradient in found] != shapes:
+            got = (
+                [_shape_of(gradient) for gradient in found] if isinstance(found, list | tuple) else type(found).__name__
+            )
             raise HookFailedError(
                 f"{self._path}: on_gradients must return a list with a gradient for each variable, of shapes {shapes}, "
                 f"got {got}"

@@ -61,8 +61,8 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
         layer = _layer_of(message, {layer.name for layer in layers_of(model.network)})
         place = "{}, line {}, in {}".format(*places[-1]) if places else ""
         name = found.group(1) if found else "one that TensorFlow does not name"
-        said = f"; the first operation that was not finite is {name}{f' ({place})' if place else ''}"
-        return Origin(said + (f", in {layer}" if layer else ""), name, layer, place)
+        sentence = f"; the first operation that was not finite is {name}{f' ({place})' if place else ''}"
+        return Origin(sentence + (f", in {layer}" if layer else ""), name, layer, place)
     finally:
         tf.debugging.disable_check_numerics()
     return Origin("; no operation of the loss and its gradients was: the optimizer's step made it so")

@@ -81,7 +81,7 @@ class Norms:
     def _by_group(self, squares: Sequence[tf.Tensor], layers: Sequence[str]) -> tf.Tensor:
         """float32 [1 + groups]: roots of the sums over all, and over each layer."""
         sums = [
-            tf.add_n([tf.zeros([]), *(one for one, layer in zip(squares, layers, strict=True) if layer == group)])
+            tf.add_n([tf.zeros([]), *(square for square, layer in zip(squares, layers, strict=True) if layer == group)])
             for group in self._groups
         ]
         return tf.sqrt(tf.stack([tf.add_n([tf.zeros([]), *sums]), *sums]))

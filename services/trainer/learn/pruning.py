@@ -27,20 +27,20 @@ def kernels_of(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
     Raises:
         DefinitionFailedError: there is none.
     """
-    found = [one for one in variables if _is_kernel(one.path) and len(one.shape) > 1]
+    found = [variable for variable in variables if _is_kernel(variable.path) and len(variable.shape) > 1]
     if not found:
         raise DefinitionFailedError("training: prune makes zeros in kernels, and no kernel of this model learns")
     return found
 
 
-def prune(kernels: Iterable[keras.Variable], said: Prune, step: tf.Tensor) -> None:
+def prune(kernels: Iterable[keras.Variable], section: Prune, step: tf.Tensor) -> None:
     """Assigns them; before `from_step` they stay.
 
     Args:
         step: int64 scalar, of the optimizer, after the update.
     """
-    progress = (tf.cast(step, tf.float32) - said.from_step) / float(said.to_step - said.from_step)
-    share = said.target * (1.0 - (1.0 - tf.clip_by_value(progress, 0.0, 1.0)) ** 3)
+    progress = (tf.cast(step, tf.float32) - section.from_step) / float(section.to_step - section.from_step)
+    share = section.target * (1.0 - (1.0 - tf.clip_by_value(progress, 0.0, 1.0)) ** 3)
     for kernel in kernels:
         value = tf.convert_to_tensor(kernel.value)
         magnitudes = tf.abs(tf.reshape(value, [-1]))
@@ -56,11 +56,15 @@ def prune(kernels: Iterable[keras.Variable], said: Prune, step: tf.Tensor) -> No
 def report(arrays: Arrays) -> dict[str, Any]:
     """For the lineage: `zero_shares` by kernel, `bytes` of the model's arrays and what zlib makes of them."""
     model = {path.removeprefix("model/"): array for path, array in arrays.items() if path.startswith("model/")}
-    kernels: Mapping[str, Any] = {path: one for path, one in model.items() if _is_kernel(path) and one.ndim > 1}
+    kernels: Mapping[str, Any] = {
+        path: weights for path, weights in model.items() if _is_kernel(path) and weights.ndim > 1
+    }
     return {
-        "zero_shares": {path: round(float(np.mean(one == 0)), 4) for path, one in sorted(kernels.items())},
-        "bytes": sum(one.nbytes for one in model.values()),
-        "compressed_bytes": sum(len(zlib.compress(np.ascontiguousarray(one).tobytes(), 6)) for one in model.values()),
+        "zero_shares": {path: round(float(np.mean(weights == 0)), 4) for path, weights in sorted(kernels.items())},
+        "bytes": sum(weights.nbytes for weights in model.values()),
+        "compressed_bytes": sum(
+            len(zlib.compress(np.ascontiguousarray(weights).tobytes(), 6)) for weights in model.values()
+        ),
     }
 
 

@@ -31,12 +31,12 @@ class SessionRun:
         threads = tf.config.threading
         with tf.Graph().as_default() as graph:
             taken = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
-            self._fed = [tf.compat.v1.placeholder(one.dtype, one.shape) for one in taken]
+            self._fed = [tf.compat.v1.placeholder(tensor.dtype, tensor.shape) for tensor in taken]
             held = [self._held(known, value, name) for value in concrete.captured_inputs]
-            replaced = dict(zip([one.name for one in concrete.inputs], [*self._fed, *held], strict=True))
+            replaced = dict(zip([tensor.name for tensor in concrete.inputs], [*self._fed, *held], strict=True))
             wanted = [*concrete.outputs, *concrete.graph.control_outputs]
             self._wanted = tf.graph_util.import_graph_def(
-                concrete.graph.as_graph_def(), replaced, [one.name for one in wanted], name="steps"
+                concrete.graph.as_graph_def(), replaced, [tensor.name for tensor in wanted], name="steps"
             )
         options = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=threads.get_intra_op_parallelism_threads(),
@@ -48,7 +48,9 @@ class SessionRun:
         fed = tf.nest.flatten(arguments, expand_composites=True)
         given = {place: variable.numpy() for variable, place, _, _ in self._variables}
         self._session.run([assign for _, _, assign, _ in self._variables], given)
-        result, *_ = self._session.run(self._wanted, dict(zip(self._fed, [one.numpy() for one in fed], strict=True)))
+        result, *_ = self._session.run(
+            self._wanted, dict(zip(self._fed, [tensor.numpy() for tensor in fed], strict=True))
+        )
         values = self._session.run([read for _, _, _, read in self._variables])
         for (variable, *_), value in zip(self._variables, values, strict=True):
             variable.assign(value)

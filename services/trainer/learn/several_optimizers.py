@@ -19,8 +19,8 @@ Variables = Sequence[keras.Variable]
 def make_optimizers(training: Training) -> tuple[keras.optimizers.Optimizer, ...]:
     """The main one, then those of the patterns, in their order."""
     others = [
-        make_optimizer(replace(training, optimizer=one), name=f"{one.name}_{number}")
-        for number, one in enumerate(training.optimizers.values(), 1)
+        make_optimizer(replace(training, optimizer=options), name=f"{options.name}_{number}")
+        for number, options in enumerate(training.optimizers.values(), 1)
     ]
     return (make_optimizer(training), *others)
 
@@ -28,20 +28,24 @@ def make_optimizers(training: Training) -> tuple[keras.optimizers.Optimizer, ...
 class SeveralOptimizers:
     """Applied as one of Keras's is."""
 
-    def __init__(self, optimizers: Sequence[keras.optimizers.Optimizer], variables: Variables, asked: Training) -> None:
+    def __init__(
+        self, optimizers: Sequence[keras.optimizers.Optimizer], variables: Variables, section: Training
+    ) -> None:
         """Builds each for its variables.
 
         Raises:
             DefinitionFailedError: one of them teaches none.
         """
-        patterns = [*asked.optimizers]
+        patterns = [*section.optimizers]
         self._optimizers = optimizers
-        self._place = {one.path: _place(one.path, patterns) for one in variables}
+        self._place = {variable.path: _place(variable.path, patterns) for variable in variables}
         for place, (optimizer, name) in enumerate(zip(optimizers, ["", *patterns], strict=True)):
-            taught = [one for one in variables if self._place[one.path] == place]
+            taught = [variable for variable in variables if self._place[variable.path] == place]
             if not taught:
-                what = f"training: optimizers: {name} teaches" if place else "training: optimizer then teaches"
-                raise DefinitionFailedError(f"{what} none of the model's variables: {', '.join(sorted(self._place))}")
+                subject = f"training: optimizers: {name} teaches" if place else "training: optimizer then teaches"
+                raise DefinitionFailedError(
+                    f"{subject} none of the model's variables: {', '.join(sorted(self._place))}"
+                )
             optimizer.build(taught)
 
     @property
@@ -53,13 +57,17 @@ class SeveralOptimizers:
 
     def apply(self, gradients: Sequence[Any], variables: Variables) -> None:
         for place, optimizer in enumerate(self._optimizers):
-            own = [(g, one) for g, one in zip(gradients, variables, strict=True) if self._place[one.path] == place]
+            own = [
+                (g, variable)
+                for g, variable in zip(gradients, variables, strict=True)
+                if self._place[variable.path] == place
+            ]
             if own:
                 optimizer.apply(*map(list, zip(*own, strict=True)))
 
     def told(self) -> dict[str, list[str]]:
         """By optimizer, the variables that it teaches."""
-        names = [one.name for one in self._optimizers]
+        names = [optimizer.name for optimizer in self._optimizers]
         return {name: sorted(p for p, at in self._place.items() if at == place) for place, name in enumerate(names)}
 
 

@@ -43,9 +43,9 @@ class NotFiniteError(Exception):
     `told` is what is known beside the words: step, operation, layer, place; rows of the block, later events.
     """
 
-    def __init__(self, message: str, told: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.told = dict(told or {})
+        self.told = dict(facts or {})
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Fault:
     reason: str
     is_numeric: bool
 
-    def raised(self, more: str = "", told: Mapping[str, Any] | None = None) -> Exception:
-        said = self.reason + more
-        return NotFiniteError(said, told) if self.is_numeric else DefinitionFailedError(said)
+    def raised(self, more: str = "", facts: Mapping[str, Any] | None = None) -> Exception:
+        sentence = self.reason + more
+        return NotFiniteError(sentence, facts) if self.is_numeric else DefinitionFailedError(sentence)
 
 
 class Steps:
@@ -71,13 +71,13 @@ class Steps:
         team: Team,
         buckets: Buckets | None,
     ) -> None:
-        self._model, self._asked, self._by_user = model, model.definition.training, model.compiled_by_user
+        self._model, self._section, self._by_user = model, model.definition.training, model.compiled_by_user
         self._optimizers, self._optimizer, self._hooks, self._team = optimizers, optimizers[0], hooks, team
         self._variables = model.network.trainable_variables
-        self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
+        self._norms = Norms(self._variables, every=self._section.norms_every_steps)
         refuse_padding(model)
-        self._cut = cut_for(self._asked, buckets)
-        self._augmentation = Augmentation(model, self._optimizer) if self._asked.augment else None
+        self._cut = cut_for(self._section, buckets)
+        self._augmentation = Augmentation(model, self._optimizer) if self._section.augment else None
         if self._by_user.has_train_step:
             hooks.refuse_gradients("the module's own train_step computes and applies them")
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
@@ -89,14 +89,14 @@ class Steps:
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)
         self._whole_gradients: Any = self._differentiated
-        if self._asked.jit_compile:  # the optimizer's own operations stay outside
+        if self._section.jit_compile:  # the optimizer's own operations stay outside
             refuse_uncompiled(model)
             self._whole_gradients = tf.function(self._differentiated, jit_compile=True, autograph=False)
         self._xla = Compilations()
         self._compiled = self._by(self._train_batches, *self._specs(), traced=traced)
         iterator = tf.data.IteratorSpec(self._specs()[:3])
         streamed = self._by(self._train_streamed, iterator, tf.TensorSpec([], tf.int32))
-        self._feeding = Feeding(self._asked.input, self._compiled, streamed)
+        self._feeding = Feeding(self._section.input, self._compiled, streamed)
         self._alone: Run | None = None
         self._served = ServedSteps(model, self._optimizer, team.coordinator) if team.coordinator else None
 
@@ -114,8 +114,8 @@ class Steps:
         if self._served:
             losses, fault = self._served.attempt(examples, order, bounds)
             return losses, Fault(*fault) if fault else None
-        if self._asked.jit_compile:
-            self._xla.add([self._asked.batch_size] if self._asked.fixed_batch else np.diff(bounds).tolist())
+        if self._section.jit_compile:
+            self._xla.add([self._section.batch_size] if self._section.fixed_batch else np.diff(bounds).tolist())
         try:
             losses = self._steps(examples, order, bounds)
         except DefinitionFailedError as error:
@@ -161,10 +161,10 @@ class Steps:
 
     def _by(self, function: Any, *specs: object, traced: Any = None) -> Run:
         """The function as `training.execution` wants it run; `traced` is the same as a graph, where there is one."""
-        if self._asked.execution == "eager":
+        if self._section.execution == "eager":
             return function
         compiled = traced or self._model.graph_of(function, *specs)
-        if self._asked.execution != "session" or function == self._train_streamed:
+        if self._section.execution != "session" or function == self._train_streamed:
             return compiled
         with blame_definition(self._about):
             return SessionRun(compiled, self._about)
@@ -192,15 +192,15 @@ class Steps:
 
     def note_compiled(self, examples: TrainingSet) -> None:
         """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""
-        count = tf.constant(min(self._asked.batch_size, examples.count))
+        count = tf.constant(min(self._section.batch_size, examples.count))
         batch = self._cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
         with blame_definition(self._about):
             self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))
 
     def told(self) -> dict[str, Any]:
         """How the steps are run and fed, for the version's record; empty for one compiled graph and whole blocks."""
-        how = self._asked.execution
-        compiled = {"xla": self._xla.told()} if self._asked.jit_compile else {}
+        how = self._section.execution
+        compiled = {"xla": self._xla.told()} if self._section.jit_compile else {}
         taught = {"optimizers": self._applied.told()} if isinstance(self._applied, SeveralOptimizers) else {}
         changed = {"augment": self._augmentation.told()} if self._augmentation else {}
         return ({} if how == "graph" else {"execution": how}) | self._feeding.told() | compiled | taught | changed
@@ -208,13 +208,13 @@ class Steps:
     def _give_optimizer(self) -> Any:
         """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it
         is traced, and since that makes variables TensorFlow traces it once more, for the function that is returned."""
-        factors = rate_factors(self._variables, self._asked.learning_rates)
+        factors = rate_factors(self._variables, self._section.learning_rates)
         for optimizer in self._optimizers:
             merge_before_apply(optimizer)
             scale_rates(optimizer, factors)
         if not self._by_user.has_train_step:
-            if self._asked.optimizers:
-                self._applied = SeveralOptimizers(self._optimizers, self._variables, self._asked)
+            if self._section.optimizers:
+                self._applied = SeveralOptimizers(self._optimizers, self._variables, self._section)
             else:
                 self._optimizer.build(self._variables)
             return None
@@ -271,7 +271,7 @@ class Steps:
 
     def _supersteps(self, local: LocalSteps, batch_of: BatchOf, steps: tf.Tensor) -> tf.Tensor:
         local.begin()
-        most = self._asked.local_steps
+        most = self._section.local_steps
 
         def superstep(first: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
             end = tf.minimum(first + most, steps)
@@ -314,11 +314,11 @@ class Steps:
         return checked(loss, [*given, *self._running_values()]), added, norms
 
     def _prune(self) -> None:
-        if self._asked.prune:
-            prune(self._kernels, self._asked.prune, self._optimizer.iterations.value)
+        if self._section.prune:
+            prune(self._kernels, self._section.prune, self._optimizer.iterations.value)
 
     def _pruned_kernels(self) -> list[keras.Variable]:
-        if not self._asked.prune:
+        if not self._section.prune:
             return []
         if self._by_user.has_train_step:
             raise DefinitionFailedError(
@@ -330,7 +330,7 @@ class Steps:
         """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
         scale = self._optimizer.scale_loss
         if self._sharded:
-            with taught_by_gradients_alone(self._variables, self._asked.shards):
+            with taught_by_gradients_alone(self._variables, self._section.shards):
                 losses, gradients = self._sharded(self._model.loss_and_added, columns, labels, weights, scale=scale)
             return losses[0], losses[1], gradients
         return self._whole_gradients(columns, labels, weights)
@@ -343,28 +343,32 @@ class Steps:
 
     def _local_by(self, team: Team) -> LocalSteps | None:
         """None where shards go on together, step by step."""
-        if self._asked.local_steps == 1:
+        if self._section.local_steps == 1:
             return None
         if self._hooks.has_step_hooks:
             raise DefinitionFailedError(
-                f"{self._model.definition.module}: training.local_steps is {self._asked.local_steps}, and before_step, "
-                f"on_gradients and after_step belong to steps that all shards take together"
+                f"{self._model.definition.module}: training.local_steps is {self._section.local_steps}, and "
+                f"before_step, on_gradients and after_step belong to steps that all shards take together"
             )
         exchange, running = self._exchange_of(team), running_of(self._model)
-        variables = [*self._variables, *running, *(slot for one in self._optimizers for slot in one.variables)]
-        return LocalSteps(exchange, variables, self._asked.local_steps)
+        variables = [
+            *self._variables,
+            *running,
+            *(slot for optimizer in self._optimizers for slot in optimizer.variables),
+        ]
+        return LocalSteps(exchange, variables, self._section.local_steps)
 
     def _sharded_by(self, team: Team) -> ShardedGradients | None:
         """None where a batch is one piece."""
-        if self._asked.shards == 1:
+        if self._section.shards == 1:
             return None
         return ShardedGradients(
             self._exchange_of(team), self._variables, running_of(self._model), team.devices,
-            compress=self._asked.compress, reduction=team.reduction,
+            compress=self._section.compress, reduction=team.reduction,
         )  # fmt: skip
 
     def _exchange_of(self, team: Team) -> Exchange:
-        shards = self._asked.shards
+        shards = self._section.shards
         if self._by_user.has_train_step:
             raise DefinitionFailedError(
                 f"{self._model.definition.module}: training.shards is {shards}, and the module's own train_step cannot "

@@ -82,7 +82,9 @@ def source_of_file(path: str, content: bytes) -> Source:
         raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
 
 
-def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[str, VariableMeaning]) -> dict[str, Any]:
+def start(
+    training: Trainable, section: WarmStart, source: Source, after: Mapping[str, VariableMeaning]
+) -> dict[str, Any]:
     """Puts the source's values into the model; optimizer and step stay as they are.
 
     Args:
@@ -96,21 +98,21 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
         InvalidInput: nothing fits, a pattern or a name means nothing, or a shape differs.
     """
     own = {path.removeprefix(_MODEL): array for path, array in training.captured().items() if path.startswith(_MODEL)}
-    meant = {pattern: {path for path in own if is_meant(path, pattern)} for pattern in said.variables}
+    meant = {pattern: {path for path in own if is_meant(path, pattern)} for pattern in section.variables}
     if idle := [pattern for pattern, paths in meant.items() if not paths]:
         raise InvalidInput(f"warm_start: variables {', '.join(idle)} means none of {', '.join(sorted(own))}")
     wanted = set().union(*meant.values())
     if source.words is not None:
-        source = _as_table(source, said, wanted, after, own)
+        source = _as_table(source, section, wanted, after, own)
     if source.is_by_place:
-        source = _named(source, said, [path.removeprefix(_MODEL) for path in training.paths])
-    renamed = _renamed(said, source, own)
-    if said.file:
+        source = _named(source, section, [path.removeprefix(_MODEL) for path in training.paths])
+    renamed = _renamed(section, source, own)
+    if section.file:
         _check_values(source)
     arrays = {here: source.arrays[there] for there, here in renamed.items() if here in wanted}
     if not arrays:
         raise InvalidInput(
-            f"warm_start: {said.source} has none of {', '.join(sorted(wanted))}; it has "
+            f"warm_start: {section.source} has none of {', '.join(sorted(wanted))}; it has "
             f"{', '.join(sorted(source.arrays))}; rename says which is which"
         )
     before = {renamed[path]: meaning for path, meaning in source.meaning.items() if path in renamed}
@@ -121,9 +123,9 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
     try:
         report = training.carry({_MODEL + path: a for path, a in arrays.items()}, step=training.step, carrying=carrying)
     except InvalidInput as error:
-        raise InvalidInput(f"warm_start from {said.source}: {error.message}") from error
+        raise InvalidInput(f"warm_start from {section.source}: {error.message}") from error
     return {
-        "from": said.source,
+        "from": section.source,
         "digest": source.digest,
         "loaded": sorted(arrays),
         "renamed": {there: here for there, here in sorted(renamed.items()) if here in arrays and here != there},
@@ -133,20 +135,20 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
     }
 
 
-def _renamed(said: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
+def _renamed(section: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
     """Path there to path here, without those there whose place another one takes by `rename`.
 
     Raises:
         InvalidInput: a name that `rename` has is none there, or none here, or two take one place.
     """
     for names, paths, where in (
-        (said.rename.keys(), source.arrays, f"{said.source} has none; it has"),
-        (said.rename.values(), own, "the model has none; it has"),
+        (section.rename.keys(), source.arrays, f"{section.source} has none; it has"),
+        (section.rename.values(), own, "the model has none; it has"),
     ):
         idle = sorted(name for name in names if not any(path == name or path.startswith(f"{name}/") for path in paths))
         if idle:
             raise InvalidInput(f"warm_start: rename says {', '.join(idle)}, and {where} {', '.join(sorted(paths))}")
-    renamed = {path: said.renamed(path) for path in source.arrays}
+    renamed = {path: section.renamed(path) for path in source.arrays}
     taken: dict[str, str] = {}
     for there, here in renamed.items():
         if there != here and taken.setdefault(here, there) != there:
@@ -154,19 +156,19 @@ def _renamed(said: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
     return {there: here for there, here in renamed.items() if taken.get(here, there) == there}
 
 
-def _named(source: Source, said: WarmStart, own: Sequence[str]) -> Source:
+def _named(source: Source, section: WarmStart, own: Sequence[str]) -> Source:
     """hidden/0 as hidden/kernel where the model has such a layer. `own`: its paths, as Keras lists them."""
     arrays = dict[str, NDArray[np.generic]]()
     for path, array in source.arrays.items():
         layer, _, place = path.rpartition("/")
-        names = [name for name in own if name.rpartition("/")[0] == said.renamed(layer)]
+        names = [name for name in own if name.rpartition("/")[0] == section.renamed(layer)]
         is_there = place.isdigit() and int(place) < len(names)
         arrays[f"{layer}/{names[int(place)].rpartition('/')[2]}" if is_there else path] = array
     return replace(source, arrays=arrays)
 
 
 def _as_table(
-    source: Source, said: WarmStart, wanted: set[str], after: Mapping[str, VariableMeaning], own: Arrays
+    source: Source, section: WarmStart, wanted: set[str], after: Mapping[str, VariableMeaning], own: Arrays
 ) -> Source:
     """Word vectors as the table of a vocabulary: its words name its rows."""
     tables = {
@@ -177,14 +179,14 @@ def _as_table(
     found = {path: run for path, run in tables.items() if run is not None}
     if len(found) != 1:
         raise InvalidInput(
-            f"warm_start: word vectors start one table over a vocabulary; variables {', '.join(said.variables)} means "
-            f"{', '.join(sorted(found)) or 'none'}"
+            f"warm_start: word vectors start one table over a vocabulary; variables {', '.join(section.variables)} "
+            f"means {', '.join(sorted(found)) or 'none'}"
         )
     ((path, run),) = found.items()
     vectors = np.asarray(source.arrays[""], np.float32)
     if vectors.ndim != 2 or vectors.shape[1] != own[path].shape[1] or len(vectors) != len(source.words or ()):
         raise InvalidInput(
-            f"warm_start: the vectors of {said.source} have shape {list(vectors.shape)}, {path} has rows of "
+            f"warm_start: the vectors of {section.source} have shape {list(vectors.shape)}, {path} has rows of "
             f"{own[path].shape[1]}; set the embedding's dimension to the vectors' length"
         )
     words = Run(run.label, len(vectors), source.words)

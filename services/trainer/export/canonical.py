@@ -18,7 +18,7 @@ _GRADIENT_OF_CALL, _NAME_OF_ARGUMENT = "_gradient_op_type", "_user_specified_nam
 
 def canonicalise(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
     graph, objects = meta_graph.graph_def, meta_graph.object_graph_def
-    functions = {one.signature.name: one for one in graph.library.function}
+    functions = {function.signature.name: function for function in graph.library.function}
     ordered = list(_in_order(graph, functions, objects))
     names = {name: f"{_NUMBER.sub('', name)}_{number}" for number, name in enumerate(ordered)}
     calls: dict[bytes, bytes] = {}
@@ -26,18 +26,18 @@ def canonicalise(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
         _rename_node(node, names, calls)
     found = []
     for name in ordered:
-        one = functions[name]
-        one.signature.name = names[name]
-        for node in one.node_def:
+        function = functions[name]
+        function.signature.name = names[name]
+        for node in function.node_def:
             _rename_node(node, names, calls)
-        for attribute in one.attr.values():
+        for attribute in function.attr.values():
             _rename_value(attribute, names)
-        for argument in one.arg_attr.values():
+        for argument in function.arg_attr.values():
             if (
                 _NAME_OF_ARGUMENT in argument.attr and argument.attr[_NAME_OF_ARGUMENT].s.isdigit()
             ):  # of what is captured: a number of the process
                 del argument.attr[_NAME_OF_ARGUMENT]
-        found.append(function_pb2.FunctionDef.FromString(one.SerializeToString()))
+        found.append(function_pb2.FunctionDef.FromString(function.SerializeToString()))
     del graph.library.function[:]
     graph.library.function.extend(found)
     for gradient in graph.library.gradient:
@@ -53,8 +53,8 @@ def _in_order(
 ) -> Iterator[str]:
     """Each once: as the graph calls them, then as objects name them, then the others as they were made."""
     roots = [name for node in graph.node for name in _called(node)]
-    for one in objects.nodes:
-        roots += [*one.function.concrete_functions, one.bare_concrete_function.concrete_function_name]
+    for node in objects.nodes:
+        roots += [*node.function.concrete_functions, node.bare_concrete_function.concrete_function_name]
     roots += sorted(functions, key=_made_as)
     seen, waiting = set[str](), roots[::-1]
     while waiting:
@@ -75,7 +75,7 @@ def _called(node: node_def_pb2.NodeDef) -> Iterator[str]:
     yield node.op
     for key in sorted(node.attr):
         value = node.attr[key]
-        yield from (one.name for one in (value.func, *value.list.func) if one.name)
+        yield from (function.name for function in (value.func, *value.list.func) if function.name)
 
 
 def _rename_node(node: node_def_pb2.NodeDef, names: dict[str, str], calls: dict[bytes, bytes]) -> None:
@@ -90,9 +90,9 @@ def _rename_node(node: node_def_pb2.NodeDef, names: dict[str, str], calls: dict[
 
 
 def _rename_value(value: attr_value_pb2.AttrValue, names: dict[str, str]) -> None:
-    for one in (value.func, *value.list.func) if value.WhichOneof("value") in ("func", "list") else ():
-        if one.name:
-            one.name = names.get(one.name, one.name)
+    for function in (value.func, *value.list.func) if value.WhichOneof("value") in ("func", "list") else ():
+        if function.name:
+            function.name = names.get(function.name, function.name)
     if value.WhichOneof("value") == "s" and (text := names.get(value.s.decode(errors="replace"))):
         value.s = text.encode()
 
@@ -100,11 +100,13 @@ def _rename_value(value: attr_value_pb2.AttrValue, names: dict[str, str]) -> Non
 def _rename_in_objects(objects: saved_object_graph_pb2.SavedObjectGraph, names: dict[str, str]) -> None:
     for node in objects.nodes:
         if node.WhichOneof("kind") == "function":
-            node.function.concrete_functions[:] = [names.get(one, one) for one in node.function.concrete_functions]
+            node.function.concrete_functions[:] = [names.get(name, name) for name in node.function.concrete_functions]
         if node.WhichOneof("kind") == "bare_concrete_function":
             bare = node.bare_concrete_function
             bare.concrete_function_name = names.get(bare.concrete_function_name, bare.concrete_function_name)
-    known = {names.get(name, name): one.SerializeToString() for name, one in objects.concrete_functions.items()}
+    known = {
+        names.get(name, name): function.SerializeToString() for name, function in objects.concrete_functions.items()
+    }
     objects.concrete_functions.clear()
     for name, content in known.items():
         objects.concrete_functions[name].ParseFromString(content)

@@ -103,7 +103,7 @@ def _note(name: str, folder: Path) -> str:
         return ""
     from ai_edge_litert.interpreter import Interpreter
 
-    types = {np.dtype(one["dtype"]) for one in Interpreter(str(folder / "model.tflite")).get_tensor_details()}
+    types = {np.dtype(tensor["dtype"]) for tensor in Interpreter(str(folder / "model.tflite")).get_tensor_details()}
     if np.dtype(_SMALLER[name]) in types:
         return ""
     return f"no weight is {_SMALLER[name]}: LiteRT leaves tensors of up to 1,024 values as they are, so it is tflite"
@@ -145,10 +145,10 @@ def _frozen(saved_model: Path, target: Path) -> Answer:
     (target / "tensors.json").write_text(json.dumps(tensors, sort_keys=True, indent=1) + "\n")
 
     read = tf.compat.v1.GraphDef.FromString((target / "frozen_graph.pb").read_bytes())
-    return lambda rows: asked(read, tensors, rows)
+    return lambda rows: answers_of(read, tensors, rows)
 
 
-def asked(graph_def: Any, tensors: Mapping[str, Mapping[str, str]], rows: Arrays) -> dict[str, NDArray[Any]]:
+def answers_of(graph_def: Any, tensors: Mapping[str, Mapping[str, str]], rows: Arrays) -> dict[str, NDArray[Any]]:
     """What a graph of constants answers. `tensors`: as tensors.json has them; a signature's placeholder is named after
     its input, sometimes behind the signature's name."""
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
@@ -178,8 +178,8 @@ def _onnx(saved_model: Path, target: Path) -> Answer:
     path = target / "model.onnx"
     path.write_bytes(model.SerializeToString(deterministic=True))
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    taken = {one.name for one in session.get_inputs()}
-    answered = [one.name for one in session.get_outputs()]
+    taken = {tensor.name for tensor in session.get_inputs()}
+    answered = [tensor.name for tensor in session.get_outputs()]
 
     def answer(rows: Arrays) -> dict[str, NDArray[Any]]:
         feed = {name: value.astype(str) if value.dtype == object else value for name, value in rows.items()}
@@ -206,17 +206,17 @@ def main() -> None:
     saved_model, target = Path(question["saved_model"]), Path(question["target"])
     (work_dir / "outputs").mkdir()
     write_arrays(work_dir / "outputs" / "saved_model.npz", _saved_model(saved_model)(rows))
-    said: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in question["formats"]:
         try:
             outputs = make(name, saved_model, target / name, rows, question["calibration"])(rows)
             write_arrays(work_dir / "outputs" / f"{name}.npz", outputs)
-            said[name] = {"problem": "", "note": _note(name, target / name)}
+            results[name] = {"problem": "", "note": _note(name, target / name)}
         except NotMadeError as error:
-            said[name] = {"problem": str(error)[:_LONGEST_PROBLEM]}
+            results[name] = {"problem": str(error)[:_LONGEST_PROBLEM]}
         except Exception as error:  # a runtime's own errors, when the file that it opened does not run
-            said[name] = {"problem": f"it does not run: {' '.join(str(error).split())}"[:_LONGEST_PROBLEM]}
-        (work_dir / "answers.json").write_text(json.dumps(said))
+            results[name] = {"problem": f"it does not run: {' '.join(str(error).split())}"[:_LONGEST_PROBLEM]}
+        (work_dir / "answers.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ _TOLERANCE, _FROZEN_TOLERANCE = 1e-3, 1e-6
 
 
 @dataclass(frozen=True)
-class Asked:
+class FormatRows:
     """The rows that every format is asked: held-out ones, or the sample where none is held out.
 
     Attributes:
@@ -52,7 +52,7 @@ class Asked:
 
 
 def write_formats(
-    export: Export, output: Path, work_dir: Path, asked: Asked, *, conversion_seconds: float = CONVERSION_SECONDS
+    export: Export, output: Path, work_dir: Path, rows: FormatRows, *, conversion_seconds: float = CONVERSION_SECONDS
 ) -> dict[str, Any]:
     """Makes every format of the definition below output/exports; returns the lineage's entry.
 
@@ -64,7 +64,7 @@ def write_formats(
     question = work_dir / "formats"
     shutil.rmtree(question, ignore_errors=True)
     question.mkdir(parents=True)
-    write_arrays(question / "rows.npz", asked.inputs)
+    write_arrays(question / "rows.npz", rows.inputs)
     target = output / EXPORTS
     (question / "question.json").write_text(
         json.dumps(
@@ -77,14 +77,14 @@ def write_formats(
         )
     )
     ended = _convert(question, conversion_seconds)
-    said = _read(question / "answers.json")
+    results = _read(question / "answers.json")
     model = read_arrays(question / "outputs" / "saved_model.npz")
     found: dict[str, Any] = {}
     for name in export.formats:
-        problem = said[name]["problem"] if name in said else ended
-        entry = {} if problem else _compared(name, target / name, model, question, asked)
+        problem = results[name]["problem"] if name in results else ended
+        entry = {} if problem else _compared(name, target / name, model, question, rows)
         entry |= {"calibrated_on": export.int8_calibration} if name == INT8 and not problem else {}
-        entry |= {"note": note} if (note := said.get(name, {}).get("note")) else {}
+        entry |= {"note": note} if (note := results.get(name, {}).get("note")) else {}
         problem = problem or _too_different(name, entry, export)
         if problem and export.on_unsupported == "fail":
             raise DefinitionFailedError(f"export: format {name} cannot be made of this model: {problem}")
@@ -119,10 +119,10 @@ def _convert(question: Path, conversion_seconds: float) -> str:
     return f"the converters' process ended with status {converters.returncode}: {' '.join(last)[:300]}"
 
 
-def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Asked) -> dict[str, Any]:
+def _compared(name: str, folder: Path, model: Arrays, question: Path, rows: FormatRows) -> dict[str, Any]:
     outputs = read_arrays(question / "outputs" / f"{name}.npz")
     entry: dict[str, Any] = {"bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
-    entry |= {"rows": len(next(iter(asked.inputs.values()))), "held_out": asked.held_out}
+    entry |= {"rows": len(next(iter(rows.inputs.values()))), "held_out": rows.held_out}
     missing = sorted(set(model) - set(outputs))
     if missing:
         return entry | {"missing_outputs": missing}
@@ -135,7 +135,7 @@ def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Ask
     if others:
         entry["differing_share"] = max(float(np.mean(model[key] != outputs[key])) for key in others)
     for part, values in (("metric", outputs), ("saved_model_metric", model)):
-        measured = asked.metric(values)
+        measured = rows.metric(values)
         if measured is not None:
             entry[part] = {"name": measured[0], "value": measured[1]}
     return entry

@@ -60,7 +60,7 @@ class FreshProcess:
         process.returncode = 0  # close() waits for it
         return cls(ours, process.pid, trial_seconds=trial_seconds)
 
-    def ask(
+    def request(
         self,
         directory: Path,
         requests: Path,
@@ -81,9 +81,9 @@ class FreshProcess:
         Raises:
             Unavailable: the process was killed; that says nothing about the export.
         """
-        said = ""
+        answer = ""
         for is_cautious in (False, True):
-            said = self._ask_once(
+            answer = self._request_once(
                 {
                     "directory": str(directory),
                     "requests": str(requests),
@@ -95,17 +95,17 @@ class FreshProcess:
                     "latency": str(latency or ""),
                 }
             )
-            if not said.startswith("crash:"):
-                return said
-        return said.removeprefix("crash:")
+            if not answer.startswith("crash:"):
+                return answer
+        return answer.removeprefix("crash:")
 
-    def _ask_once(self, question: Mapping[str, Any]) -> str:
-        said = list[bytes]()
+    def _request_once(self, question: Mapping[str, Any]) -> str:
+        packets = list[bytes]()
 
         def heard(seconds: float) -> bool:
             if readable([self._connection.fileno()], seconds):
-                said.append(self._connection.recv(_PACKET_BYTES))
-            return bool(said)
+                packets.append(self._connection.recv(_PACKET_BYTES))
+            return bool(packets)
 
         try:
             self._connection.send(json.dumps(question).encode())
@@ -113,9 +113,9 @@ class FreshProcess:
                 raise Unavailable("the process that tries exports does not answer")
         except OSError as error:
             raise Unavailable(f"the process that tries exports is gone: {error}") from error
-        if not said[0]:
+        if not packets[0]:
             raise Unavailable("the process that tries exports has died")
-        return str(json.loads(said[0])["said"])
+        return str(json.loads(packets[0])["said"])
 
     def close(self) -> None:
         self._connection.close()
@@ -132,8 +132,8 @@ def serve(connection: socket.socket, parent_pid: int) -> None:
         packet = connection.recv(_PACKET_BYTES)
         if not packet:
             return
-        said, child = _tried(json.loads(packet), child)
-        connection.send(json.dumps({"said": said}).encode())
+        problem, child = _tried(json.loads(packet), child)
+        connection.send(json.dumps({"said": problem}).encode())
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Child:
     def fork(cls, program: str) -> "_Child":
         return cls(program, *_forked(_compare))
 
-    def ask(self, question: Mapping[str, Any]) -> tuple[bytes, str]:
+    def request(self, question: Mapping[str, Any]) -> tuple[bytes, str]:
         """Its sentence, preceded by a byte, or nothing where it has ended; and, where it took too long, the limit in
         words."""
         trial_seconds, clock = float(question["trial_seconds"]), clock_of(self.pid)
@@ -179,8 +179,8 @@ def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Chi
         child.end()
         child = None
     child = child or _Child.fork(program)
-    said, late = child.ask(question)
-    if said[1:] or not said or not program:
+    packet, late = child.request(question)
+    if packet[1:] or not packet or not program:
         code = child.end(is_hung=bool(late))
         child = None
         if late:
@@ -190,7 +190,7 @@ def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Chi
             return f"crash:loading or running the export ended its process: {named}", None
         if code:
             return f"crash:trying the export ended with status {code}; the trainer's log says why", None
-    return said[1:].decode(), child
+    return packet[1:].decode(), child
 
 
 def _forked(life: Callable[[socket.socket, int], None]) -> tuple[socket.socket, int]:
@@ -218,7 +218,7 @@ def _compare(connection: socket.socket, parent_pid: int) -> None:
     exports = answers.Exports()
     while packet := connection.recv(_PACKET_BYTES):
         question = json.loads(packet)
-        said = exports.compare(
+        difference = exports.compare(
             Path(question["directory"]),
             Path(question["requests"]),
             Path(question["answers"]),
@@ -226,7 +226,7 @@ def _compare(connection: socket.socket, parent_pid: int) -> None:
             precision=str(question["precision"]),
             latency=Path(question["latency"]) if question["latency"] else None,
         )
-        connection.send(b"=" + said[:4000].encode())
+        connection.send(b"=" + difference[:4000].encode())
 
 
 def main() -> None:

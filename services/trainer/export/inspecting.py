@@ -95,8 +95,8 @@ def _frozen(signature: Any) -> Any:
         name: tf.TensorSpec([1 if size is None else size for size in spec.shape], spec.dtype)
         for name, spec in signature.structured_input_signature[1].items()
     }
-    one_row = tf.function(lambda **inputs: signature(**inputs)).get_concrete_function(**specs)
-    return convert_variables_to_constants_v2(one_row)
+    of_row = tf.function(lambda **inputs: signature(**inputs)).get_concrete_function(**specs)
+    return convert_variables_to_constants_v2(of_row)
 
 
 def _flops_of(signature: Any) -> dict[str, int]:
@@ -150,7 +150,7 @@ def load(source: Path, target: Path) -> None:
 
 
 def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Path, Path], None]:
-    def ask(source: Path, target: Path) -> None:
+    def inspect(source: Path, target: Path) -> None:
         try:
             found = answer(json.loads(source.read_text()))
         except (tapping.TapFailedError, NotMadeError) as error:
@@ -159,10 +159,10 @@ def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable
             found = {"failed": " ".join(str(error).split())[:600]}
         target.write_text(json.dumps(found))
 
-    return ask
+    return inspect
 
 
-_WHAT: Mapping[str, Callable[[Path, Path], None]] = {
+_ACTIONS: Mapping[str, Callable[[Path, Path], None]] = {
     "pbtxt": pbtxt, "pb": pb, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load,
     "graph": graph, "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize),
     "freeze": _answered(optimizing.freeze), "tflite": _answered(tflite.describe),
@@ -171,7 +171,7 @@ _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> None:
-    _WHAT[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    _ACTIONS[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tensorflow.python.grappler import tf_optimizer
 from common.suggestions import did_you_mean
 from services.trainer.export import tapping
 from services.trainer.export.arrays import Arrays
-from services.trainer.export.converting import SIGNATURE, NotMadeError, asked, make
+from services.trainer.export.converting import SIGNATURE, NotMadeError, answers_of, make
 
 PASSES = (
     "pruning", "function", "constfold", "arithmetic", "dependency", "remap", "shape", "common_subgraph_elimination",
@@ -43,7 +43,7 @@ def optimize(question: Mapping[str, Any]) -> dict[str, Any]:
     tensors = json.loads((target / "tensors.json").read_text())
     after = _rewritten(before, list(tensors["inputs"].values()), list(tensors["outputs"].values()), passes)
     path.write_bytes(after.SerializeToString(deterministic=True))
-    got = asked(after, tensors, rows)
+    got = answers_of(after, tensors, rows)
     difference = _difference(expected, got)
     if not difference <= _LARGEST_DIFFERENCE:
         raise NotMadeError(f"the rewritten graph answers otherwise, by up to {difference:.3g}")
@@ -70,12 +70,12 @@ def freeze(question: Mapping[str, Any]) -> dict[str, Any]:
     (target / "tensors.json").write_text(json.dumps({"inputs": inputs, "outputs": tensors}, sort_keys=True, indent=1))
     path.write_bytes(graph.SerializeToString(deterministic=True))
     expected = {name: found[name].numpy() for name in tensors}
-    difference = _difference(expected, asked(graph, {"inputs": inputs, "outputs": tensors}, rows))
+    difference = _difference(expected, answers_of(graph, {"inputs": inputs, "outputs": tensors}, rows))
     most = _FROZEN_DIFFERENCE * max([1.0, *(float(np.max(np.abs(expected[name]))) for name in _floats(expected))])
     if not difference <= most:
         raise NotMadeError(f"the graph of constants answers otherwise, by up to {difference:.3g}")
     source = saved_model_pb2.SavedModel.FromString((model / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
-    before = [*source.node, *(node for one in source.library.function for node in one.node_def)]
+    before = [*source.node, *(node for function in source.library.function for node in function.node_def)]
     return _reported(target, rows, before, graph.node, difference, outputs=list(tensors))
 
 
@@ -87,9 +87,9 @@ def _rows(model: Path) -> Arrays:
 
 
 def _reported(
-    target: Path, rows: Arrays, before: Collection[Any], after: Collection[Any], difference: float, **what: list[str]
+    target: Path, rows: Arrays, before: Collection[Any], after: Collection[Any], difference: float, **parts: list[str]
 ) -> dict[str, Any]:
-    report = what | {
+    report = parts | {
         "nodes_before": len(before), "nodes_after": len(after), "operations_before": _counted(before),
         "operations_after": _counted(after), "largest_difference": difference, "rows": len(next(iter(rows.values()))),
     }  # fmt: skip

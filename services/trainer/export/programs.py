@@ -45,7 +45,7 @@ class Program:
     def digest(self) -> str:
         """As common/saved_model/program.py has it."""
         return program_digest(
-            {p.removeprefix(_SAVED_MODEL): one for p, one in self.digests.items() if p.startswith(_SAVED_MODEL)}
+            {p.removeprefix(_SAVED_MODEL): digest for p, digest in self.digests.items() if p.startswith(_SAVED_MODEL)}
         )
 
     @property
@@ -101,7 +101,7 @@ class Programs:
 
     def _make_room(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        folders = sorted(self._directory.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True)
+        folders = sorted(self._directory.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
         for folder in folders[_MOST - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
 

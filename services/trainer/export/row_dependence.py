@@ -38,7 +38,7 @@ def by_neighbours(together: Arrays, alone: Sequence[Arrays], tolerance: float) -
 
 def _rows(name: str, alone: Sequence[Arrays]) -> NDArray[Any]:
     """[examples, ...]; of none, where they do not fit together."""
-    parts = [one[name] for one in alone]
+    parts = [rows[name] for rows in alone]
     if any(part.shape[:1] != (1,) or part.shape != parts[0].shape for part in parts):
         return np.zeros(0)
     return np.concatenate(parts)

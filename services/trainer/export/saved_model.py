@@ -67,8 +67,8 @@ def export(model: Model, directory: Path) -> Any:
     """
     module = tf.Module(name="model")
     module.exported = model.exported
-    signatures = {name: _graph_of(one) for name, one in model.signatures().items()}
-    names = {name: _names_in_graph(one) for name, one in model.signatures().items()}
+    signatures = {name: _graph_of(signature) for name, signature in model.signatures().items()}
+    names = {name: _names_in_graph(signature) for name, signature in model.signatures().items()}
     answer, named = signatures[RAW_SIGNATURE], names[RAW_SIGNATURE]
 
     def by_features(**raw: Any) -> Any:
@@ -113,7 +113,8 @@ def _graph_of(signature: Signature) -> Any:
         autograph=False,
     )
     specs = {
-        names[one.name]: tensor_spec(one, rows=1 if one.name in signature.context else None) for one in signature.inputs
+        names[tensor.name]: tensor_spec(tensor, rows=1 if tensor.name in signature.context else None)
+        for tensor in signature.inputs
     }
     return function.get_concrete_function(**{name: tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()})
 
@@ -165,11 +166,15 @@ def _of_first_head(model: Model, served: Mapping[str, Any]) -> dict[str, Any]:
 def _write_inputs(model: Model, directory: Path) -> None:
     described = {
         name: SignatureInputs(
-            one.inputs,
-            {feature.name: model.padding[feature.name] for feature in one.inputs if feature.name in model.padding},
+            signature.inputs,
+            {
+                feature.name: model.padding[feature.name]
+                for feature in signature.inputs
+                if feature.name in model.padding
+            },
             _words_by_output(model) if name == RAW_SIGNATURE else {},
         ).to_mapping()
-        for name, one in model.signatures().items()
+        for name, signature in model.signatures().items()
     }
     path = directory / INPUTS_PATH
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,11 +189,11 @@ def _write_assets(model: Model, directory: Path) -> None:
 
 
 def _write_serving_options(model: Model, directory: Path) -> None:
-    said = model.definition.serving.to_mapping()
-    if said:
+    options = model.definition.serving.to_mapping()
+    if options:
         path = directory / OPTIONS_PATH
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(said, sort_keys=True) + "\n")
+        path.write_text(json.dumps(options, sort_keys=True) + "\n")
 
 
 @dataclass(frozen=True)
@@ -296,9 +301,9 @@ def check(
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
     precision = _precision_of(graph)
-    said = fresh.ask(directory, requests, answers, precision=precision, program=program, latency=latency)
-    if said:
-        raise DefinitionFailedError(said)
+    problem = fresh.request(directory, requests, answers, precision=precision, program=program, latency=latency)
+    if problem:
+        raise DefinitionFailedError(problem)
     mixed = by_neighbours(trial.together, trial.alone, max(_VISIBLE, TOLERANCES[precision]))
     return ({"answers in a batch": mixed} if mixed else {}) | _without_rows(graph)
 
@@ -307,8 +312,8 @@ def _without_rows(graph: GraphProto) -> dict[str, str]:
     """A warning where an answer by rows cannot be cut out of what is served."""
     outputs = signatures_of(graph)[tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY].outputs
     single = [name for name, tensor in outputs.items() if tensor.shape == ()]
-    said = "one number for all examples: requests by rows (instances) are refused, ones by columns (inputs) answered"
-    return {f"output {', '.join(single)}": said} if single else {}
+    warning = "one number for all examples: requests by rows (instances) are refused, ones by columns (inputs) answered"
+    return {f"output {', '.join(single)}": warning} if single else {}
 
 
 def _refuse_operations(graph: GraphProto, *, has_own_operations: bool) -> None:

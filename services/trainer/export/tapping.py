@@ -68,14 +68,14 @@ def _of_saved_model(
         if tensor not in values and key in given:
             values[tensor] = given[key]
     handles = dict(zip(named[len(named) - len(function.captured_inputs) :], function.captured_inputs, strict=True))
-    asked = [*values, *(name for name in handles if name not in values)]
+    inputs = [*values, *(name for name in handles if name not in values)]
     try:
-        pruned = whole.prune([tensors[name] for name in asked], target)
+        pruned = whole.prune([tensors[name] for name in inputs], target)
     except UnliftableError as error:
         needed = sorted(key for key, tensor in names.items() if tensor not in values)
         raise TapFailedError(f"{wanted} needs inputs that are not given: {', '.join(needed)}") from error
-    arguments = [tf.constant(values[name], tensors[name].dtype) if name in values else handles[name] for name in asked]
-    return _told(pruned(*arguments).numpy()) | {"tensors": [target.name]}
+    arguments = [tf.constant(values[name], tensors[name].dtype) if name in values else handles[name] for name in inputs]
+    return _document(pruned(*arguments).numpy()) | {"tensors": [target.name]}
 
 
 def warm_up(model: Path, signature: str) -> dict[str, NDArray[Any]]:
@@ -96,11 +96,11 @@ def _of_tflite(
     if feeds:
         raise TapFailedError("LiteRT cannot feed an inner tensor; give inputs")
     interpreter = Interpreter(str(model), experimental_preserve_all_tensors=True, num_threads=1)
-    details = {one["name"]: one for one in interpreter.get_tensor_details() if one["name"]}
+    details = {tensor["name"]: tensor for tensor in interpreter.get_tensor_details() if tensor["name"]}
     if not wanted:
         return {"tensors": list(details)}
     target = details[_known(wanted, list(details))]
-    by_input = {one["name"]: one for one in interpreter.get_input_details()}
+    by_input = {tensor["name"]: tensor for tensor in interpreter.get_input_details()}
     for key, inputs in interpreter.get_signature_list().items():
         runner = interpreter.get_signature_runner(key).get_input_details()
         by_input |= {name: runner[name] for name in inputs["inputs"]}
@@ -113,7 +113,7 @@ def _of_tflite(
     for name, value in given.items():
         interpreter.set_tensor(by_input[name]["index"], value.astype(by_input[name]["dtype"]))
     interpreter.invoke()
-    return _told(interpreter.get_tensor(target["index"])) | {"tensors": [target["name"]]}
+    return _document(interpreter.get_tensor(target["index"])) | {"tensors": [target["name"]]}
 
 
 def _known(name: str, known: list[str]) -> str:
@@ -123,7 +123,7 @@ def _known(name: str, known: list[str]) -> str:
     raise TapFailedError(f"there is no tensor {name}; near it are {', '.join(near(name, known))}")
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _document(value: Any) -> dict[str, Any]:
     array = np.asarray(value)
     listed = array.astype(str) if array.dtype.kind in "OS" else array
     return {"value": listed.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}

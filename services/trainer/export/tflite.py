@@ -24,10 +24,12 @@ def describe(question: Mapping[str, Any]) -> dict[str, Any]:
 
     path = Path(question["model"])
     interpreter = Interpreter(str(path), num_threads=1)
-    operations = Counter(one["op_name"] for one in interpreter._get_ops_details() if one["op_name"] != "DELEGATE")
+    operations = Counter(
+        operation["op_name"] for operation in interpreter._get_ops_details() if operation["op_name"] != "DELEGATE"
+    )
     tensors = [
-        {"name": one["name"], "dtype": one["dtype"].__name__, "shape": one["shape_signature"].tolist()}
-        for one in interpreter.get_tensor_details()
+        {"name": tensor["name"], "dtype": tensor["dtype"].__name__, "shape": tensor["shape_signature"].tolist()}
+        for tensor in interpreter.get_tensor_details()
     ]
     found = {
         "operations": dict(sorted(operations.items())), "tensors": tensors,
@@ -52,7 +54,7 @@ def strip(source: Path, target: Path) -> int:
     model.signatureDefs = signatures  # by which it is called and served
     packed = bytes(flatbuffer_utils.convert_object_to_bytearray(model))
     expected, got = _answers(source.read_bytes()), _answers(packed)
-    if not all(np.array_equal(one, other) for one, other in zip(expected, got, strict=True)):
+    if not all(np.array_equal(first, second) for first, second in zip(expected, got, strict=True)):
         raise ValueError("the file that was packed again answers otherwise")
     target.write_bytes(packed)
     return len(packed)
@@ -65,10 +67,10 @@ def _answers(content: bytes) -> list[NDArray[Any]]:
     interpreter = Interpreter(model_content=content, num_threads=1)
     interpreter.allocate_tensors()
     draw = np.random.default_rng(7)
-    for one in interpreter.get_input_details():
-        interpreter.set_tensor(one["index"], draw.uniform(0, 4, one["shape"]).astype(one["dtype"]))
+    for tensor in interpreter.get_input_details():
+        interpreter.set_tensor(tensor["index"], draw.uniform(0, 4, tensor["shape"]).astype(tensor["dtype"]))
     interpreter.invoke()
-    return [interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()]
+    return [interpreter.get_tensor(tensor["index"]) for tensor in interpreter.get_output_details()]
 
 
 def coverage(target: str, operations: list[str]) -> dict[str, Any]:

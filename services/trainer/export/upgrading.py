@@ -27,6 +27,6 @@ def _upgraded(text: str) -> dict[str, Any]:
     for line in dict.fromkeys(log):
         for severity, kind in _SEVERITIES.items():
             if severity in line:
-                place, _, said = line.partition(severity)
-                found[kind].append(f"{place}: {' '.join(said.split())}")
+                place, _, sentence = line.partition(severity)
+                found[kind].append(f"{place}: {' '.join(sentence.split())}")
     return found

@@ -196,12 +196,12 @@ def _as_table(
 def _word_vectors(path: str, content: bytes, digest: str) -> Source:
     """As word2vec and GloVe write them; word2vec's first line says count and length."""
     lines = [line for line in content.decode().split("\n") if line.strip()]
-    said = lines[0].split() if lines else []
-    if len(said) == 2 and all(map(str.isdecimal, said)):
+    heading = lines[0].split() if lines else []
+    if len(heading) == 2 and all(map(str.isdecimal, heading)):
         lines = lines[1:]
-        if len(lines) != int(said[0]):
+        if len(lines) != int(heading[0]):
             raise InvalidInput(
-                f"warm_start: {path} says that it has {counted(int(said[0]), 'word')}, and has {len(lines)}: is "
+                f"warm_start: {path} says that it has {counted(int(heading[0]), 'word')}, and has {len(lines)}: is "
                 "it whole?"
             )
     rows = [line.rstrip().rsplit(" ", len(lines[0].rstrip().split(" ")) - 1) for line in lines]

@@ -17,11 +17,11 @@ _PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
 
 def refuse_uncompiled(model: BuiltModel) -> None:
     """Refuses a model whose module takes its steps itself, or that takes strings."""
-    asked = f"{model.definition.module}: training.jit_compile is true, and"
+    place = f"{model.definition.module}: training.jit_compile is true, and"
     if model.compiled_by_user.has_train_step:
-        raise DefinitionFailedError(f"{asked} the module's own train_step takes the steps")
+        raise DefinitionFailedError(f"{place} the module's own train_step takes the steps")
     if words := [name for name, spec in model.column_specs().items() if spec.dtype == tf.string]:
-        raise DefinitionFailedError(f"{asked} XLA cannot take the strings of {', '.join(words)}")
+        raise DefinitionFailedError(f"{place} XLA cannot take the strings of {', '.join(words)}")
 
 
 def lacking(error: tf.errors.OpError) -> str:

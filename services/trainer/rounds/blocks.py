@@ -207,8 +207,8 @@ class RoundData:
     def _held_out_of(self, block: Block, begin: Position, rows: list[int], parsed: Parsed, equal: Keys) -> HeldOut:
         """`rows`: those that are examples at all. Where the position decides, an example that does not parse is held
         out as well, and found unusable each time that it should judge."""
-        asked = rows if self.split.is_by_place else [rows[row] for row in parsed.kept]
-        chosen = self.split.judging(block, asked, parsed.raw, equal)
+        judging = rows if self.split.is_by_place else [rows[row] for row in parsed.kept]
+        chosen = self.split.judging(block, judging, parsed.raw, equal)
         ranges = [OffsetRange(partition, offset, block.next_position[partition]) for partition, offset in begin.items()]
         return HeldOut(
             tuple(piece for piece in ranges if piece.from_offset < piece.to_offset),

@@ -27,26 +27,26 @@ def calibrate(model: Model, data: RoundData) -> tuple[dict[str, NDArray[np.gener
     The model has been trained and not been fitted yet; afterwards it answers with calibrated logits. Both are empty
     where no head asks for it.
     """
-    asked = {head.name: head.calibrator for head in model.heads if head.calibrator}
-    if not asked:
+    calibrators = {head.name: head.calibrator for head in model.heads if head.calibrator}
+    if not calibrators:
         return {}, {}
     fitted_on, judged_on = _scored(model, data)
-    told = {}
+    facts = {}
     for head in model.heads:
         if head.calibrator is None:
             continue
-        labels, logits, weights = (one.astype(np.float64) for one in fitted_on[head.name])
+        labels, logits, weights = (array.astype(np.float64) for array in fitted_on[head.name])
         fault = _fault(labels)
         if not fault:
             head.calibrator.fit(logits, labels, weights)
-        told[head.name] = {
+        facts[head.name] = {
             "method": head.calibrator.method,
             "examples": len(labels),
             "before": _measured(head, judged_on[head.name], is_calibrated=False),
             "after": _measured(head, judged_on[head.name], is_calibrated=True),
             **present(not_fitted=fault),
         }
-    return calibration.captured(asked), told
+    return calibration.captured(calibrators), facts
 
 
 def _scored(model: Model, data: RoundData) -> tuple[dict[str, Rows], dict[str, Rows]]:
@@ -57,7 +57,9 @@ def _scored(model: Model, data: RoundData) -> tuple[dict[str, Rows], dict[str, R
         for part, examples in zip(parts, (block.calibrating, block.held_out), strict=True):
             outputs, bad = scored(score, examples.columns, examples.count)
             part.append({name: _rows(examples, name, values, bad) for name, values in outputs.items()})
-    fits, judges = ({head.name: _joined([one[head.name] for one in part]) for head in model.heads} for part in parts)
+    fits, judges = (
+        {head.name: _joined([answers[head.name] for answers in part]) for head in model.heads} for part in parts
+    )
     return fits, judges
 
 

@@ -120,7 +120,7 @@ class _OneRound:
         """Nothing is open."""
 
 
-def check(work_dir: Path, tell: Callable[[dict[str, Any]], None], *, whole: bool) -> None:
+def check(work_dir: Path, send: Callable[[dict[str, Any]], None], *, whole: bool) -> None:
     """As said above; whatever goes wrong is told, nothing is raised."""
     step = "read the definition"
 
@@ -128,18 +128,18 @@ def check(work_dir: Path, tell: Callable[[dict[str, Any]], None], *, whole: bool
         nonlocal step
         if name != step or name == "read the definition":
             step = name
-            tell({"step": name})
+            send({"step": name})
 
     def report(message: Message) -> None:
         if isinstance(message, Progress) and message.stage in _STEP_OF_STAGE:
             begin(_STEP_OF_STAGE[message.stage])
 
     try:
-        tell({"done": _round(work_dir, report, begin, whole=whole)})
+        send({"done": _round(work_dir, report, begin, whole=whole)})
     except HeadraceError as error:
-        tell({"failed": error.message, "step": step})
+        send({"failed": error.message, "step": step})
     except Exception as error:  # the definition's code may raise anything, and this is the outermost place
-        tell({"failed": f"{type(error).__name__}: {describe(error)}", "step": step})
+        send({"failed": f"{type(error).__name__}: {describe(error)}", "step": step})
 
 
 def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whole: bool) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
     return {
         "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
         "reasons": dict(draft.unusable.get("reasons", {})),
-        "warnings": [f"{about}: {said}" for about, said in draft.environment.get("warnings", {}).items()],
+        "warnings": [f"{about}: {warning}" for about, warning in draft.environment.get("warnings", {}).items()],
         "metrics": draft.metrics.get("candidate", {}), "undefined": dict(draft.evaluation.get("undefined", {})),
         "duplicates": dict(draft.evaluation.get("duplicates", {})), "answers": answers,
         "size_bytes": sum(entry.size_bytes for entry in draft.files), "steps": draft.step,

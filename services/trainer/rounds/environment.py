@@ -17,7 +17,7 @@ from common.definition.trees import TREE_ESTIMATORS
 from common.facts import present
 from common.registry.catalog import FIRED
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.rounds.parameter_servers import asked_of
+from services.trainer.rounds.parameter_servers import section_of
 
 _CPU_FEATURES = (
     "sse4_2",
@@ -58,7 +58,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         **present(
             device_reduction=assignment.device_reduction if assignment.devices > 1 else None,
             exchange=("memory" if assignment.shares_memory else "collectives") if assignment.workers > 1 else None,
-            reproducible=False if asked_of(assignment) else None,
+            reproducible=False if section_of(assignment) else None,
             **{FIRED: assignment.plan.configuration.get(FIRED)},
         ),
     }

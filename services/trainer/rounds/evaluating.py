@@ -68,8 +68,8 @@ class Evaluator:
 
         Where scores can end a round, the next step waits for them: the chief measures them itself.
         """
-        asked = dict(assignment.plan.configuration.get("training", {}))
-        is_wanted = asked.get("evaluate_every_steps") and not asked.get("early_stopping")
+        section = dict(assignment.plan.configuration.get("training", {}))
+        is_wanted = section.get("evaluate_every_steps") and not section.get("early_stopping")
         if assignment.evaluator != "process" or not is_wanted or assignment.rebuild_of:
             return BY_CHIEF
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +81,7 @@ class Evaluator:
     def is_there(self) -> bool:
         return self._connection is not None and not self.lost_because
 
-    def ask(self, point: Checkpoint) -> Path:
+    def submit(self, point: Checkpoint) -> Path:
         """Has it scored; the folder is there until it is removed."""
         assert self._connection is not None, "the chief has nobody to ask"
         path = self._directory / str(self._count)
@@ -141,7 +141,7 @@ class Scores:
             return self._own().metrics(self._training)
         scores = dict[str, float]()
         arrays = {**self._training.captured(), **self._statistics}
-        self._waiting.append((self._evaluator.ask(Checkpoint(arrays, {"step": self._training.step}, {})), scores))
+        self._waiting.append((self._evaluator.submit(Checkpoint(arrays, {"step": self._training.step}, {})), scores))
         self.settle(most_waiting=_MOST_WAITING)
         return scores
 

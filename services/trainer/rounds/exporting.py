@@ -45,7 +45,7 @@ class Exported:
     """
 
     warnings: dict[str, str]
-    told: dict[str, Any]
+    entry: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Export:
             answering = export.export(self.model, output / "saved_model")
         self.add(output, answering)
         warnings = self._tried(output, program_of(output / "saved_model") if key else "") if self.sample else {}
-        told: dict[str, Any] = {"exported": True, "tried": bool(self.sample), **self._measured()}
+        entry: dict[str, Any] = {"exported": True, "tried": bool(self.sample), **self._measured()}
         if key and state.written_shapes(output / "saved_model") == state.shapes_of(current):
-            told = {"digest": programs.keep(key, output, warnings).digest, **told}
-        return Exported(warnings, told)
+            entry = {"digest": programs.keep(key, output, warnings).digest, **entry}
+        return Exported(warnings, entry)
 
     def _of_program(self, program: Program, current: state.State, output: Path) -> Exported:
         saved_model = output / "saved_model"

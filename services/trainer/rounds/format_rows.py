@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.trainer.export.formats import Asked
+from services.trainer.export.formats import FormatRows
 from services.trainer.families.port import Model, Outputs
 from services.trainer.features.parsing import parse
 from services.trainer.learn.metrics.collected import Labels, Slices, measured_heads
@@ -17,7 +17,7 @@ _MOST_ROWS = 1000
 _SMALLEST = 1e-12
 
 
-def asked_of(model: Model, data: RoundData, sample: list[bytes]) -> Asked:
+def rows_of(model: Model, data: RoundData, sample: list[bytes]) -> FormatRows:
     """Held-out rows of the first block that has some; the sample, unmeasured, where no block has any."""
     features = model.signatures()["serving_default"].inputs
     names = [feature.name for feature in features]
@@ -35,9 +35,9 @@ def asked_of(model: Model, data: RoundData, sample: list[bytes]) -> Asked:
             {name: values.numpy()[:_MOST_ROWS] for name, values in by_head.items()}
             for by_head in (block.held_out.labels, block.held_out.weights)
         )
-        return Asked(inputs, True, partial(_measured, model, labels, weights))
+        return FormatRows(inputs, True, partial(_measured, model, labels, weights))
     learned = parse(sample, model.schema.columns).raw
-    return Asked({name: learned[name].numpy() for name in names}, False, lambda _: None)
+    return FormatRows({name: learned[name].numpy() for name in names}, False, lambda _: None)
 
 
 def _measured(
@@ -51,8 +51,8 @@ def _measured(
         if found is None or len(found) != len(labels[head.name]):
             return None
         given[head.name] = found.astype(np.float32)
-    asked = measured_heads(model.heads, model.definition.evaluation.metrics)
-    part = Slices(asked, model.user_metrics, are_named=are_named)
+    heads = measured_heads(model.heads, model.definition.evaluation.metrics)
+    part = Slices(heads, model.user_metrics, are_named=are_named)
     part.add(labels, given, weights)
     metrics = part.metrics()
     name = model.definition.gate.shown_metric

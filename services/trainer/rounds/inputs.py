@@ -36,8 +36,8 @@ Key = tuple[str, int]
 """What a model is built from beside statistics and seed: digest of the definition, version of the schema."""
 
 
-def key_of(one: RoundPlan | Version) -> Key:
-    return one.definition_digest, one.schema_version
+def key_of(source: RoundPlan | Version) -> Key:
+    return source.definition_digest, source.schema_version
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,16 @@ def fetch_inputs(assignment: RoundAssignment, registry: RoundRegistry, work_dir:
     parent = None
     if plan.parent_version:
         parent = version_of(registry, plan.model, plan.parent_version, assignment, work_dir)[0]
-    said = definition.warm_start
-    if said is None or (parent and parent.definition.warm_start == said):
+    section = definition.warm_start
+    if section is None or (parent and parent.definition.warm_start == section):
         return RoundInputs(definition, schema, module, parent)
-    if said.file:
-        source = source_of_file(said.file, registry.get_definition(plan.definition_digest)[said.file])
+    if section.file:
+        source = source_of_file(section.file, registry.get_definition(plan.definition_digest)[section.file])
         return RoundInputs(definition, schema, module, parent, source)
     try:
-        version, digest = version_of(registry, said.model, said.version, assignment, work_dir)
+        version, digest = version_of(registry, section.model, section.version, assignment, work_dir)
     except NotFound as error:
-        raise InvalidInput(f"warm_start: there is no {said.source}: {error.message}") from error
+        raise InvalidInput(f"warm_start: there is no {section.source}: {error.message}") from error
     source = source_of_version(version.checkpoint, digest)
     return RoundInputs(definition, schema, module, parent, source, version)
 

@@ -109,32 +109,32 @@ class LabelCounts:
 
     def warnings(self, candidate: Mapping[str, float | None]) -> dict[str, str]:
         """Sentences by what they are about. `candidate`: its metrics on the held-out slice."""
-        told = dict[str, str]()
+        by_subject = dict[str, str]()
         for head in self._heads:
             found, name = self._found[head.name], head.label.name
             prefix = f"{head.name}/" if f"{head.name}/log_loss" in candidate or f"{head.name}/rmse" in candidate else ""
             if found.seen and not found.count:
-                told[f"label {name}"] = (
+                by_subject[f"label {name}"] = (
                     f"none of {found.seen:,} trained events has both a label {name} and a weight above 0, so head "
                     f"{head.name} has learned nothing"
                 )
             elif found.count > 1 and found.least == found.most:
-                told[f"label {name}"] = (
+                by_subject[f"label {name}"] = (
                     f"label {name} is {_word(head, found.least)} in each of {found.count:,} trained events: there is "
                     f"nothing to tell apart"
                 )
             elif head.task in _CLASSES and found.answered >= _ENOUGH and (looks := _no_logits(head, found)):
-                told[f"answers of {head.name}"] = looks
+                by_subject[f"answers of {head.name}"] = looks
             elif alike := _alike(head, found):
-                told[f"answers of {head.name}"] = alike
+                by_subject[f"answers of {head.name}"] = alike
             elif worse := self._worse(head, found, candidate, prefix):
-                told[f"answers of {head.name}"] = worse
+                by_subject[f"answers of {head.name}"] = worse
             elif self._held_out[head.name].count >= _SURE and _is_perfect(head, found, candidate, prefix):
-                told[f"answers of {head.name}"] = (
+                by_subject[f"answers of {head.name}"] = (
                     f"{head.name} is right in each of {self._held_out[head.name].count:,} held-out events: look "
                     f"whether a feature says the label {name} itself, or is known only after it"
                 )
-        return told
+        return by_subject
 
     def _worse(self, head: BuiltHead, found: _Labels, candidate: Mapping[str, float | None], prefix: str) -> str:
         metric = "log_loss" if head.task in _CLASSES else "rmse"
@@ -142,10 +142,10 @@ class LabelCounts:
         if measured is None or not found.count or found.least > found.most:
             return ""
         mean, deviation = found.mean, found.deviation
-        constant, what = deviation, f"{mean:.4g}, the mean label,"
+        constant, answer = deviation, f"{mean:.4g}, the mean label,"
         if head.task in _CLASSES:
             shares = found.shares[found.shares > 0] / found.shares.sum()
-            constant, what = float(-(shares * np.log(shares)).sum()), "the share of each class"
+            constant, answer = float(-(shares * np.log(shares)).sum()), "the share of each class"
         held_out = self._held_out[head.name]
         if head.head.is_plain and held_out.count >= _SURE:  # else it may be worse by this metric and useful
             constant, worse = _constant_on(head, found, held_out), _WORSE
@@ -157,8 +157,8 @@ class LabelCounts:
         if head.task == "regression" and self._may_standardize and not head.is_standardized:
             advice = f"tell the network the size of its label: standardize: [{mean:.4g}, {deviation:.4g}]"
         return (
-            f"{prefix}{metric} is {measured:.4g}, and {what} would come to {constant:.4g} as an answer to every event; "
-            f"{advice}"
+            f"{prefix}{metric} is {measured:.4g}, and {answer} would come to {constant:.4g} as an answer to every "
+            f"event; {advice}"
         )
 
 
@@ -198,14 +198,14 @@ def _no_logits(head: BuiltHead, found: _Labels) -> str:
     if found.lowest < 0 or found.farthest_sum > _ROUNDED:
         return ""
     if found.highest <= 1 and found.lowest < found.highest:
-        what, layer = "lie between 0 and 1", "a softmax or sigmoid"
+        range_of, layer = "lie between 0 and 1", "a softmax or sigmoid"
     elif found.lowest == 0 and head.task == "binary":
-        what, layer = "are never below 0", "a relu"
+        range_of, layer = "are never below 0", "a relu"
     else:
         return ""
     return (
-        f"the outputs of {head.name} {what} in all {found.answered:,} held-out events and are taken for logits; if the "
-        f"module ends with {layer}, leave it out"
+        f"the outputs of {head.name} {range_of} in all {found.answered:,} held-out events and are taken for "
+        f"logits; if the module ends with {layer}, leave it out"
     )
 
 

@@ -132,8 +132,10 @@ class _Pass:
         if self._parent and [*self._answered] == [*self._answered.values()] == heads:
             self._own_of_parent = self._parent.own_evaluation()
         self.tally, self._features = _Tally(), features
-        asked = model.definition.training.summaries
-        self._shown = ShownExamples(model.heads, worst=asked.worst, samples=asked.samples, sounds=asked.audio)
+        summaries = model.definition.training.summaries
+        self._shown = ShownExamples(
+            model.heads, worst=summaries.worst, samples=summaries.samples, sounds=summaries.audio
+        )
         self._equal, self._statistics = EqualEvents(), RoundStatistics(model.schema)
         self._labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
         self._own_count = 0
@@ -198,8 +200,8 @@ class _Pass:
         counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
         counts |= present(left_out=tally.left_out or None)
         metrics = dict(compared.metrics())
-        for name, one in (("candidate", self._own), ("parent", self._own_of_parent)):
-            metrics[name] = (one.result() if one else {}) | dict(metrics[name])
+        for name, evaluation in (("candidate", self._own), ("parent", self._own_of_parent)):
+            metrics[name] = (evaluation.result() if evaluation else {}) | dict(metrics[name])
         return Measured(
             metrics={**metrics, "examples": counts, **self._features.metrics()},
             evaluation=compared.details()
@@ -244,14 +246,14 @@ def _is_network(definition: Definition) -> bool:
 
 def _without_metrics(definition: Definition, trained: int, held_out: int) -> dict[str, str]:
     """A sentence where a slice was asked for and is empty."""
-    asked = definition.evaluation
-    if held_out or not trained or not asked.holdout_fraction:
+    section = definition.evaluation
+    if held_out or not trained or not section.holdout_fraction:
         return {}
-    few = f"the range has few values of {asked.split_by}" if asked.split_by else "the range has few events"
-    few = "the range has few events that differ" if asked.keep_equal_together else few
+    few = f"the range has few values of {section.split_by}" if section.split_by else "the range has few events"
+    few = "the range has few events that differ" if section.keep_equal_together else few
     sentence = (
         f"none of {trained:,} events is held out, so nothing is measured: evaluation.holdout_fraction is "
-        f"{asked.holdout_fraction:g}, and {few}"
+        f"{section.holdout_fraction:g}, and {few}"
     )
     return {"held-out slice": sentence}
 
@@ -274,15 +276,15 @@ def _rows(examples: TrainingSet, without: Mapping[int, str]) -> NDArray[np.int64
 def _comparison(model: Answering, parent: Answering | None, answered: Mapping[str, str]) -> Comparison:
     """`answered`: the parent's head that answers the same question, by head."""
     definition = model.definition
-    asked = measured_heads(model.heads, definition.evaluation.metrics)
-    are_named = len(asked) > 1
-    shared = [head for head in asked if head.name in answered]
-    is_whole = len(shared) == len(asked)
+    heads = measured_heads(model.heads, definition.evaluation.metrics)
+    are_named = len(heads) > 1
+    shared = [head for head in heads if head.name in answered]
+    is_whole = len(shared) == len(heads)
     user_metrics = model.user_metrics if is_whole else None
     is_alike = parent is not None and is_whole and [head.name for head in parent.heads] == list(answered)
     compiled = parent.compiled_metrics() if parent and is_alike else None
     sides: dict[Side, Slices] = {
-        "candidate": Slices(asked, model.user_metrics, model.compiled_metrics(), are_named=are_named),
+        "candidate": Slices(heads, model.user_metrics, model.compiled_metrics(), are_named=are_named),
         "parent": Slices(shared, user_metrics, compiled, are_named=are_named),
         "progressive": Slices(shared, user_metrics, compiled, are_named=are_named),
     }

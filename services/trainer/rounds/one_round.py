@@ -124,20 +124,20 @@ class RoundWork:
             kept.check()
             trained = replace(trained, process=kept.told())
         with self._stages.stage("export"):
-            output, told = publishing.write_files(
+            output, facts = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
             if SKEW in self._plan.configuration:
-                told |= {"skew": found} if (found := skew_of(self._plan, trained.parent, self._log)) else {}
+                facts |= {"skew": found} if (found := skew_of(self._plan, trained.parent, self._log)) else {}
             if trained.data.labelling:
-                told["labels"] = trained.data.labelling.facts()
+                facts["labels"] = trained.data.labelling.facts()
             trained.training.after_saving(_saved("result", trained.final))
             if self._tracer:
                 steps = self._tracer.traced_steps
                 publishing.write_profile(self._assignment, output, trained.training, self._seconds, traced_steps=steps)
         with self._stages.stage("upload"), ThreadPoolExecutor(1) as beside:
             digest = beside.submit(checkpoint.weights_digest, trained.final.arrays)
-            files, told["uploaded_bytes"] = self._registry.upload(output)
+            files, facts["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):
             unusable = Unusable.of(measured.unusable, self._seen_log, self._plan)
             draft = publishing.draft_of(
@@ -146,7 +146,7 @@ class RoundWork:
                 measured,
                 weights_digest=digest.result(),
                 files=files,
-                told=told,
+                told=facts,
                 seconds=self._seconds,
                 unusable=unusable,
             )
@@ -217,7 +217,7 @@ class RoundWork:
         self._carried = inputs.known.statistics_for(inputs.definition) if inputs.known else {}
         with self._stages.stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
-            self._stages.tell_apart("read", data, (0.0, 0.0))
+            self._stages.split_seconds("read", data, (0.0, 0.0))
         return inputs, data, resumed, warm is not None
 
     def _come_to(self, final: Checkpoint, data: RoundData, calibrated: Mapping[str, Any]) -> Trained:
@@ -280,14 +280,14 @@ class RoundWork:
         return pace
 
     def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
-        asked = training.model.definition.training
+        section = training.model.definition.training
         evaluate: Evaluate | None = None
-        if asked.evaluate_every_steps:
+        if section.evaluate_every_steps:
             evaluate = dict  # the chief's scores are the round's
-        if evaluate and (self._team.is_chief or asked.early_stopping):
+        if evaluate and (self._team.is_chief or section.early_stopping):
             self._scores = Scores(training, data, self._statistics, self._around.evaluator)
             evaluate = self._scores.of_this_step
-        return RoundPace(asked, training, self._curve, evaluate, self._tell_on_the_way)
+        return RoundPace(section, training, self._curve, evaluate, self._tell_on_the_way)
 
     def _resume(self, training: Trainable, pace: RoundPace, resumed: Resumed) -> None:
         training.restore(resumed.checkpoint.arrays)
@@ -306,7 +306,7 @@ class RoundWork:
                 self._tracer = training.tracer = StepTracer(
                     self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
                 )
-        self._points.begin(training.step, interval_steps=pace.asked.save_every_steps)
+        self._points.begin(training.step, interval_steps=pace.section.save_every_steps)
         self._telling.rates.begin(training.step)
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):

@@ -44,26 +44,26 @@ class Outside:
         self._channel.close()
 
     def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
-        asked = pb.GetStreamRequest(name=name, schema_version=schema_version)
-        return wire.stream_from_wire(pb.Stream.FromString(self._call("GetStream", asked.SerializeToString())))
+        request = pb.GetStreamRequest(name=name, schema_version=schema_version)
+        return wire.stream_from_wire(pb.Stream.FromString(self._call("GetStream", request.SerializeToString())))
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         answer = self._call("GetDefinition", pb.GetDefinitionRequest(digest=digest).SerializeToString())
         return wire.definition_from_wire(pb.Definition.FromString(answer).files)
 
     def get_version(self, model: str, version: int) -> Version:
-        asked = pb.GetVersionRequest(model=model, version=version)
-        return wire.version_from_wire(pb.Version.FromString(self._call("GetVersion", asked.SerializeToString())))
+        request = pb.GetVersionRequest(model=model, version=version)
+        return wire.version_from_wire(pb.Version.FromString(self._call("GetVersion", request.SerializeToString())))
 
     def get_round(self, model: str, round_id: str) -> Round:
-        asked = pb.ListRoundsRequest(model=model, round_id=round_id)
-        answer = self._call("ListRounds", asked.SerializeToString())
+        request = pb.ListRoundsRequest(model=model, round_id=round_id)
+        answer = self._call("ListRounds", request.SerializeToString())
         return wire.round_from_wire(pb.ListRoundsResponse.FromString(answer).rounds[0])
 
     def download(self, files: Sequence[FileEntry], directory: Path) -> int:
         """Files that this process was shown, to a folder of the round; the bytes that came."""
-        asked = {"directory": str(directory), "files": [asdict(file) for file in files]}
-        return int(self._call_json("Download", asked)["bytes"])
+        request = {"directory": str(directory), "files": [asdict(file) for file in files]}
+        return int(self._call_json("Download", request)["bytes"])
 
     def upload(self, directory: Path) -> tuple[tuple[FileEntry, ...], int]:
         """Of the work_dir, `output` or `resume`: its manifest, and the bytes that were sent."""
@@ -88,8 +88,8 @@ class Outside:
     def _call(self, name: str, body: bytes) -> bytes:
         return calls.call(self._channel, name, body)
 
-    def _call_json(self, name: str, asked: JsonMap) -> dict[str, Any]:
-        return calls.as_json(self._call(name, json.dumps(asked).encode()))
+    def _call_json(self, name: str, request: JsonMap) -> dict[str, Any]:
+        return calls.as_json(self._call(name, json.dumps(request).encode()))
 
 
 def registry_of(assignment: RoundAssignment) -> Outside:

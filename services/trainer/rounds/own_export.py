@@ -59,9 +59,9 @@ class _Source:
     def digests(self, *, with_variables: bool) -> object:
         """Equal ones are of the same export; without variables, of exports with the same graph."""
         chosen = (
-            one for one in self.files if one.path.startswith((*_GRAPH, *([_VARIABLES] if with_variables else [])))
+            file for file in self.files if file.path.startswith((*_GRAPH, *([_VARIABLES] if with_variables else [])))
         )
-        return key_of(self.of), frozenset((one.path, one.digest) for one in chosen)
+        return key_of(self.of), frozenset((file.path, file.digest) for file in chosen)
 
 
 class Scorer:
@@ -114,14 +114,14 @@ class HeldOutEvents(RoundData):
     def _parse(self, index: int, block: Block, begin: Mapping[int, int] | None = None) -> ParsedBlock:
         parsed = super()._parse(index, block, begin)
         rows = np.arange(len(parsed.examples)) if index == EARLIER else np.flatnonzero(parsed.held_out)
-        asked = tf.constant([self._without_answer(parsed.examples[row]) for row in rows.tolist()], tf.string)
+        texts = tf.constant([self._without_answer(parsed.examples[row]) for row in rows.tolist()], tf.string)
         if index == EARLIER:
-            return replace(parsed, raw={**parsed.raw, EXAMPLES_COLUMN: asked})
+            return replace(parsed, raw={**parsed.raw, EXAMPLES_COLUMN: texts})
         return replace(
             parsed,
             index=index + 1,  # the round has looked at all labels of its first block, and these are a part of them
             examples=[parsed.examples[row] for row in rows.tolist()],
-            raw={name: tf.gather(column, rows) for name, column in parsed.raw.items()} | {EXAMPLES_COLUMN: asked},
+            raw={name: tf.gather(column, rows) for name, column in parsed.raw.items()} | {EXAMPLES_COLUMN: texts},
             held_out=parsed.held_out[rows],
             calibrating=parsed.calibrating[rows],
             absent={},
@@ -139,7 +139,7 @@ class HeldOutEvents(RoundData):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Described:
     """By a definition without its code: what that measures is not measured."""
 
     definition: Definition
@@ -160,9 +160,9 @@ class _OwnExport(ExternalModel):
 
     least = float(np.finfo(np.float32).tiny)
 
-    def __init__(self, directory: Path, asked: _Asked, transform: Transform | None) -> None:
+    def __init__(self, directory: Path, described: _Described, transform: Transform | None) -> None:
         self._transform = transform
-        super().__init__(directory, asked)
+        super().__init__(directory, described)
 
     @classmethod
     def of(cls, registry: RoundRegistry, source: _Source, directory: Path) -> Self:
@@ -173,7 +173,7 @@ class _OwnExport(ExternalModel):
         plain = replace(definition, training=replace(definition.training, summaries=summaries))
         heads = built_heads(definition.heads, schema, _widths(saved_model, definition) if definition.module else None)
         transform = _transform(registry, source, directory, plain, schema)
-        return cls(saved_model, _Asked(plain, schema, heads), transform)
+        return cls(saved_model, _Described(plain, schema, heads), transform)
 
     def take(self, registry: RoundRegistry, source: _Source, directory: Path) -> None:
         """The variables of another export of this graph. Raises InvalidInput: they are of another."""
@@ -231,15 +231,15 @@ def _widths(saved_model: Path, definition: Definition) -> dict[str, int]:
     found = dict[str, int]()
     for head in definition.heads:
         prefix = f"{head.name}/" if len(definition.heads) > 1 else ""
-        name = next((prefix + one for one in OUTPUT_NAMES.get(head.task, ()) if prefix + one in outputs), "")
-        sizes = [int(one.size) for one in outputs[name].tensor_shape.dim] if name else []
+        name = next((prefix + suffix for suffix in OUTPUT_NAMES.get(head.task, ()) if prefix + suffix in outputs), "")
+        sizes = [int(dimension.size) for dimension in outputs[name].tensor_shape.dim] if name else []
         found[head.name] = max(1, sizes[-1]) if len(sizes) > 1 else 1
     return found
 
 
 def _has_export(version: Version) -> bool:
     """Its files are not removed."""
-    own = any(one.path.startswith("saved_model/") for one in version.files)
+    own = any(file.path.startswith("saved_model/") for file in version.files)
     return own and version.status is not VersionStatus.ARCHIVED
 
 

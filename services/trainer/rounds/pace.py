@@ -28,7 +28,7 @@ _Place = TypeVar("_Place", "Reached", "LeftOut")
 
 def _made(kind: type[_Place], state: Mapping[str, Any]) -> _Place:
     """What vars() gave, by its names, so that a state which lacks one says which."""
-    return kind(**{one.name: state[one.name] for one in fields(kind)})
+    return kind(**{field.name: state[field.name] for field in fields(kind)})
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RoundPace:
         left_out: None where the training came to everything.
     """
 
-    asked: Training
+    section: Training
     training: Trainable
     curve: LossCurve
     evaluate: Evaluate | None
@@ -122,24 +122,24 @@ class RoundPace:
 
     def steps_left(self, step: int) -> int | None:
         found = []
-        if self.asked.max_steps is not None:
-            found.append(self._first_step + self.asked.max_steps - step)
-        if self.asked.evaluate_every_steps is not None:
-            found.append(self._evaluated_at + self.asked.evaluate_every_steps - step)
-        if self.asked.report_every_steps is not None:
-            found.append(self._reported_at + self.asked.report_every_steps - step)
+        if self.section.max_steps is not None:
+            found.append(self._first_step + self.section.max_steps - step)
+        if self.section.evaluate_every_steps is not None:
+            found.append(self._evaluated_at + self.section.evaluate_every_steps - step)
+        if self.section.report_every_steps is not None:
+            found.append(self._reported_at + self.section.report_every_steps - step)
         return max(0, min(found)) if found else None
 
     def is_over(self, *, rows: int, losses: int) -> bool:
         at = self._reached(rows, losses)
         step = self.training.step
-        if self.asked.report_every_steps is not None and step - self._reported_at >= self.asked.report_every_steps:
+        if self.section.report_every_steps is not None and step - self._reported_at >= self.section.report_every_steps:
             self._reported_at = step
             self.report(at)
-        every = self.asked.evaluate_every_steps
+        every = self.section.evaluate_every_steps
         if every is not None and step - self._evaluated_at >= every:
             self._measure(at)
-        if not self.ended and self.asked.max_steps is not None and step - self._first_step >= self.asked.max_steps:
+        if not self.ended and self.section.max_steps is not None and step - self._first_step >= self.section.max_steps:
             self.ended = "max_steps"
         self._leave_out(at)
         return bool(self.ended)
@@ -159,7 +159,7 @@ class RoundPace:
             is_over = self.ended
             self._measure(self._before)
             self.ended = is_over
-        best, stopping = self._best, self.asked.early_stopping
+        best, stopping = self._best, self.section.early_stopping
         self.best_step = best.step if best else None
         if best is None or stopping is None or not stopping.restore_best or best.step == self.training.step:
             return
@@ -204,7 +204,7 @@ class RoundPace:
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
         """What `state` gave."""
         self._first_step, self.ended, self._waited = state["first_step"], state["ended"], state["waited"]
-        if every := self.asked.report_every_steps:
+        if every := self.section.report_every_steps:
             self._reported_at = self._first_step + (self.training.step - self._first_step) // every * every
         self.evaluations = [(step, dict(metrics)) for step, metrics in state["evaluations"]]
         self._before = _made(Reached, state["before"])
@@ -226,7 +226,7 @@ class RoundPace:
 
     def _measure(self, at: Reached) -> None:
         assert self.evaluate is not None, "evaluations are due only where there is something to measure"
-        metrics, stopping = self.evaluate(), self.asked.early_stopping
+        metrics, stopping = self.evaluate(), self.section.early_stopping
         self.evaluations.append((self.training.step, metrics))
         if stopping is None or stopping.metric not in metrics:
             return

@@ -36,17 +36,17 @@ from services.trainer.rounds.outside import registry_of
 def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
     """Inside, the processes wait for a word; None where the round is not asynchronous. Call it in a process with one
     thread, before TensorFlow's first operation."""
-    asked = asked_of(assignment)
-    if asked is None or assignment.candidate:
+    section = section_of(assignment)
+    if section is None or assignment.candidate:
         yield None
         return
     elsewhere = range(assignment.processes, len(assignment.addresses))
-    here = asked.workers - len(elsewhere)
+    here = section.workers - len(elsewhere)
     to_workers = [_pair() for _ in range(here)]
-    to_servers = [_pair() for _ in range(asked.servers)]
-    handing = [_pair() for _ in range(asked.servers)]
-    between = [[_pair() for _ in range(asked.servers)] for _ in range(here)]
-    everything = [one for pair in [*to_workers, *to_servers, *handing, *chain(*between)] for one in pair]
+    to_servers = [_pair() for _ in range(section.servers)]
+    handing = [_pair() for _ in range(section.servers)]
+    between = [[_pair() for _ in range(section.servers)] for _ in range(here)]
+    everything = [end for pair in [*to_workers, *to_servers, *handing, *chain(*between)] for end in pair]
     servers = []
     for number, (ours, theirs) in enumerate(to_servers):
         handed = handing[number][1]
@@ -65,10 +65,10 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
         workers += [Peer(here + place, come[rank], 0) for place, rank in enumerate(sorted(come))]
         late = f"has not come within {COMING_SECONDS:g} s"
         missing = [f"worker at {assignment.addresses[rank]}: {late}" for rank in elsewhere if rank not in come]
-    for one in _others(everything, [peer.connection for peer in (*servers, *workers)]):
-        one.close()
+    for end in _others(everything, [peer.connection for peer in (*servers, *workers)]):
+        end.close()
     coordinator = Coordinator(
-        asked, workers, servers, checkpoint=Path(assignment.work_dir) / "to-workers",
+        section, workers, servers, checkpoint=Path(assignment.work_dir) / "to-workers",
         straggler_seconds=assignment.straggler_seconds,
     )  # fmt: skip
     for reason in missing:
@@ -95,16 +95,16 @@ def help_along(assignment: RoundAssignment, report: Report) -> None:
 
 
 def _come(assignment: RoundAssignment, rank: int) -> None:
-    asked, address = asked_of(assignment), assignment.addresses[0]
-    assert asked is not None
+    section, address = section_of(assignment), assignment.addresses[0]
+    assert section is not None
     try:
-        chief, *servers = dialled(address, assignment.team_id, rank=rank, servers=asked.servers)
+        chief, *servers = dialled(address, assignment.team_id, rank=rank, servers=section.servers)
     except OSError as error:
         raise Unavailable(f"the round's chief at {address} cannot be reached: {error}") from error
     _work(assignment, rank, chief, servers)
 
 
-def asked_of(assignment: RoundAssignment) -> Asynchronous | None:
+def section_of(assignment: RoundAssignment) -> Asynchronous | None:
     section = dict(assignment.plan.configuration.get("training", {})).get("asynchronous")
     return Asynchronous(**section) if section else None
 
@@ -114,7 +114,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _others(everything: list[socket.socket], kept: list[socket.socket]) -> list[socket.socket]:
-    return [one for one in everything if one not in kept]
+    return [end for end in everything if end not in kept]
 
 
 def _serve(assignment: RoundAssignment, connections: list[socket.socket], handed: socket.socket) -> None:
@@ -133,7 +133,7 @@ def _serve(assignment: RoundAssignment, connections: list[socket.socket], handed
 def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers: list[socket.socket]) -> None:
     """A worker's life, which ends with the chief's connection, or a server's."""
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
-    asked, files = wire.receive(chief)
+    order, files = wire.receive(chief)
     try:
         folder = _own_folder(assignment, f"worker-{rank}")
         for name, content in files.items():
@@ -147,7 +147,7 @@ def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers:
             )
             model.fit(point.arrays, lambda: (block.trained.columns for block in data.prepared(model)))
         adapters.restore_frozen(model, point.arrays, {})
-        worker = Worker(chief, servers, adapters.contributor_of(model), asked["placement"])
+        worker = Worker(chief, servers, adapters.contributor_of(model), order["placement"])
         wire.send(chief, {"ready": True})
         worker.work()
     except ConnectionError:  # of the chief, or of a server: the chief sees which

@@ -127,8 +127,8 @@ def build(
     parent = inputs.parent.built() if inputs.parent else None
     is_first = inputs.module is not None and not before and team.is_chief and not assignment.rebuild_of
     model, module = _model(inputs, statistics, assignment, registry, is_first=is_first)
-    for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
-        one.directory = Path(assignment.cache_dir) / assignment.plan.model / _FEATURES
+    for bottleneck in filter(None, map(adapters.bottleneck_of, (model, parent))):
+        bottleneck.directory = Path(assignment.cache_dir) / assignment.plan.model / _FEATURES
     model.fit(before, lambda: blocks(model))
     training = adapters.trainable_of(model, seed=assignment.plan.seed, team=team)
     is_alike = inputs.parent is not None and inputs.parent.key == key_of(assignment.plan)
@@ -148,14 +148,14 @@ def begin(program: Program, inputs: RoundInputs, statistics: Statistics) -> Begu
     Raises:
         InvalidInput: something can neither be carried nor may it start anew.
     """
-    training, parent, said = program.training, inputs.parent, inputs.definition.warm_start
+    training, parent, section = program.training, inputs.parent, inputs.definition.warm_start
     meaning = adapters.meaning_of(training.model, statistics)
     changes: dict[str, Any] = {}
     if parent:
         carrying = parent.carrying_to(training.model.definition, meaning)
         changes = training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
-    if said and inputs.source:
-        changes |= warm_start.start(training, said, inputs.source, meaning)
+    if section and inputs.source:
+        changes |= warm_start.start(training, section, inputs.source, meaning)
     return Begun(meaning, changes)
 
 

@@ -34,7 +34,7 @@ from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
-from services.trainer.rounds.format_rows import asked_of
+from services.trainer.rounds.format_rows import rows_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import RoundPace
@@ -137,7 +137,7 @@ def write_files(
     asked = trained.definition.training.summaries
     if asked.projector:
         projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)
-    return output, {"program": exported.told} | present(formats=formats)
+    return output, {"program": exported.entry} | present(formats=formats)
 
 
 def _libraries(assignment: RoundAssignment, definition: Definition) -> dict[str, bytes]:
@@ -202,7 +202,7 @@ def _formats(assignment: RoundAssignment, trained: Trained, measured: Measured, 
     if not wanted.formats or not measured.sample:
         return {}
     return write_formats(
-        wanted, output, Path(assignment.work_dir), asked_of(trained.model, trained.data, measured.sample),
+        wanted, output, Path(assignment.work_dir), rows_of(trained.model, trained.data, measured.sample),
         conversion_seconds=assignment.conversion_seconds,
     )  # fmt: skip
 

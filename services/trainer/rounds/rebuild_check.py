@@ -42,9 +42,9 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Rebuilt
 from services.trainer.rounds import environment
 from services.trainer.rounds.outside import RoundRegistry
-from services.trainer.rounds.parameter_servers import asked_of
+from services.trainer.rounds.parameter_servers import section_of
 
-_TOLD_DIFFERENCES = 20
+_MOST_DIFFERENCES = 20
 _NOTES = (
     SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, LABELS, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
     SHIFT, SKEW, "requested", "drift",
@@ -82,7 +82,7 @@ def compare(
     warnings = (*_trained_first(ancestors), *warnings)
     if version.forgotten_at:
         warnings = ("it, or an ancestor, learned events that were forgotten since; this rebuild read them", *warnings)
-    ranges = [*(piece for one in ancestors for piece in one.ranges), *read_ranges(plan)]
+    ranges = [*(piece for ancestor in ancestors for piece in ancestor.ranges), *read_ranges(plan)]
     missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log, ranges))
     if missing:
         return Rebuilt("", missing=missing, warnings=warnings)
@@ -108,10 +108,10 @@ def compare(
                 if was != now
             ),
         )
-    asked = asked_of(assignment)
-    if asked:
+    section = section_of(assignment)
+    if section:
         judged = [rule.metric for rule in version.verdict.rule.all_rules]
-        found += metric_differences(metrics, judged, tolerance=asked.tolerance)
+        found += metric_differences(metrics, judged, tolerance=section.tolerance)
     elif digest != version.weights_digest:
         found += variable_differences(stored.arrays, rebuilt.arrays) if stored else []
         found = found or ["the weights digest is another one; the stored checkpoint is not there to compare with"]
@@ -120,7 +120,7 @@ def compare(
     if events_trained != version.events_trained:
         trained_on = counted(events_trained, "example")
         found.append(f"it was trained on {trained_on}, the catalog says {version.events_trained}")
-    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics, asked is None)
+    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics, section is None)
 
 
 def metric_differences(
@@ -138,13 +138,13 @@ def metric_differences(
 
 def variable_differences(stored: Arrays, rebuilt: Arrays) -> list[str]:
     """A sentence per variable that is not bit-equal, the first twenty; then how many more."""
-    told = [f"{path} is only in the stored version" for path in sorted(stored.keys() - rebuilt.keys())]
-    told += [f"{path} is only in the rebuilt version" for path in sorted(rebuilt.keys() - stored.keys())]
+    differences = [f"{path} is only in the stored version" for path in sorted(stored.keys() - rebuilt.keys())]
+    differences += [f"{path} is only in the rebuilt version" for path in sorted(rebuilt.keys() - stored.keys())]
     for path in sorted(stored.keys() & rebuilt.keys()):
         difference = _difference(np.asarray(stored[path]), np.asarray(rebuilt[path]))
-        told += [f"{path} {difference}"] if difference else []
-    more = len(told) - _TOLD_DIFFERENCES
-    return told if more <= 0 else [*told[:_TOLD_DIFFERENCES], f"and {more} more variables differ"]
+        differences += [f"{path} {difference}"] if difference else []
+    more = len(differences) - _MOST_DIFFERENCES
+    return differences if more <= 0 else [*differences[:_MOST_DIFFERENCES], f"and {more} more variables differ"]
 
 
 def _difference(stored: NDArray[Any], rebuilt: NDArray[Any]) -> str:

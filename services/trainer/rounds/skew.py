@@ -47,7 +47,9 @@ def skew_of(plan: RoundPlan, parent: Model | None, log: EventLog) -> dict[str, A
         given = _arrays(logged.predict_log.request.inputs)
         if signature is None or set(given) != {feature.name for feature in signature.inputs}:
             continue
-        answered = signature.answer(decoded({name: tf.constant(one) for name, one in given.items()}, signature.inputs))
+        answered = signature.answer(
+            decoded({name: tf.constant(value) for name, value in given.items()}, signature.inputs)
+        )
         found["requests"] += 1
         for name, served in _arrays(logged.predict_log.response.outputs).items():
             apart = _apart(served, answered[name].numpy()) if name in answered else 0.0
@@ -80,7 +82,7 @@ def _served(plan: RoundPlan, log: EventLog) -> Iterator[PredictionLog]:
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Without those of types that the log does not tell."""
     found = {name: array_of(proto) for name, proto in tensors.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    return {name: array for name, array in found.items() if array is not None}
 
 
 def _apart(served: NDArray[Any], trained: NDArray[Any]) -> float:

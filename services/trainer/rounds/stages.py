@@ -28,7 +28,7 @@ class Stages:
         finally:
             self.seconds[name] += time.monotonic() - began
 
-    def tell_apart(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
+    def split_seconds(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
         """Of a stage's seconds, those spent on the log are `extract` and those on parsing `parse`."""
         for part, spent in (
             ("extract", data.extract_seconds - before[0]),
@@ -43,7 +43,7 @@ class Stages:
             began, before = time.monotonic(), (data.extract_seconds, data.parse_seconds)
             block = next(blocks, None)
             self.seconds[name] += time.monotonic() - began
-            self.tell_apart(name, data, before)
+            self.split_seconds(name, data, before)
             if block is None:
                 return
             yield block

@@ -89,11 +89,11 @@ def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
 
 def warnings_of(course: Mapping[str, Any]) -> dict[str, str]:
     """Where the processes were compared with one, which was faster."""
-    told = course.get("workers_compared", {})
-    if not told or told["step_seconds"] <= told["alone_step_seconds"]:
+    compared = course.get("workers_compared", {})
+    if not compared or compared["step_seconds"] <= compared["alone_step_seconds"]:
         return {}
-    together, alone = (f"{1000 * told[name]:.3g} ms" for name in ("step_seconds", "alone_step_seconds"))
-    return {"workers": f"{told['workers']} processes took {together} for a step, one alone {alone}"}
+    together, alone = (f"{1000 * compared[name]:.3g} ms" for name in ("step_seconds", "alone_step_seconds"))
+    return {"workers": f"{compared['workers']} processes took {together} for a step, one alone {alone}"}
 
 
 def help_along(assignment: RoundAssignment, report: Report, help_with: Help) -> None:

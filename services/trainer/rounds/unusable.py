@@ -66,11 +66,11 @@ class Unusable:
 
     def set_aside(self, registry: RoundRegistry, plan: RoundPlan) -> None:
         """A crash before this leaves them unwritten; the version counts them."""
-        told = {"model": plan.model, "stream": plan.stream}
+        named = {"model": plan.model, "stream": plan.stream}
         try:
             missing = len(self.places) - registry.set_aside(self.places)
         except HeadraceError as error:
-            logger.warning("no dead letters", extra=told | {"error": error.message})
+            logger.warning("no dead letters", extra=named | {"error": error.message})
             return
         if missing:
-            logger.warning("unusable events without a dead letter", extra=told | {"count": missing})
+            logger.warning("unusable events without a dead letter", extra=named | {"count": missing})

@@ -25,10 +25,10 @@ class Validation:
     alone, so a round that is resumed or rebuilt measures the same."""
 
     def __init__(self, model: Model, data: RoundData) -> None:
-        asked = measured_heads(model.heads, model.definition.evaluation.metrics)
+        heads = measured_heads(model.heads, model.definition.evaluation.metrics)
         self._heads = [
             replace(head, metrics=tuple(metric for metric in head.wanted if not KINDS[metric.kind].needs_groups))
-            for head in asked
+            for head in heads
         ]
         self._model, self._score = model, model.scorer()
         training = model.definition.training

@@ -38,7 +38,7 @@ class Kept:
             DataLoss: the log no longer has all of it, or it is damaged.
             InvalidInput: it ends before.
         """
-        for piece in _without(ranges, (one for kept in self.stretches for one in kept.ranges)):
+        for piece in _without(ranges, (part for kept in self.stretches for part in kept.ranges)):
             unread = RoundData(
                 log, data.topic, (piece,), data.block_examples, data.schema, data.definition, data.split, data.readers
             )
@@ -48,10 +48,14 @@ class Kept:
     def keep(self, ranges: Sequence[OffsetRange], own: Iterable[HeldOut]) -> None:
         """After a round: what the next may be judged on is its window, and what it has held out itself."""
         new = [*own]
-        learned = [piece for one in new for piece in one.ranges]
-        before = [one for one in self.stretches if _overlap(one.ranges, ranges) and not _overlap(one.ranges, learned)]
+        learned = [piece for stretch in new for piece in stretch.ranges]
+        before = [
+            stretch
+            for stretch in self.stretches
+            if _overlap(stretch.ranges, ranges) and not _overlap(stretch.ranges, learned)
+        ]
         self.stretches = before + new
-        if sum(len(example) for one in self.stretches for example in one.examples) > _MOST_BYTES:
+        if sum(len(example) for stretch in self.stretches for example in stretch.examples) > _MOST_BYTES:
             self.stretches = []
 
 
@@ -116,29 +120,29 @@ class Window:
 def _within(ranges: Sequence[OffsetRange], stretches: Iterable[HeldOut]) -> HeldOut:
     """Those examples of the stretches that lie in the ranges."""
     examples, places = list[bytes](), list[NDArray[np.void]]()
-    for one in stretches:
-        is_there = np.zeros(len(one.examples), np.bool_)
+    for stretch in stretches:
+        is_there = np.zeros(len(stretch.examples), np.bool_)
         for piece in ranges:
-            partitions, offsets = one.places["partition"], one.places["offset"]
+            partitions, offsets = stretch.places["partition"], stretch.places["offset"]
             is_there |= (partitions == piece.partition) & (piece.from_offset <= offsets) & (offsets < piece.to_offset)
-        examples += [example for example, is_one in zip(one.examples, is_there.tolist(), strict=True) if is_one]
-        places.append(one.places[is_there])
+        examples += [example for example, is_kept in zip(stretch.examples, is_there.tolist(), strict=True) if is_kept]
+        places.append(stretch.places[is_there])
     return HeldOut(tuple(ranges), examples, np.concatenate(places))
 
 
 def _without(ranges: Iterable[OffsetRange], covered: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The parts of the ranges that are not covered."""
     left = list(ranges)
-    for one in covered:
+    for cover in covered:
         left = [
             part
             for piece in left
             for part in (
                 (piece,)
-                if piece.partition != one.partition
+                if piece.partition != cover.partition
                 else (
-                    OffsetRange(piece.partition, piece.from_offset, min(piece.to_offset, one.from_offset)),
-                    OffsetRange(piece.partition, max(piece.from_offset, one.to_offset), piece.to_offset),
+                    OffsetRange(piece.partition, piece.from_offset, min(piece.to_offset, cover.from_offset)),
+                    OffsetRange(piece.partition, max(piece.from_offset, cover.to_offset), piece.to_offset),
                 )
             )
             if part.from_offset < part.to_offset
@@ -148,7 +152,9 @@ def _without(ranges: Iterable[OffsetRange], covered: Iterable[OffsetRange]) -> l
 
 def _overlap(some: Iterable[OffsetRange], others: Sequence[OffsetRange]) -> bool:
     return any(
-        one.partition == other.partition and one.from_offset < other.to_offset and other.from_offset < one.to_offset
-        for one in some
-        for other in others
+        first.partition == second.partition
+        and first.from_offset < second.to_offset
+        and second.from_offset < first.to_offset
+        for first in some
+        for second in others
     )

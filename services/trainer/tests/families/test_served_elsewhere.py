@@ -73,12 +73,12 @@ def test_an_export_that_cannot_be_loaded_is_told_in_tensorflows_words(tmp_path: 
     (tmp_path / "saved_model.pb").write_bytes(b"no graph")
     for name in ("requests", "answers"):
         (tmp_path / name).write_bytes(b"")
-    said = fresh_process().ask(tmp_path, tmp_path / "requests", tmp_path / "answers")
+    said = fresh_process().request(tmp_path, tmp_path / "requests", tmp_path / "answers")
     assert "cannot be loaded in a process of its own" in said
 
 
 def test_trying_an_export_is_bounded_in_time_and_leaves_the_process_usable(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nobody_writes")  # which a trial waits for
-    said = fresh_process().ask(tmp_path, tmp_path / "nobody_writes", tmp_path / "answers", trial_seconds=0.0)
+    said = fresh_process().request(tmp_path, tmp_path / "nobody_writes", tmp_path / "answers", trial_seconds=0.0)
     assert "took longer than 0 s (TRAINER_EXPORT_TRIAL_SECONDS)" in said
-    assert "FileNotFoundError" in fresh_process().ask(tmp_path, tmp_path / "requests", tmp_path / "answers")
+    assert "FileNotFoundError" in fresh_process().request(tmp_path, tmp_path / "requests", tmp_path / "answers")

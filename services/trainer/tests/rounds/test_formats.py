@@ -15,9 +15,9 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export.arrays import Arrays
 from services.trainer.export.converting import make
-from services.trainer.export.formats import Asked, write_formats
+from services.trainer.export.formats import FormatRows, write_formats
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.rounds.format_rows import asked_of
+from services.trainer.rounds.format_rows import rows_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
 pytestmark = pytest.mark.usefixtures("warm_python")
@@ -84,7 +84,7 @@ def test_a_format_is_asked_the_bytes_of_tensors_and_not_their_values() -> None:
     )
     signature = SimpleNamespace(inputs=(schema.feature("scan"),))
     model = SimpleNamespace(schema=schema, signatures=lambda: {"serving_default": signature})
-    asked = asked_of(cast(Any, model), cast(Any, data), [])
+    asked = rows_of(cast(Any, model), cast(Any, data), [])
     assert asked.held_out
     assert asked.inputs["scan"].tolist() == contents
 
@@ -104,7 +104,7 @@ def test_a_quantised_format_is_bounded_by_itself_and_says_where_nothing_was_quan
     def furthest(answers: Arrays) -> tuple[str, float]:
         return "furthest", float(np.abs(answers["logits"] - (rows @ weights)[:, 0]).max())
 
-    asked = Asked({"x": rows}, held_out=True, metric=furthest)
+    asked = FormatRows({"x": rows}, held_out=True, metric=furthest)
     export = Export(formats=("tflite_dynamic", "tflite_int8"), on_unsupported="warn")
     found = write_formats(export, tmp_path / "output", tmp_path, asked)
     assert found["tflite_dynamic"]["note"].startswith("no weight is int8: LiteRT leaves tensors of up to 1,024 values")
@@ -169,7 +169,7 @@ def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path:
     )
     output = tmp_path / "output"
     tf.saved_model.save(made, str(output / "saved_model"), {"serving_default": made.serve})
-    asked = Asked({"x": np.array([b"a"], object)}, held_out=True, metric=lambda answers: None)
+    asked = FormatRows({"x": np.array([b"a"], object)}, held_out=True, metric=lambda answers: None)
     warned = write_formats(Export(formats=("tflite",), on_unsupported="warn"), output, tmp_path, asked)
     assert "StringToHashBucket" in warned["tflite"]["problem"]
     assert not (output / "exports/tflite").exists()

@@ -251,7 +251,7 @@ def test_a_program_is_tried_with_two_states_and_loaded_once(tmp_path: Path) -> N
         return saved_model_of(platform, number + 1)
 
     def said(saved_model: Path, trial: Path, program: str = "the same") -> str:
-        return fresh_process().ask(saved_model, trial / "requests", trial / "answers", program=program)
+        return fresh_process().request(saved_model, trial / "requests", trial / "answers", program=program)
 
     first, trial = round_with(0), platform.directory / "work" / "trial"
     program, graph = program_of(first), (first / "saved_model.pb").read_bytes()

@@ -66,7 +66,7 @@ class Augmentation:
             changed[name] = tf.ensure_shape(changed[name], columns[name].shape)
         return changed, labels
 
-    def told(self) -> dict[str, list[str]]:
+    def facts(self) -> dict[str, list[str]]:
         """By feature, the layers with the options that the definition gives."""
         section = self._model.definition.training.augment
         return {name: [layer.label for layer in layers] for name, layers in section.items()}

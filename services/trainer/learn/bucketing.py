@@ -67,7 +67,7 @@ class Buckets:
         cut = {name: columns[name][:, : tf.where(widths[name] == width, longest, widths[name])] for name in self._lists}
         return [{**columns, **cut}, *rest]
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Of the round: batches, steps of lists that hold values, steps that were computed, and those that lists filled
         up to the longest of their block would have been."""
         return {

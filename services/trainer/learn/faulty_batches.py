@@ -95,7 +95,7 @@ class FaultyBatches:
         self._fault = fault
         made = self._origin_of(fault, examples, rows) if self._is_debugged else Origin()
         if self._policy == "fail":
-            facts = made.told(self._step())
+            facts = made.facts(self._step())
             if self._is_debugged:
                 found = bad_examples.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
                 facts["rows"] = [] if found.are_all else list(found.reasons)
@@ -112,7 +112,7 @@ class FaultyBatches:
                 raise self._fault.raised(
                     f" at step {self._step()}: {aside} of {seen} examples are at fault, so it is the model and not they"
                     f"{made.sentence}",
-                    made.told(self._step()),
+                    made.facts(self._step()),
                 )
         return {row: reason + made.sentence for row, reason in reasons.items()}
 

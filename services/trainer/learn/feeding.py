@@ -55,7 +55,7 @@ class Feeding:
                 break
         return np.concatenate(found)
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Empty where a block is handed over whole. Of `largest_call_bytes`, a string is its place alone."""
         if self._mode == "memory":
             return {}

@@ -40,7 +40,7 @@ class Origin:
     layer: str = ""
     place: str = ""
 
-    def told(self, step: int) -> dict[str, Any]:
+    def facts(self, step: int) -> dict[str, Any]:
         """As the failure of a round has it."""
         return {"step": step, "operation": self.operation, "layer": self.layer, "place": self.place}
 

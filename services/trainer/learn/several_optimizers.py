@@ -65,7 +65,7 @@ class SeveralOptimizers:
             if own:
                 optimizer.apply(*map(list, zip(*own, strict=True)))
 
-    def told(self) -> dict[str, list[str]]:
+    def facts(self) -> dict[str, list[str]]:
         """By optimizer, the variables that it teaches."""
         names = [optimizer.name for optimizer in self._optimizers]
         return {name: sorted(p for p, at in self._place.items() if at == place) for place, name in enumerate(names)}

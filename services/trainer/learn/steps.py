@@ -40,12 +40,12 @@ _SMALL_VALUES = 65_536
 class NotFiniteError(Exception):
     """A loss or a weight is NaN or infinite; the message says which, and at which step.
 
-    `told` is what is known beside the words: step, operation, layer, place; rows of the block, later events.
+    `facts` is what is known beside the words: step, operation, layer, place; rows of the block, later events.
     """
 
     def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.told = dict(facts or {})
+        self.facts = dict(facts or {})
 
 
 @dataclass(frozen=True)
@@ -197,13 +197,13 @@ class Steps:
         with blame_definition(self._about):
             self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """How the steps are run and fed, for the version's record; empty for one compiled graph and whole blocks."""
         how = self._section.execution
-        compiled = {"xla": self._xla.told()} if self._section.jit_compile else {}
-        taught = {"optimizers": self._applied.told()} if isinstance(self._applied, SeveralOptimizers) else {}
-        changed = {"augment": self._augmentation.told()} if self._augmentation else {}
-        return ({} if how == "graph" else {"execution": how}) | self._feeding.told() | compiled | taught | changed
+        compiled = {"xla": self._xla.facts()} if self._section.jit_compile else {}
+        taught = {"optimizers": self._applied.facts()} if isinstance(self._applied, SeveralOptimizers) else {}
+        changed = {"augment": self._augmentation.facts()} if self._augmentation else {}
+        return ({} if how == "graph" else {"execution": how}) | self._feeding.facts() | compiled | taught | changed
 
     def _give_optimizer(self) -> Any:
         """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it

@@ -147,8 +147,8 @@ class Training:
     @property
     def ways(self) -> dict[str, Any]:
         found = {"gradients": self._checked, "workers_compared": self._compared, "taken_again": self._again}
-        found |= {"bucketed": self._buckets.told()} if self._buckets else {}
-        return self._steps.told() | {name: told for name, told in found.items() if told}
+        found |= {"bucketed": self._buckets.facts()} if self._buckets else {}
+        return self._steps.facts() | {name: facts for name, facts in found.items() if facts}
 
     def code_places(self) -> dict[str, str]:
         return self._steps.code_places()

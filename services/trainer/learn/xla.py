@@ -54,7 +54,7 @@ class Compilations:
     def texts(self) -> Mapping[str, str]:
         return {_FILE_NAME: self.text} if self.text else {}
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Of the steps since `begin`; `fusions`: kernels that are several operations in one."""
         fused = {"fusions": len(_FUSION.findall(self.text))} if self.text else {}
         return {"batch_sizes": sorted(self._sizes), "compilations": len(self._sizes - self._before)} | fused

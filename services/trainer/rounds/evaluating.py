@@ -154,7 +154,7 @@ class Scores:
             self._waiting.popleft()
             shutil.rmtree(path, ignore_errors=True)
 
-    def told(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
         """For the version's record."""
         if self._evaluator is BY_CHIEF:
             return {"evaluated_by": "chief"}

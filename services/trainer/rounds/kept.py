@@ -57,7 +57,7 @@ class Kept:
         self._made: tuple[int, Checkpoint] | None = None
         self._generators: object = None
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """For the version's record."""
         return {
             "round": self._rounds + 1,

@@ -207,7 +207,7 @@ class _Pass:
             evaluation=compared.details()
             | present(
                 duplicates=self._equal.counts() if held_out else None,
-                window=window.told(own_count=self._own_count, count=judging) if judging else None,
+                window=window.facts(own_count=self._own_count, count=judging) if judging else None,
             ),
             trained_count=tally.trained,
             left_out_count=tally.left_out,

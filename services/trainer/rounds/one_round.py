@@ -43,11 +43,11 @@ from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
 from services.trainer.rounds.prepared import PreparedBlock
 from services.trainer.rounds.program import Begun, Program
+from services.trainer.rounds.progress_reports import ProgressReports
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.rounds.skew import skew_of
 from services.trainer.rounds.stages import Stages
-from services.trainer.rounds.telling import Telling
 from services.trainer.rounds.unusable import Unusable
 from services.trainer.rounds.window import Window
 from services.trainer.shards.team import ALONE, Team
@@ -100,7 +100,7 @@ class RoundWork:
         )
         self._stages = Stages(self._begin_stage, waited_seconds=max(0.0, time.time() - assignment.round.planned_at))
         self._seconds = self._stages.seconds
-        self._telling = Telling(report, self._points, self._team)
+        self._progress = ProgressReports(report, self._points, self._team)
         self._seen_log: Reading = self._log
         self._held_out = around.kept.held_out if around.kept else window.Kept()
         self._scores: Scores | None = None
@@ -122,7 +122,7 @@ class RoundWork:
         kept = self._around.kept
         if kept:
             kept.check()
-            trained = replace(trained, process=kept.told())
+            trained = replace(trained, process=kept.facts())
         with self._stages.stage("export"):
             output, facts = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
@@ -146,7 +146,7 @@ class RoundWork:
                 measured,
                 weights_digest=digest.result(),
                 files=files,
-                told=facts,
+                facts=facts,
                 seconds=self._seconds,
                 unusable=unusable,
             )
@@ -205,7 +205,7 @@ class RoundWork:
 
     def _read(self) -> tuple[RoundInputs, RoundData, Resumed | None, bool]:
         """What the round needs before it builds, and whether it can begin with the kept program."""
-        divided = self._telling.input = teamwork.divided(self._log, self._team, self._assignment)
+        divided = self._progress.input = teamwork.divided(self._log, self._team, self._assignment)
         with self._stages.stage("download"):
             resumed = self._points.load()
             kept = self._around.kept
@@ -213,7 +213,7 @@ class RoundWork:
             inputs = warm or fetch_inputs(self._assignment, self._registry, self._assignment.code_dir)
         data = data_of(self._assignment, inputs, divided or self._log)
         self._seen_log = as_seen(self._log, self._plan, inputs)
-        self._telling.weights_from = "resume point" if resumed else inputs.weights_from(self._plan)
+        self._progress.weights_from = "resume point" if resumed else inputs.weights_from(self._plan)
         self._carried = inputs.known.statistics_for(inputs.definition) if inputs.known else {}
         with self._stages.stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else fitted(inputs, data, self._carried)
@@ -237,14 +237,14 @@ class RoundWork:
             texts={**training.texts, **(observer.taps.files() if observer else {})},
             course={
                 **self._pace.course(),
-                **self._telling.rates.whole(),
-                **(self._scores.told() if self._scores else {}),
+                **self._progress.rates.whole(),
+                **(self._scores.facts() if self._scores else {}),
                 **present(
                     debugger=observer.debugger.dump if observer and observer.debugger else None,
                     asynchronous=coordinator.facts() if coordinator else None,
                 ),
             },
-            members=self._telling.members(),
+            members=self._progress.members(),
             calibration=calibrated,
         )
 
@@ -287,7 +287,7 @@ class RoundWork:
         if evaluate and (self._team.is_chief or section.early_stopping):
             self._scores = Scores(training, data, self._statistics, self._around.evaluator)
             evaluate = self._scores.of_this_step
-        return RoundPace(section, training, self._curve, evaluate, self._tell_on_the_way)
+        return RoundPace(section, training, self._curve, evaluate, self._report_on_the_way)
 
     def _resume(self, training: Trainable, pace: RoundPace, resumed: Resumed) -> None:
         training.restore(resumed.checkpoint.arrays)
@@ -307,7 +307,7 @@ class RoundWork:
                     self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
                 )
         self._points.begin(training.step, interval_steps=pace.section.save_every_steps)
-        self._telling.rates.begin(training.step)
+        self._progress.rates.begin(training.step)
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = data.prepared(training.model, self.place.position, self.place.block_index)
@@ -316,8 +316,10 @@ class RoundWork:
                 try:
                     self._train_block(training, pace, block, pass_index)
                 except NotFiniteError as error:
-                    places = [int(block.trained_rows[row]) for row in error.told.pop("rows", ())]
-                    error.told["events"] = publishing.events_at(self._seen_log, self._plan, data, {block.index: places})
+                    places = [int(block.trained_rows[row]) for row in error.facts.pop("rows", ())]
+                    error.facts["events"] = publishing.events_at(
+                        self._seen_log, self._plan, data, {block.index: places}
+                    )
                     raise
                 if pace.ended:
                     break
@@ -338,7 +340,7 @@ class RoundWork:
     def _train_block(self, training: Trainable, pace: RoundPace, block: PreparedBlock, pass_index: int) -> None:
         began = time.monotonic()
         pace.begin_block(pass_index, block.index)
-        self._telling.rates.begin_block()
+        self._progress.rates.begin_block()
         losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
         self._seconds["train"] += time.monotonic() - began
         self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
@@ -346,22 +348,22 @@ class RoundWork:
             self._observer.after_block(block.trained, losses, training.added)
         taken = block.trained.count - training.rows_left
         pace.end_block(taken)
-        self._telling.rates.add(training.step, done=taken)
+        self._progress.rates.add(training.step, done=taken)
         done = self.place.examples_done + taken
         self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
         is_due = not pace.ended and self._points.is_due(training.step)
         if is_due and self._team.is_chief and not self._assignment.rebuild_of:
             self._save_point(training)
-        self._telling.loss = float(losses.mean()) if len(losses) else None
-        self._telling.tell(training, pace, done, pass_index)
+        self._progress.loss = float(losses.mean()) if len(losses) else None
+        self._progress.report(training, pace, done, pass_index)
 
-    def _tell_on_the_way(self, at: Reached) -> None:
+    def _report_on_the_way(self, at: Reached) -> None:
         """Within a block; the loss is that of the block before."""
         assert self._program is not None, "it is training"
         assert self._pace is not None, "it is training"
         training = self._program.training
-        self._telling.rates.add(training.step, done=at.rows)
-        self._telling.tell(training, self._pace, self.place.examples_done + at.rows, at.pass_index)
+        self._progress.rates.add(training.step, done=at.rows)
+        self._progress.report(training, self._pace, self.place.examples_done + at.rows, at.pass_index)
 
     def _captured(self, training: Trainable) -> Checkpoint:
         return program.captured(training, self._statistics, self._begun, self._assignment.round)
@@ -393,7 +395,7 @@ class RoundWork:
 
     def _begin_stage(self, name: str) -> None:
         self._check_stop(name)
-        self._telling.tell_stage(name, self._pace.examples if self._pace else 0)
+        self._progress.report_stage(name, self._pace.examples if self._pace else 0)
 
 
 def _saved(kind: str, point: Checkpoint) -> Saved:

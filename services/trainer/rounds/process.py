@@ -169,7 +169,7 @@ def conduct(
         time.sleep(_WATCH_SECONDS)
         return Shrunk(assignment.processes if assignment.addresses else 1, str(error))
     except NotFiniteError as error:
-        return Failed(str(error), FailureKind.NUMERIC, error.told)
+        return Failed(str(error), FailureKind.NUMERIC, error.facts)
     except DefinitionFailedError as error:
         return Failed(str(error), FailureKind.DEFINITION)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:

@@ -55,7 +55,7 @@ class Trained:
         seen: weights and gradients on the way, by step.
         texts: of files of the version, by name.
         warm_start: what was new or dropped, where the definition had changed.
-        course: how many steps, what ended them, how fast (pace.py, telling.py).
+        course: how many steps, what ended them, how fast (pace.py, progress_reports.py).
         members: what each of several has read (data/divided_log.py).
         calibration: by head, as calibrating.py tells it.
         process: whether it was warm (kept.py).
@@ -112,7 +112,7 @@ def write_files(
     measured.warnings.update(gradient_check.warnings_of(trained.course))
     measured.warnings.update(teamwork.warnings_of(trained.course))
     formats = _formats(assignment, trained, measured, output)
-    measured.warnings.update({f"format {name}": one["note"] for name, one in formats.items() if "note" in one})
+    measured.warnings.update({f"format {name}": entry["note"] for name, entry in formats.items() if "note" in entry})
     shard_bytes = trained.definition.export.checkpoint_shard_bytes
     has = state.places_in(output / "saved_model", trained.final.arrays, trained.model)
     checkpoint.write(output, trained.final, shard_bytes=shard_bytes, elsewhere=has)
@@ -134,9 +134,9 @@ def write_files(
     debugger.add_to(output, Path(assignment.work_dir))
     for name, text in trained.texts.items():
         (output / name).write_text(text)
-    asked = trained.definition.training.summaries
-    if asked.projector:
-        projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)
+    summaries = trained.definition.training.summaries
+    if summaries.projector:
+        projector.write(output / "tensorboard", trained.model, trained.final, rows=summaries.projector)
     return output, {"program": exported.entry} | present(formats=formats)
 
 
@@ -214,11 +214,11 @@ def draft_of(
     *,
     weights_digest: str,
     files: tuple[FileEntry, ...],
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     seconds: Mapping[str, float],
     unusable: Unusable,
 ) -> VersionDraft:
-    """`told`: as write_files gave it; `seconds`: by stage."""
+    """`facts`: as write_files gave it; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=weights_digest,
         metrics={**measured.metrics, **present(training=trained.curve.means_of_last_pass())},
@@ -227,11 +227,11 @@ def draft_of(
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,
         events_unusable=len(measured.unusable),
-        unusable=unusable.told(),
+        unusable=unusable.facts(),
         files=files,
         step=trained.final.step,
         timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
-        environment=environment_of(assignment) | _facts_of(assignment, trained, measured) | dict(told),
+        environment=environment_of(assignment) | _facts_of(assignment, trained, measured) | dict(facts),
     )
 
 
@@ -273,7 +273,9 @@ def _by_step(trained: Trained) -> list[dict[str, Any]]:
 def _by_step_summaries(trained: Trained) -> list[tuple[int, Summary]]:
     norms = trained.curve.norms(trained.training.norm_names)
     found = [*norms, *((step, _named("evaluation", metrics)) for step, metrics in trained.pace.evaluations)]
-    scalars = [(step, [tensorboard_events.scalar(name, value) for name, value in one.items()]) for step, one in found]
+    scalars = [
+        (step, [tensorboard_events.scalar(name, value) for name, value in values.items()]) for step, values in found
+    ]
     return [(step, Summary(value=values)) for step, values in scalars]
 
 

@@ -43,7 +43,7 @@ class Unusable:
             places.append(Place(*place, reasons[example].popleft()))
         return cls(events, sorted(places), at)
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples.
 
         A sample says where its event lies in the log; `without_payload` counts those too large for a dead letter.

@@ -105,7 +105,7 @@ class Window:
         if self.chosen:
             yield prepare(model, self.data.earlier([found.examples[row] for row in newest.tolist()]))
 
-    def told(self, *, own_count: int, count: int) -> JsonMap:
+    def facts(self, *, own_count: int, count: int) -> JsonMap:
         """As common/registry/catalog.py says; `count`: of examples that candidate and parent were judged on."""
         is_own_set = bool(self.data.definition.evaluation.examples)
         return {

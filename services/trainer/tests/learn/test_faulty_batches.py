@@ -50,9 +50,9 @@ def test_the_operation_that_made_a_nan_is_named_with_its_line_and_layer(
     told = rf"the first operation that was not finite is Log \(net.py, line {place}, in <lambda>\), in layer logs"
     with pytest.raises(NotFiniteError, match=told) as raised:
         training.train_block(block, pass_index=0, block_index=0)
-    assert raised.value.told["operation"] == "Log"
-    assert policy != "fail" or (raised.value.told["step"], bool(raised.value.told["rows"])) == (0, True)
-    assert (raised.value.told["layer"], "net.py" in raised.value.told["place"]) == ("layer logs", True)
+    assert raised.value.facts["operation"] == "Log"
+    assert policy != "fail" or (raised.value.facts["step"], bool(raised.value.facts["rows"])) == (0, True)
+    assert (raised.value.facts["layer"], "net.py" in raised.value.facts["place"]) == ("layer logs", True)
 
 
 @pytest.mark.covers("dbg-tfdbg")

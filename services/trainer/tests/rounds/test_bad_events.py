@@ -196,5 +196,5 @@ def test_a_few_labels_without_a_class_are_set_aside(tmp_path: Path) -> None:
 
 def test_events_too_large_for_a_dead_letter_are_counted_with_the_version() -> None:
     small, large = (b"a", "odd"), (bytes(MAX_PAYLOAD_BYTES + 1), "odd")
-    assert Unusable([small, large, large], (), {}).told()["without_payload"] == 2
-    assert "without_payload" not in Unusable([small], (), {}).told()
+    assert Unusable([small, large, large], (), {}).facts()["without_payload"] == 2
+    assert "without_payload" not in Unusable([small], (), {}).facts()

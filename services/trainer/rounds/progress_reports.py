@@ -1,4 +1,4 @@
-"""What control hears of a round while it goes: its stage, how far it has learned, and how fast."""
+"""Reports of a running round to control: its stage, how far it has learned, and how fast."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _MEMBERS_SECONDS = 2.0
 """How old the counts of other members may be."""
 
 
-class Telling:
+class ProgressReports:
     """Sends a round's progress to control.
 
     Attributes:
@@ -33,10 +33,10 @@ class Telling:
         self.loss: float | None = None
         self.weights_from = ""
 
-    def tell_stage(self, name: str, examples: int) -> None:
+    def report_stage(self, name: str, examples: int) -> None:
         self._report(Progress(name, examples, None, self._points.saved_count, weights_from=self.weights_from))
 
-    def tell(self, training: Trainable, pace: RoundPace, done: int, pass_index: int) -> None:
+    def report(self, training: Trainable, pace: RoundPace, done: int, pass_index: int) -> None:
         """`done`: examples that all passes have been through."""
         self._report(
             Progress(

@@ -47,7 +47,7 @@ from headrace.commands import (
     upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
@@ -107,7 +107,7 @@ def _json_first(arguments: list[str]) -> list[str]:
 
 
 def _show_json(kind: str, message: str, **more: object) -> None:
-    say(json.dumps({"error": {"kind": kind, "message": message, **more}}), err=True)
+    echo(json.dumps({"error": {"kind": kind, "message": message, **more}}), err=True)
 
 
 def _show(error: HeadraceError, *, as_json: bool) -> None:
@@ -116,21 +116,21 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         listed = [{"index": index, "reason": reason} for index, reason in refused]
         _show_json(kind_of(error).__name__, error.message, **({"refused": listed} if listed else {}))
         return
-    say("error: ", fg="red", nl=False, err=True)
-    say(error.message, err=True)
+    echo("error: ", fg="red", nl=False, err=True)
+    echo(error.message, err=True)
     # The sentence names the first itself.
     unnamed = [(index, reason) for index, reason in refused if reason not in error.message]
     for index, reason in unnamed[:_LISTED_REFUSALS]:
-        say(f"  event {index}: {reason}", err=True)
+        echo(f"  event {index}: {reason}", err=True)
     if len(unnamed) > _LISTED_REFUSALS:
-        say(f"  and {len(unnamed) - _LISTED_REFUSALS} more", err=True)
+        echo(f"  and {len(unnamed) - _LISTED_REFUSALS} more", err=True)
 
 
 def _print_version(is_given: bool) -> None:
     if is_given:
         from importlib.metadata import version
 
-        say(f"headrace {version('headrace')}")
+        echo(f"headrace {version('headrace')}")
         raise typer.Exit
 
 

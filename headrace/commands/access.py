@@ -11,7 +11,7 @@ import typer
 from headrace.client.credentials import checked, store
 from headrace.client.platform import Client
 from headrace.commands.session import Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.places import SERVICES
 
 app = typer.Typer(help="Make tokens for the access file.", no_args_is_help=True)
@@ -25,7 +25,7 @@ def login(context: typer.Context) -> None:
     with session.client(token=token) as client:
         found = client.whoami()
         path = store(_doors(client), token)
-    session.show(found, lambda: say(f"{found['name']}: {', '.join(found['roles'])}; kept in {path}"))
+    session.show(found, lambda: echo(f"{found['name']}: {', '.join(found['roles'])}; kept in {path}"))
 
 
 def logout(context: typer.Context) -> None:
@@ -33,7 +33,7 @@ def logout(context: typer.Context) -> None:
     session: Session = context.obj
     with session.client(token="") as client:
         path = store(_doors(client), "")
-    session.show({"forgotten": str(path)}, lambda: say(f"forgotten in {path}"))
+    session.show({"forgotten": str(path)}, lambda: echo(f"forgotten in {path}"))
 
 
 def whoami(context: typer.Context) -> None:
@@ -41,7 +41,7 @@ def whoami(context: typer.Context) -> None:
     session: Session = context.obj
     with session.client() as client:
         found: dict[str, Any] = dict(client.whoami())
-    session.show(found, lambda: say(f"{found['name']}: {', '.join(found['roles'])}"))
+    session.show(found, lambda: echo(f"{found['name']}: {', '.join(found['roles'])}"))
 
 
 @app.command("new")
@@ -62,7 +62,7 @@ def token_new(
     digest = digest_of(token)
     lines = lines_of(name, roles, digest)
     document = {"token": token, "principal": {"name": name, "roles": roles, "token_sha256": [digest]}}
-    session.show(document, lambda: say(f"{token}\n\n{lines}", nl=False))
+    session.show(document, lambda: echo(f"{token}\n\n{lines}", nl=False))
 
 
 def certs(
@@ -89,7 +89,7 @@ def certs(
     def print_lines() -> None:
         for name, state in found.items():
             word = "issued" if state["issued"] else "kept"
-            say(f"{directory / name}: {word}, ends in {state['days_left']:.0f} days")
+            echo(f"{directory / name}: {word}, ends in {state['days_left']:.0f} days")
 
     session.show(found, print_lines)
 

@@ -11,7 +11,7 @@ from common.errors import DataLoss, InvalidInput
 from common.registry.audit import FIRST, head_of, verify_chain
 from common.storage import place_of
 from headrace.commands.session import Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 app = typer.Typer(help="Who did what to the registry, and whether the record is whole.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines.")]
@@ -33,7 +33,7 @@ def export(
     newest = head_of(last) if last else None
     document = {"file": str(file), "entries": count, "digest": newest.digest if newest else ""}
     ending = f"; the newest is {newest.sequence}, digest {newest.digest}" if newest else ""
-    session.show(document, lambda: say(f"{counted(count, 'entry')} in {file}{ending}"))
+    session.show(document, lambda: echo(f"{counted(count, 'entry')} in {file}{ending}"))
 
 
 @app.command()
@@ -44,7 +44,7 @@ def head(context: typer.Context) -> None:
         found = client.audit_head()
     session.show(
         {"sequence": found.sequence, "digest": found.digest},
-        lambda: say(f"entry {found.sequence}, digest {found.digest}"),
+        lambda: echo(f"entry {found.sequence}, digest {found.digest}"),
     )
 
 
@@ -66,7 +66,7 @@ def verify(
         raise DataLoss(f"{file} has no entry with digest {digest}: it was cut off or written anew")
     session.show(
         {"sequence": found.sequence, "digest": found.digest},
-        lambda: say(f"{file} is unbroken up to entry {found.sequence}, digest {found.digest}"),
+        lambda: echo(f"{file} is unbroken up to entry {found.sequence}, digest {found.digest}"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import InvalidInput
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     from common.definition.model import Definition
@@ -63,9 +63,9 @@ def checked_events(
 def show_skipped(checked: "EventsChecked") -> None:
     if checked.refused_count:
         first = "".join(f"\n  event {index}: {reason}" for index, reason in checked.refused[:_SHOWN])
-        say(f"{checked.refused_count:,} of {checked.events:,} events are left out{first}")
+        echo(f"{checked.refused_count:,} of {checked.events:,} events are left out{first}")
         if checked.refused_count > _SHOWN:
-            say(f"  and {checked.refused_count - _SHOWN:,} more")
+            echo(f"  and {checked.refused_count - _SHOWN:,} more")
 
 
 def show_round(begins: str, definition: "Definition", done: "Mapping[str, Any]") -> None:
@@ -73,6 +73,6 @@ def show_round(begins: str, definition: "Definition", done: "Mapping[str, Any]")
     from headrace.local.check import doubts
 
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
-    say(f"{begins}, {done['held_out']:,} held out: {metrics or 'nothing measured'}")
+    echo(f"{begins}, {done['held_out']:,} held out: {metrics or 'nothing measured'}")
     for sentence in doubts(definition, done):
-        say(f"warning: {sentence}")
+        echo(f"warning: {sentence}")

@@ -19,7 +19,7 @@ from common.errors import DataLoss, InvalidInput, NotFound
 from common.suggestions import did_you_mean
 from headrace.commands.model_files import chosen_version
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,9 +64,9 @@ def show(context: typer.Context, name: Name) -> None:
         columns = ("tensor", "dtype", "shape", ">norm", "trainable", "shard")
         print_table(title, columns, rows)
         for feature, counts in vocabularies.items():
-            say(f"{feature}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+            echo(f"{feature}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         slots = sum(path.startswith("optimizer/") for path in found)
-        say(
+        echo(
             f"{counted(len(found), 'tensor')}, {slots} of them the optimizer's, "
             f"{sum(a.nbytes for a in arrays.values()):,} bytes"
         )
@@ -113,7 +113,7 @@ def export(
         run("checkpoint", source, to.absolute())
     session.show(
         {"version": title, "prefix": str(to), "tensors": len(arrays)},
-        lambda: say(f"{counted(len(arrays), 'tensor')} of {title} in {to}.index and {to}.data-00000-of-00001"),
+        lambda: echo(f"{counted(len(arrays), 'tensor')} of {title} in {to}.index and {to}.data-00000-of-00001"),
     )
 
 
@@ -133,7 +133,7 @@ def _export_table(session: Session, name: str, table: str, to: Path) -> None:
     (to / "projector_config.pbtxt").write_text(config)
     session.show(
         {"version": title, "table": path, "rows": len(vectors), "dimension": int(vectors.shape[1]), "folder": str(to)},
-        lambda: say(f"{counted(len(vectors), 'row')} of {path} of {title}; see them: tensorboard --logdir {to}"),
+        lambda: echo(f"{counted(len(vectors), 'row')} of {path} of {title}; see them: tensorboard --logdir {to}"),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from common.errors import InvalidInput
 from common.suggestions import there_is_no
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.compose.docker_cli import read_logs
 from headrace.compose.state import ComposeState
 from headrace.places import PlatformState
@@ -29,7 +29,7 @@ def show(state: PlatformState, name: str | None, *, lines: int, follow: bool) ->
     readers = {each: read_logs(state.ids[each], lines=lines, follow=follow) for each in names}
     try:
         for each, line in _together(readers) if follow else _in_turn(readers):
-            say((f"{each:<{width}} | " if width else "") + line)
+            echo((f"{each:<{width}} | " if width else "") + line)
     finally:
         for reader in readers.values():
             reader.kill()

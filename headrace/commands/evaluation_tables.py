@@ -9,7 +9,7 @@ from common.registry.catalog import Version
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands.session import print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _MOST_CLASSES = 20
 _CANDIDATE = "candidate"
@@ -46,14 +46,14 @@ def print_classes(version: Version, words: Words) -> None:
                 rows = [[class_word(number, known), *map(_share, shares)] for number, *shares in drawn[kind]]
                 print_table(f"classes of {head}", columns, rows[:_MOST_CLASSES])
                 if len(rows) > _MOST_CLASSES:
-                    say(f"and {len(rows) - _MOST_CLASSES:,} more; --json has them all")
+                    echo(f"and {len(rows) - _MOST_CLASSES:,} more; --json has them all")
 
 
 def print_losses(training: Mapping[str, float]) -> None:
     """Of the last pass over the range."""
     if "regularization_loss" in training:
         data, added = number_of(training["data_loss"]), number_of(training["regularization_loss"])
-        say(f"loss      {number_of(training['loss'])} in training: data {data}, regularization {added}")
+        echo(f"loss      {number_of(training['loss'])} in training: data {data}, regularization {added}")
 
 
 def print_slices(version: Version) -> None:

@@ -20,7 +20,7 @@ from headrace.client.harmless import harmless
 from headrace.client.ingesting import OnInvalid
 from headrace.client.platform import Client
 from headrace.commands.session import Session
-from headrace.commands.terminal import console, say
+from headrace.commands.terminal import console, echo
 from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
             totals = _append(client, stream, found, reached, upload, progress)
     seconds = time.monotonic() - began
     document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": reached.key}
-    session.show(document, lambda: say(_sentence(totals, seconds, stream, upload.noun)))
+    session.show(document, lambda: echo(_sentence(totals, seconds, stream, upload.noun)))
 
 
 def _append(
@@ -156,7 +156,7 @@ def _append(
     except (HeadraceError, KeyboardInterrupt) as error:
         _explain(error, totals["accepted"], state, upload.noun, taken=sum(totals.values()))
         if upload.policy == "reject" and upload.into == "events" and isinstance(error, InvalidInput) and error.refused:
-            say(
+            echo(
                 "--on-invalid deadletter takes the valid events and sets the others aside with their reasons; bounds "
                 "are widened in stream.yaml, by `headrace apply`",
                 err=True,
@@ -190,10 +190,10 @@ def _explain(error: BaseException, accepted: int, state: "UploadState", noun: st
     if taken or not isinstance(error, InvalidInput):
         how = "the same command" if state.path else f"--resume {state.key}"
         were = "was" if accepted == 1 else "were"
-        say(f"{counted(accepted, noun)} {were} taken; {how} goes on without doubling them", err=True)
+        echo(f"{counted(accepted, noun)} {were} taken; {how} goes on without doubling them", err=True)
     if isinstance(error, InvalidInput) and error.refused and taken:
         whole = "the file" if len(state.positions) == 1 and not state.path else "what was sent"
-        say(f"indexes below count from {noun} {taken:,} of {whole}", err=True)
+        echo(f"indexes below count from {noun} {taken:,} of {whole}", err=True)
 
 
 def _sentence(totals: dict[str, int], seconds: float, stream: str, noun: str) -> str:

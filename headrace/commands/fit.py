@@ -11,7 +11,7 @@ from common.errors import Conflict, InvalidInput
 from common.storage import LOCAL, Place, place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
 from headrace.commands.session import Session, Steps
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.files.upload_state import UploadState
 
 _SUMMARY = "fit.json"
@@ -68,6 +68,6 @@ def fit(
         show_skipped(checked)
         steps_taken = counted(done["steps"], "step")
         show_round(f"{definition.name}: {counted(done['trained'], 'event')}, {steps_taken}", definition, done)
-        say(f"{target / 'saved_model'} is the export, {target / _SUMMARY} what was measured")
+        echo(f"{target / 'saved_model'} is the export, {target / _SUMMARY} what was measured")
 
     session.show(document | {"to": str(target), "steps_of_run": steps.finished}, show)

@@ -11,7 +11,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Stream
 from headrace.client.platform import Client
 from headrace.commands.session import ModelName, Reason, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A model's; with --stream a stream's.")]
 IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
@@ -76,7 +76,7 @@ def delete(
             remove(name, reason=reason, dry_run=True)
             _confirm(f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions")
         remove(name, reason=reason)
-    session.show({"deleted": name}, lambda: say(f"{name} is deleted"))
+    session.show({"deleted": name}, lambda: echo(f"{name} is deleted"))
 
 
 def _confirm(subject: str) -> None:
@@ -100,4 +100,4 @@ def _decide(
     session: Session = context.obj
     with session.client() as client:
         after = change(client, name, reason=reason)
-    session.show(asdict(after), lambda: say(sentence if isinstance(sentence, str) else sentence(after)))
+    session.show(asdict(after), lambda: echo(sentence if isinstance(sentence, str) else sentence(after)))

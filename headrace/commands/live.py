@@ -8,7 +8,7 @@ import typer
 
 from common.counted import counted
 from headrace.commands.session import ModelName, Session, age, print_line, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _DIGITS = 4
 _UNDECIDED = "undecided"
@@ -33,7 +33,7 @@ def _print(found: Mapping[str, Any]) -> None:
         for name, value in part["window"]["metrics"].items()
     ]  # fmt: skip
     if not rows:
-        say("no prediction with a key has its label yet; see docs/guide/watch.md")
+        echo("no prediction with a key has its label yet; see docs/guide/watch.md")
         return
     columns = (">version", "alias", ">labelled", "metric", ">newest", ">all", ">since")
     print_table("", columns, rows)

@@ -18,7 +18,7 @@ from headrace.commands import evaluation_tables, training_facts
 from headrace.commands.evaluation_tables import number_of
 from headrace.commands.live import judged
 from headrace.commands.session import Limit, ModelName, Session, age, print_facts, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _SHOWN_LETTER = 160
 
@@ -44,8 +44,8 @@ def show(
 
     def print_text() -> None:
         print_facts(f"model {name}", _model_facts(model))
-        say()
-        say(text.rstrip())
+        echo()
+        echo(text.rstrip())
 
     session.show(asdict(model) | {"definition": sorted(definition), "model_yaml": text}, print_text)
 
@@ -78,7 +78,7 @@ def why(context: typer.Context, model: ModelName) -> None:
 
     def print_text() -> None:
         for sentence in _reasons(found, refused[0] if refused else None):
-            say(sentence)
+            echo(sentence)
 
     session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, print_text)
 
@@ -137,7 +137,7 @@ def history(
 
     def table() -> None:
         if not found:
-            say("nothing is on record of that")
+            echo("nothing is on record of that")
             return
         columns = (">age", "what", "of", "by", "why")
         rows = [
@@ -169,11 +169,11 @@ def dead_letters(
 
     def print_text() -> None:
         if not letters:
-            say(f"stream {stream} has no dead letters")
+            echo(f"stream {stream} has no dead letters")
         for letter in letters:
             text = str(letter.get("payload", ""))
-            say(str(letter.get("reason", "")), bold=True)
-            say(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
+            echo(str(letter.get("reason", "")), bold=True)
+            echo(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
 
     session.show(letters, print_text)
 
@@ -223,25 +223,25 @@ def _print_version(version: Version, model: Model, words: Words, quality: Mappin
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
     for name, signature in version.contract.get("signatures", {}).items():
-        say(
+        echo(
             f"signature {name} ({signature['method']}): {_tensors(signature, 'inputs')} -> "
             f"{_tensors(signature, 'outputs')}"
         )
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
     for trigger, sentence in version.environment.get(FIRED, {}).items():
-        say(f"due by    {trigger}: {sentence}")
+        echo(f"due by    {trigger}: {sentence}")
     for sentence in judged(quality):
-        say(f"live      {sentence}")
+        echo(f"live      {sentence}")
     for reason, count in unusable.items():
-        say(f"unusable  {count:,}: {reason}")
+        echo(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():
-        say(f"warning   {subject}: {sentence}")
+        echo(f"warning   {subject}: {sentence}")
     for sentence in scored_outside.in_words(version.environment, version.verdict.rule):
-        say(f"scored    {sentence}")
+        echo(f"scored    {sentence}")
     for name, found in version.environment.get("formats", {}).items():
-        say(f"format    {name}: {_format_facts(found)}")
+        echo(f"format    {name}: {_format_facts(found)}")
     for sentence in version.environment.get("warm_start", {}).get("rows", ()):
-        say(f"carried   {sentence}")
+        echo(f"carried   {sentence}")
     metrics: Mapping[str, Any] = asdict(version)["metrics"]
     sides = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
     names = dict.fromkeys(name for part in sides for name in metrics[part])
@@ -294,7 +294,7 @@ def _tensors(signature: Mapping[str, Any], side: str) -> str:
 
 def _print_diff(found: Mapping[str, Any]) -> None:
     model, first, second = found["model"], f"@{found['from']}", f"@{found['to']}"
-    say(f"{model}: {first} and {second}; {found['relation']}", bold=True)
+    echo(f"{model}: {first} and {second}; {found['relation']}", bold=True)
     metrics = [
         [name, number_of(values["from"]), number_of(values["to"]), number_of(values["change"])]
         for name, values in found["metrics"].items()
@@ -309,12 +309,12 @@ def _print_diff(found: Mapping[str, Any]) -> None:
     if changed:
         print_table("", ("what", first, second), changed)
     for path, lines in found["definition"].items():
-        say(path, bold=True)
+        echo(path, bold=True)
         for line in lines:
             colour = "green" if line.startswith("+") else "red" if line.startswith("-") else None
-            say(line, fg=colour)
+            echo(line, fg=colour)
     same = [kind for kind in ("code", "weights") if found[kind]["same"]]
-    say(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
+    echo(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
 
 
 def _print_account(found: Mapping[str, Any]) -> None:
@@ -322,24 +322,24 @@ def _print_account(found: Mapping[str, Any]) -> None:
     words = {"trained": "trained", "held_out": "held out", "unusable": "unusable", "left_out": "left out"}
     words |= {"waiting": "waiting", "total": "total"}
     rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
-    say(f"events of {found['model']} in stream {found['stream']}", bold=True)
+    echo(f"events of {found['model']} in stream {found['stream']}", bold=True)
     print_table("", ("where", ">events"), rows)
     if again := examples.get("again"):
-        say(f"{again:,} of them were learned twice, the second time with a late label")
+        echo(f"{again:,} of them were learned twice, the second time with a late label")
     for reason, count in found["unusable"]["reasons"].items():
-        say(f"unusable: {count:,}, {reason}")
+        echo(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:
         place = f"{part['partition']}:{part['from_offset']} to {part['to_offset']}"
         place = f"version {part['version'] or 'to come'}" if part["partition"] is None else place
-        say(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
+        echo(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
     waiting = found["waiting"]
     for sentence in waiting.get("sentences", []):
-        say(sentence)
+        echo(sentence)
     if waiting.get("waiting_for"):
-        say(f"waiting for: {waiting['waiting_for']}")
+        echo(f"waiting for: {waiting['waiting_for']}")
     for problem in found["problems"]:
-        say(f"but: {problem}")
-    say("it adds up" if found["adds_up"] else "it does not add up yet")
+        echo(f"but: {problem}")
+    echo("it adds up" if found["adds_up"] else "it does not add up yet")
 
 
 def _count(value: object) -> str:
@@ -369,9 +369,9 @@ def _reasons(found: Mapping[str, Any], refused: Version | None) -> list[str]:
 
 def _print_replay(report: Mapping[str, Any]) -> None:
     before = f", {report['replayed_before']:,} were appended before" if report.get("replayed_before") else ""
-    say(f"{report['replayed']:,} appended{before}, {report['refused_count']:,} still do not fit")
+    echo(f"{report['replayed']:,} appended{before}, {report['refused_count']:,} still do not fit")
     for item in report["refused"][:10]:
-        say(f"  letter {item['offset']}.{item['index']}: {item['reason']}")
+        echo(f"  letter {item['offset']}.{item['index']}: {item['reason']}")
 
 
 def _clock(at: float) -> str:

@@ -17,7 +17,7 @@ from common.errors import InvalidInput
 from common.process.gpu import has_gpu
 from headrace.commands.model_files import Name, fetched
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.local.variants import ROWS, VariantProcess, machine, question, source
 
 _TURNS = 5
@@ -245,11 +245,11 @@ def _show(
         print_table(heading, columns, [_row(row, sizes) for row in measured if not row.failed])
         for row in measured:
             if row.failed:
-                say(f"{row.variant.name}: cannot run: {row.failed}")
+                echo(f"{row.variant.name}: cannot run: {row.failed}")
             if row.problem:
-                say(f"{row.variant.name}: does not answer as TensorFlow does: {row.problem}")
-        say(f"measured on this machine: {machine(ready)}; {source(ready)}")
-        say(sentence)
+                echo(f"{row.variant.name}: does not answer as TensorFlow does: {row.problem}")
+        echo(f"measured on this machine: {machine(ready)}; {source(ready)}")
+        echo(sentence)
 
     session.show(document, print_text)
 

@@ -12,7 +12,7 @@ from common.registry.paths import path_below
 from common.registry.statements import SIGNATURE_FILE
 from headrace.commands.model_files import FOLDER, chosen_version
 from headrace.commands.session import Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 
 def export(
@@ -45,4 +45,4 @@ def export(
         aside.rename(target)
     document = {"model": version.model, "version": version.version, "to": str(target), "files": len(entries)}
     sentence = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"
-    session.show(document, lambda: say(sentence))
+    session.show(document, lambda: echo(sentence))

@@ -16,7 +16,7 @@ from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_facts, print_line, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.local.variants import latency, machine, source
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def graph(
         columns = ("function", "node", "op", "inputs")
         print_table(f"{counted(len(nodes), 'node')}", columns, rows[:_SHOWN_NODES])
         if len(rows) > _SHOWN_NODES:
-            say(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
+            echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
 
     session.show(nodes, print_text)
 
@@ -176,7 +176,7 @@ def _write_graph(session: Session, name: str, events: Path) -> None:
     written = sorted(str(path) for path in events.glob("events.out.tfevents.*"))
     session.show(
         {"model": files.title, "files": written},
-        lambda: say(f"the graph of {files.title} is in {events}; see it: tensorboard --logdir {events}"),
+        lambda: echo(f"the graph of {files.title} is in {events}; see it: tensorboard --logdir {events}"),
     )
 
 
@@ -197,7 +197,7 @@ def ops(context: typer.Context, name: Name) -> None:
     def print_text() -> None:
         print_table("", ("operation", ">times"), [[key, count] for key, count in counted.items()])
         for fault in faults:
-            say(f"cannot be served: {fault}")
+            echo(f"cannot be served: {fault}")
 
     session.show({"operations": counted, "cannot_be_served": faults}, print_text)
 
@@ -227,15 +227,15 @@ def cost(context: typer.Context, name: Name) -> None:
         rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
         rows.append(["all", f"{sum(layers.values()):,}"])
         print_table(files.title, ("layer", ">parameters"), rows)
-        say(f"{document['bytes']:,} bytes")
+        echo(f"{document['bytes']:,} bytes")
         for signature, count in counted["flops"].items():
-            say(f"{signature}: {count:,} floating-point operations for one row")
+            echo(f"{signature}: {count:,} floating-point operations for one row")
             for scope, part in counted["flops_by_scope"][signature].items():
-                say(f"  {scope or 'outside of layers'}: {part:,}")
+                echo(f"  {scope or 'outside of layers'}: {part:,}")
         for signature, reason in counted["reasons"].items():
-            say(f"{signature}: not counted, {reason}")
+            echo(f"{signature}: not counted, {reason}")
         for line in _latency_in_words(measured):
-            say(line)
+            echo(line)
 
     session.show(document, print_text)
 
@@ -301,7 +301,7 @@ def _print_signatures(found: Mapping[str, Any]) -> None:
     from common.saved_model.contract import tensors
 
     for name, signature in found.items():
-        say(f"{name} ({signature['method'] or 'no method'})", bold=True)
+        echo(f"{name} ({signature['method'] or 'no method'})", bold=True)
         for side in ("inputs", "outputs"):
             for tensor, described in tensors(signature, side).items():
                 print_line(f"  {side[:-1]:<6}  {tensor}  {described}", hanging=" " * 10)

@@ -11,7 +11,7 @@ import typer
 from common.errors import InvalidInput, NotFound
 from headrace.commands.model_files import Name, chosen_version, fetched
 from headrace.commands.session import Session, print_facts, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.local.inspect import run
 
 Format = Annotated[str, typer.Option("--format", help="Of a version: the LiteRT format that is meant, such as tflite.")]
@@ -40,11 +40,11 @@ def tap(
 
     def print_text() -> None:
         if tensor:
-            say(f"{found['tensors'][0]}  {found['dtype']} {found['shape']}")
-            say(json.dumps(found["value"]))
+            echo(f"{found['tensors'][0]}  {found['dtype']} {found['shape']}")
+            echo(json.dumps(found["value"]))
             return
         for name in found["tensors"]:
-            say(name)
+            echo(name)
 
     session.show(found, print_text)
 
@@ -124,11 +124,11 @@ def tflite(
         listed = [[tensor["name"], tensor["dtype"], tensor["shape"]] for tensor in found["tensors"][:_SHOWN_TENSORS]]
         print_table("", ("tensor", "dtype", "shape"), listed)
         if strip:
-            say(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
+            echo(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
         if target:
-            say(f"covered: {', '.join(found['covered']) or 'none'}")
-            say(f"missing: {', '.join(found['missing']) or 'none'}")
-            say(f"by the table of {found['as_of']}; nothing was run on a device")
+            echo(f"covered: {', '.join(found['covered']) or 'none'}")
+            echo(f"missing: {', '.join(found['missing']) or 'none'}")
+            echo(f"by the table of {found['as_of']}; nothing was run on a device")
 
     session.show(found, print_text)
 

@@ -18,7 +18,7 @@ from headrace.client.lifecycle import Applied, Listing
 from headrace.client.tables import Versions
 from headrace.commands.forget import offsets_of
 from headrace.commands.session import ModelName, Reason, Session, age, print_line, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _PLANNING_SECONDS = 60.0
 """For the trainer's answer: it may be reading the log, or wait for a core."""
@@ -62,7 +62,7 @@ def apply(
 
 def _print_applied(applied: Applied, *, dry_run: bool) -> None:
     if dry_run:
-        say("nothing is stored; these would be the changes:")
+        echo("nothing is stored; these would be the changes:")
     if applied.stream is not None:
         stream = applied.stream
         count = len(Schema.from_json(stream.schema_json).features)
@@ -115,7 +115,7 @@ def train(
         )
     session.show(
         asdict(planned),
-        lambda: say(
+        lambda: echo(
             f"round {planned.plan.sequence} of {model} is {planned.state}: "
             f"{counted(planned.plan.example_count, 'example')}, "
             f"from {f'version {planned.plan.parent_version}' if planned.plan.parent_version else 'nothing'}"
@@ -213,10 +213,10 @@ def _print_versions(model: Model, listing: Listing, learned: str, clean: int) ->
     """learned: as the option has it. clean: the newest ancestor of production without those events."""
     versions, live = listing.versions, model.aliases.get(PRODUCTION, 0)
     if learned and not versions:
-        say(f"the events at {learned} went into no version of {model.name}")
+        echo(f"the events at {learned} went into no version of {model.name}")
         return
     if not versions:
-        say(f"{model.name} has no version yet; `headrace status` says what the first round waits for")
+        echo(f"{model.name} has no version yet; `headrace status` says what the first round waits for")
         return
     counts = (">trained", ">held", ">unusable")
     columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
@@ -225,11 +225,11 @@ def _print_versions(model: Model, listing: Listing, learned: str, clean: int) ->
     print_table(title, columns, [_version_row(version, model, listing.not_loaded) for version in versions])
     if clean != live:
         free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
-        say(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
+        echo(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
     if listing.has_older:
-        say(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
+        echo(f"older than {versions[0].version}: --limit N lists more than {len(versions)}")
     for entry in listing.thinned:
-        say(
+        echo(
             f"thinned: {counted(entry.versions, 'version')}, {entry.first_version} to {entry.last_version}, last "
             f"{age(time.time() - entry.at, units=1)} ago; {THINNED_TO[entry.rule]} stays (retention of the definition)"
         )
@@ -267,7 +267,7 @@ def promote(
     session: Session = context.obj
     with session.client() as client:
         after = client.promote(model, version, alias=alias, reason=reason)
-    session.show(asdict(after), lambda: say(f"{alias} of {model} is version {after.aliases[alias]}"))
+    session.show(asdict(after), lambda: echo(f"{alias} of {model} is version {after.aliases[alias]}"))
 
 
 def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", reason: Reason = "") -> None:
@@ -277,7 +277,7 @@ def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", 
         after = client.rollback(model, reason=reason, events=events.replace("-", "_"))
     behind = after.rolled_back_now()
     words = f"; {rolled_back_words(behind['events'], behind['examples'])}" if behind else ""
-    session.show(asdict(after), lambda: say(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}"))
+    session.show(asdict(after), lambda: echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}"))
 
 
 def _live(model: Model) -> str:

@@ -18,7 +18,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.suggestions import there_is_no
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, StatusLine, age, print_table, table_of
-from headrace.commands.terminal import cell, console, say
+from headrace.commands.terminal import cell, console, echo
 from headrace.local.patience import LIMIT_SECONDS, lacks
 from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState, token_file
 
@@ -77,7 +77,7 @@ def down(context: typer.Context) -> None:
     began = time.monotonic()
     session.launcher().down()
     seconds = round(time.monotonic() - began, 1)
-    session.show({"stopped": True, "seconds": seconds}, lambda: say(f"stopped in {seconds:g} s"))
+    session.show({"stopped": True, "seconds": seconds}, lambda: echo(f"stopped in {seconds:g} s"))
 
 
 def status(context: typer.Context) -> None:
@@ -103,8 +103,8 @@ def status(context: typer.Context) -> None:
             headings = ("model", ">live", ">replicas", ">waiting", "next")
             print_table("", headings, [_model_row(model, seen) for model in seen.models])
         for trouble in troubles:
-            say("not well: ", fg="red", nl=False)
-            say(trouble)
+            echo("not well: ", fg="red", nl=False)
+            echo(trouble)
 
     session.show(document, table)
     if troubles:
@@ -119,7 +119,7 @@ def ui(
     session: Session = context.obj
     url = _dashboard(session.launcher().state())
     opened = open_browser and not session.as_json and _can_show() and webbrowser.open(url)
-    session.show({"url": url, "opened": opened}, lambda: say(url))
+    session.show({"url": url, "opened": opened}, lambda: echo(url))
 
 
 def _dashboard(state: PlatformState) -> str:
@@ -184,7 +184,7 @@ def _print_new(path: Path, start: int, width: int) -> int:
 
 def _print_line(name: str, line: bytes, width: int) -> None:
     prefix = f"{name:<{width}} | " if width else ""
-    say(prefix + line.decode(errors="replace").rstrip("\n"))
+    echo(prefix + line.decode(errors="replace").rstrip("\n"))
 
 
 def _wait(launcher: "Launcher | ComposeLauncher", session: Session, timeout_seconds: float) -> PlatformState:
@@ -223,9 +223,9 @@ def _stay(launcher: "Launcher | ComposeLauncher", session: Session) -> None:
         else:
             while _or_none(launcher) is not None:
                 time.sleep(launcher.look_seconds)
-        say("the platform was stopped", err=True)
+        echo("the platform was stopped", err=True)
     except KeyboardInterrupt:
-        say("stopping ...", err=True)
+        echo("stopping ...", err=True)
         # A second Ctrl-C would leave the stop to the supervisor, which goes on without us.
         launcher.close()
 
@@ -325,20 +325,20 @@ def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> N
         addresses = state.addresses
         doors = {"predictions": addresses.predictions, "ingest": addresses.ingest}
         doors |= {"registry": addresses.registry, "trainer": addresses.trainer}
-        say("\n".join(f"  {name:<11} {url}" for name, url in doors.items()))
+        echo("\n".join(f"  {name:<11} {url}" for name, url in doors.items()))
         where, command = f"{state.place}, data in its volumes", "headrace --platform compose down"
     else:
         slowest = max(state.processes, key=lambda process: process.ready_after_seconds)
-        say(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
+        echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
         for process in state.processes:
             if process.http_port:
                 ports = f"{state.url_of(process)}   grpc 127.0.0.1:{process.grpc_port}"
-                say(f"  {process.name:<10} {ports}")
+                echo(f"  {process.name:<10} {ports}")
         where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
-    say(f"  dashboard  {_dashboard(state)}")
+    echo(f"  dashboard  {_dashboard(state)}")
     if session.kind != COMPOSE and (token := token_file(session.data_dir, "operator")).exists():
-        say(f"  a token to log in with is in {token}")
-    say(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
+        echo(f"  a token to log in with is in {token}")
+    echo(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
 
 
 @contextlib.contextmanager

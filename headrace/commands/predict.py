@@ -17,7 +17,7 @@ from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION
 from common.storage import place_of
 from headrace.commands.session import LOCAL, ModelName, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     from common.schema import Schema
@@ -110,14 +110,14 @@ def predict(
         known = None if url else _known(session, target)
         if to:
             totals = answer_all(asking, file, to, known)
-            session.show(totals, lambda: say(sentence_of(totals)))
+            session.show(totals, lambda: echo(sentence_of(totals)))
             return
         with place_of(file).as_local() as local:
             answer = asking.file(local, known)
         _show(answer)
         if "metrics" in answer and not session.as_json:
             listed = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
-            say(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {listed}", err=True)
+            echo(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {listed}", err=True)
 
 
 def _loaded(session: Session, target: Any) -> Any:
@@ -349,7 +349,7 @@ def _body(document: dict[str, Any], signature: str) -> bytes:
 def _show(document: Any) -> None:
     indent = 2 if sys.stdout.isatty() else None
     separators = None if indent else (",", ":")
-    say(json.dumps(document, default=_plain, indent=indent, separators=separators))
+    echo(json.dumps(document, default=_plain, indent=indent, separators=separators))
 
 
 def _plain(value: Any) -> Any:

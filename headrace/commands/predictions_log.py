@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.commands.session import ModelName, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 
 def predictions_log(
@@ -27,7 +27,7 @@ def predictions_log(
 
     session: Session = context.obj
     for logged in islice(read_prediction_log(log or f"segments:{session.data_dir / 'log'}", model), limit):
-        say(json.dumps(asdict(logged), default=_plain))
+        echo(json.dumps(asdict(logged), default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from common.registry.catalog import Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _TABLE, _FOLDER = "profile/profile.json", "profile/"
 _VIEWS = ("node", "scope", "op", "code")
@@ -55,7 +55,7 @@ def profile(
             sentence = (
                 f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
             )
-            session.show(request, lambda: say(sentence))
+            session.show(request, lambda: echo(sentence))
             return
         version = _traced(client, model, number)
         entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
@@ -69,15 +69,15 @@ def profile(
     del document["nodes"]
 
     def print_it() -> None:
-        say(table["advice"])
+        echo(table["advice"])
         columns = (view, ">times", ">micros", ">mean")
         shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
         title = f"{model}@{version.version}: {counted(table['steps'], 'step')} from step {table['first_step']}"
         print_table(title, columns, shown)
         if len(rows) > top:
-            say(f"and {len(rows) - top:,} more; --top or --json lists them")
+            echo(f"and {len(rows) - top:,} more; --top or --json lists them")
         if to is not None:
-            say(f"{to / 'trace.json'} opens in chrome://tracing and ui.perfetto.dev")
+            echo(f"{to / 'trace.json'} opens in chrome://tracing and ui.perfetto.dev")
 
     session.show(document, print_it)
 

@@ -14,7 +14,7 @@ from common.counted import counted
 from common.errors import InvalidInput
 from common.storage import place_of
 from headrace.commands.session import ModelName, Reason, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.files.own_files import check_archive, own_files
 
 _UPLOAD_SECONDS = 600.0
@@ -63,14 +63,14 @@ def push(
             version = client.push(model, directory, origin=origin, reason=reason, judge=judge, signing_key=key)
 
     def print_text() -> None:
-        say(
+        echo(
             f"{model}@{version.version} is registered: {counted(len(version.files), 'file')}, "
             f"{version.weights_digest[:12]}"
         )
         if judge:
-            say(f"  the gate says: {version.verdict.decision}")
+            echo(f"  the gate says: {version.verdict.decision}")
         for sentence in (*version.verdict.reasons, *([note] if note else [])):
-            say(f"  {sentence}")
+            echo(f"  {sentence}")
 
     session.show(asdict(version) | {"note": note}, print_text)
 

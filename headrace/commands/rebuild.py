@@ -12,7 +12,7 @@ from common.registry.round_words import stage_of
 from headrace.client.platform import Client
 from headrace.client.rebuilds import Rebuild
 from headrace.commands.session import Session, StatusLine
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 NOT_EQUAL = 1
 """Exit status."""
@@ -76,20 +76,20 @@ def _parsed(name: str) -> tuple[str, int]:
 
 
 def _print(found: Rebuild) -> None:
-    say(f"registered  {found.expected_digest}")
-    say(f"rebuilt     {found.rebuilt_digest or 'could not be'}")
+    echo(f"registered  {found.expected_digest}")
+    echo(f"rebuilt     {found.rebuilt_digest or 'could not be'}")
     for label, sentences in (("missing", found.missing), ("differs", found.differences), ("warning", found.warnings)):
         for sentence in sentences:
-            say(f"{label}: {sentence}")
+            echo(f"{label}: {sentence}")
     for metric, (before, after) in found.metrics.items():
-        say(f"{metric}: {before:.6g} registered, {after:.6g} rebuilt")
+        echo(f"{metric}: {before:.6g} registered, {after:.6g} rebuilt")
     name = f"{found.model}@{found.version}"
     if not found.reproducible:
-        say(f"{name} was trained asynchronously, so its weights need not be equal; its metrics were compared")
+        echo(f"{name} was trained asynchronously, so its weights need not be equal; its metrics were compared")
         within = "within" if found.equal else "NOT within"
-        say(f"{name} is {within} its tolerance: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
+        echo(f"{name} is {within} its tolerance: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
         return
     if found.equal:
-        say(f"{name} is equal: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
+        echo(f"{name} is equal: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
         return
-    say(f"{name} is NOT equal to the result of its lineage")
+    echo(f"{name} is NOT equal to the result of its lineage")

@@ -15,7 +15,7 @@ from common.schema import Schema
 from common.storage import place_of
 from headrace.client.harmless import harmless_json
 from headrace.commands.session import LOCAL, Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     from common.registry.catalog import Stream
@@ -41,7 +41,7 @@ def cat(
 
     for number, record in enumerate(islice(records_of(place_of(file)), limit)):
         shown = {"b64": base64.b64encode(record).decode()} if raw else _example(record, f"{file}: record {number}")
-        say(harmless_json(json.dumps(shown, ensure_ascii=False)))
+        echo(harmless_json(json.dumps(shown, ensure_ascii=False)))
 
 
 @app.command()
@@ -81,7 +81,7 @@ def archive(
     examples = sum(shard.examples for shard in made)
     session.show(
         {"stream": stream, "position": position, "examples": examples, "shards": [asdict(shard) for shard in made]},
-        lambda: say(
+        lambda: echo(
             f"{counted(examples, 'event')} in {counted(len(made), 'new shard')} of {to}, "
             f"{sum(shard.bytes for shard in made):,} bytes"
         ),

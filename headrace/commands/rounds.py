@@ -12,7 +12,7 @@ from common.registry.catalog import Round, RoundState
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from headrace.client.platform import Client
 from headrace.commands.session import Limit, Reason, Session, age, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 
 def rounds(
@@ -44,7 +44,7 @@ def rounds(
 
     def table() -> None:
         if not found:
-            say(f"no round {f'of {model} ' if model else ''}has been planned; `headrace status` says why")
+            echo(f"no round {f'of {model} ' if model else ''}has been planned; `headrace status` says why")
             return
         columns = (">round", "state", ">from", ">events", "trigger", ">age", ">tries", ">version", "what happened")
         rows = [_round_row(item) if model else [item.plan.model, *_round_row(item)] for item in found]
@@ -57,7 +57,7 @@ def _change_round(session: Session, how: str, model: str, round_id: str, reason:
     change, sentence = _CHANGES[how]
     with session.client() as client:
         after = change(client, model, round_id or _open_round(client, model), reason=reason)
-    session.show(asdict(after), lambda: say(f"round {after.plan.sequence} of {model} {sentence}"))
+    session.show(asdict(after), lambda: echo(f"round {after.plan.sequence} of {model} {sentence}"))
 
 
 _CHANGES: Mapping[str, tuple[Callable[..., Round], str]] = {

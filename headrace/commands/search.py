@@ -14,7 +14,7 @@ from common.errors import Conflict, InvalidInput
 from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_skipped
 from headrace.commands.session import Session, Steps
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def search(
 
     def show() -> None:
         show_skipped(checked)
-        say(
+        echo(
             f"{definition.name}: {metric} {best['value']:.4g} with {json.dumps(best['values'])}, the best of "
             f"{counted(len(found), 'trial')}; {to} has the definition, and {_TRIALS} all of them"
         )

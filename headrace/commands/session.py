@@ -16,7 +16,7 @@ import typer
 
 from headrace.client.harmless import harmless
 from headrace.client.platform import Client
-from headrace.commands.terminal import cell, console, say
+from headrace.commands.terminal import cell, console, echo
 
 if TYPE_CHECKING:
     from headrace.compose.platform import ComposeLauncher
@@ -121,8 +121,8 @@ class Steps:
         seconds = time.monotonic() - self._began
         self.finished.append({"step": self._name, "ok": word == "ok", "seconds": round(seconds, 2)})
         if not self.quiet:
-            say(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
-            say(f"  {self._name}  ({seconds:.1f} s)")
+            echo(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
+            echo(f"  {self._name}  ({seconds:.1f} s)")
         self._name = ""
 
 
@@ -165,7 +165,7 @@ def print_line(text: str, *, hanging: str = "    ") -> None:
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, subsequent_indent=hanging, break_on_hyphens=False)
-    say(text)
+    echo(text)
 
 
 def print_facts(title: str, facts: Mapping[str, object]) -> None:

@@ -12,7 +12,7 @@ from common.registry.statements import SIGNATURE_FILE, digests_of
 from headrace.client.platform import Client
 from headrace.commands.model_files import FOLDER, chosen_version
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def new(
 
     session: Session = context.obj
     document = {"private": str(path), "public": f"{path}.pub", "key_id": make_keys(path)}
-    session.show(document, lambda: say(f"{path} and {path}.pub: key {document['key_id']}"))
+    session.show(document, lambda: echo(f"{path} and {path}.pub: key {document['key_id']}"))
 
 
 @app.command()
@@ -67,7 +67,9 @@ def verify(
     document = {"model": model, "version": version, "key_id": key_id, "files": count}
     session.show(
         document,
-        lambda: say(f"{model}@{version} is what key {key_id[:SHOWN_KEY_ID]} signed: {counted(count, 'file')} verified"),
+        lambda: echo(
+            f"{model}@{version} is what key {key_id[:SHOWN_KEY_ID]} signed: {counted(count, 'file')} verified"
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from common.feature_keys import check_name
 from common.storage import place_of
 from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
 from headrace.commands.session import Session, Steps, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     from headrace.guess.parts import Guess
@@ -83,19 +83,19 @@ def _print_guesses(document: Mapping[str, Any], data: str, name: str, guesses: "
     ]
     print_table(f"{name}: {counted(document['rows'], 'row')}, {counted(len(guesses), 'column')}", headings, rows)
     label = next(guess.column.header for guess in guesses if guess.part == "label")
-    say(f"{Path(folder) / 'stream.yaml'} and {Path(folder) / 'model.yaml'}: {document['task']} on {label}")
+    echo(f"{Path(folder) / 'stream.yaml'} and {Path(folder) / 'model.yaml'}: {document['task']} on {label}")
     if unlabelled:
-        say(
+        echo(
             f"{counted(unlabelled, 'row')} without {label}: nothing can be learned from them. "
             "--on-invalid leaves them out."
         )
-    say("Read both files, then:")
+    echo("Read both files, then:")
     for line in (
         f"check {folder} --data {data}{' --on-invalid skip' if unlabelled else ''}", f"apply {folder}",
         f"ingest {data} --stream {stream}{' --on-invalid deadletter' if unlabelled else ''}",
         f"versions {model} --watch", f"predict {model} --file {data}",
     ):  # fmt: skip
-        say(f"  headrace {line}")
+        echo(f"  headrace {line}")
 
 
 def check(
@@ -132,7 +132,7 @@ def check(
         show_skipped(checked)
         passed = f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}"
         show_round(passed, definition, done)
-        say(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
+        echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
 
     session.show(document, show)
 

@@ -12,7 +12,7 @@ from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _REQUESTS = "requests:"
 _SHOWN_WORDS = 3
@@ -168,7 +168,7 @@ def _print_distances(title: str, distances: Mapping[str, Any], lines: Sequence[s
     ]  # fmt: skip
     print_table(title, ("field", "drift", ">PSI", ">Jensen-Shannon", ">Wasserstein", ">missing"), rows)
     for sentence in lines:
-        say(sentence)
+        echo(sentence)
 
 
 def _difference(distance: Mapping[str, Any]) -> str:

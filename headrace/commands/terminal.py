@@ -1,4 +1,4 @@
-"""The one way to print: nothing that an author or a stranger has written moves a terminal's cursor.
+"""Prints for commands: nothing that an author or a stranger has written moves a terminal's cursor.
 
 ruff refuses `print`, `typer.echo`, and rich's Text, Console and Live elsewhere in `headrace` (pyproject.toml).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 80
 
 
-def say(text: object = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
+def echo(text: object = "", *, nl: bool = True, err: bool = False, **style: Any) -> None:
     """Args:
     nl: end the line.
     err: on standard error.

@@ -10,7 +10,7 @@ from common.errors import Conflict, NotFound, Unavailable
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_table
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 from headrace.places import SERVICES
 
 _TIMEOUT_SECONDS = 5.0
@@ -104,7 +104,7 @@ def _print(request: str, spans: Sequence[Mapping[str, Any]], linked: Sequence[st
     ]
     print_table(f"trace of {request}", columns, rows)
     for trace in linked:
-        say(f"goes back to: headrace trace {trace}")
+        echo(f"goes back to: headrace trace {trace}")
 
 
 def _shown_attributes(attributes: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from common.errors import Conflict, InvalidInput
 from common.whole_files import write_whole
 from headrace.commands.model_inside import inspected
 from headrace.commands.session import Session
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _SHOWN = 10
 _GRAPHS = re.compile(r"\bcompat\.v1\.(Session|InteractiveSession|placeholder)\b")
@@ -73,8 +73,8 @@ def _texts_of(scripts: list[Path], to: Path) -> dict[str, str]:
 
 def _print(document: dict[str, Any]) -> None:
     for name, script in document["scripts"].items():
-        say(f"{Path(document['to']) / name}: {len(script['changes'])} changes, {len(script['warnings'])} to look at")
+        echo(f"{Path(document['to']) / name}: {len(script['changes'])} changes, {len(script['warnings'])} to look at")
         for line in script["changes"]:
-            say(f"  {line}")
+            echo(f"  {line}")
         for line in script["warnings"]:
-            say(f"  look at: {line}")
+            echo(f"  look at: {line}")

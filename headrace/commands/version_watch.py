@@ -18,7 +18,7 @@ from common.registry.catalog import AliasChange, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of
 from headrace.client.platform import Client
 from headrace.commands.session import Session, StatusLine
-from headrace.commands.terminal import say
+from headrace.commands.terminal import echo
 
 _ROUNDS_LOOKED_AT = 100
 _VERSIONS_LOOKED_AT = 200
@@ -67,18 +67,18 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
         first, line = look(), StatusLine.of(session)
         newest = max(first.versions, default=0)
         heading = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
-        say(heading, err=True)
+        echo(heading, err=True)
         line.show(first.progress.sentence, part=first.progress.part)
 
         def on_away(reason: str) -> None:
             line.clear()
-            say(f"the registry is away, and is asked again ({reason})", err=True)
+            echo(f"the registry is away, and is asked again ({reason})", err=True)
 
         looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
         for happenings, progress in looks:
             line.clear()
             for happening in happenings:
-                say(happening.line(as_json=session.as_json))
+                echo(happening.line(as_json=session.as_json))
             line.show(progress.sentence, part=progress.part)
 
 

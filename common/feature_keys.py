@@ -70,7 +70,7 @@ def kinds(name: str, dtype: Dtype, mapping: Mapping[str, Any]) -> tuple[TensorKi
     if len(given) == 2:
         raise InvalidInput(f"feature {name} is either a tensor or an image")
     if dtype != "bytes" or mapping.get("shape"):
-        raise InvalidInput(f"feature {name}: {given[0]} needs dtype: bytes and no shape of its own")
+        raise InvalidInput(f"feature {name}: {given[0]} needs dtype: bytes and no shape")
     if given == ["tensor"]:
         return TensorKind.from_mapping(name, mapping["tensor"]), None
     return None, ImageKind.from_mapping(name, mapping["image"])

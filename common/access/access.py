@@ -195,8 +195,8 @@ class Access:
     def _note_fault(self, error: OSError | InvalidInput) -> None:
         """The fault may name principals, so it goes to the log; everyone may read /readyz."""
         if not self._fault:
-            logger.error("the access file's newest content is refused, and the one before it counts: %s", error)
-        self._fault = "the access file's newest content is refused, and the one before it counts; the log says why"
+            logger.error("the access file's newest content is refused, and the previous content counts: %s", error)
+        self._fault = "the access file's newest content is refused, and the previous content counts; the log says why"
 
 
 def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: str = "") -> Access:

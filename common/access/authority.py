@@ -124,7 +124,8 @@ def _hosts_in(folder: Path, authority: Authority) -> set[str]:
         return {str(host.value) for host in found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
         raise InvalidInput(
-            f"{folder / CERTIFICATE} is not of the authority {authority.directory / AUTHORITY}; remove it for a new one"
+            f"{folder / CERTIFICATE} is not of the authority {authority.directory / AUTHORITY}; "
+            "remove it for a new certificate"
         ) from error
 
 

@@ -204,7 +204,7 @@ def _refuse_classes(task: Task, teaching: Teaching, classes: int, place: str) ->
     if task not in CLASSIFIERS:
         raise InvalidInput(f"{place}: classes does not go with task {task}; leave it out")
     if not teaching.is_estimator and task == "multiclass":
-        raise InvalidInput(f"{place}: classes is said by the module's last layer; leave it out")
+        raise InvalidInput(f"{place}: the module's last layer gives the classes; leave classes out")
 
 
 def _loss(fields: Fields, teaching: Teaching, task: Task, place: str) -> Loss:
@@ -250,7 +250,7 @@ def _label_smoothing(fields: Fields, loss: Loss, place: str) -> float:
 def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
     if task != "quantiles":
         if fields.has("levels"):
-            raise InvalidInput(f"{place}: levels belongs to task quantiles, this one is {task}")
+            raise InvalidInput(f"{place}: levels belongs to task quantiles, this head is {task}")
         fields.take("levels", None)
         return ()
     levels = fields.numbers("levels")
@@ -275,7 +275,7 @@ def _group(fields: Fields, task: Task, place: str) -> str:
     if task == "ranking":
         return fields.text("group")
     if fields.has("group"):
-        raise InvalidInput(f"{place}: group belongs to task ranking, this one is {task}")
+        raise InvalidInput(f"{place}: group belongs to task ranking, this head is {task}")
     fields.take("group", None)
     return ""
 

@@ -297,7 +297,7 @@ def _operations(fields: Fields, files: Mapping[str, bytes], module: str | None) 
                 f"{', '.join(sorted(files))}"
             )
     if libraries and not module:
-        raise InvalidInput("model.yaml: operations are used by a module; an estimator has none of its own")
+        raise InvalidInput("model.yaml: operations are used by a module; an estimator takes none")
     return libraries
 
 

@@ -266,7 +266,7 @@ def _check_together(training: Training) -> None:
             f"one size; make it a multiple of {training.shards}"
         )
     if training.compress != "none" and training.shards == 1:
-        raise InvalidInput("training: compress is for gradients of shards, and there is one; say shards: K")
+        raise InvalidInput("training: compress is for gradients of shards, and there is a single shard; say shards: K")
     if training.check_gradients is not None and (training.quantize_aware or training.mixed_precision != "float32"):
         raise InvalidInput("training: check_gradients moves weights by little, which 8 and 16 bits round away")
     _check_ways(training)
@@ -306,7 +306,7 @@ def _check_local_steps(training: Training) -> None:
         return
     if training.shards == 1:
         raise InvalidInput(
-            "training: local_steps are those of shards, and there is one; say shards: K with K of 2 at least"
+            "training: local_steps are those of shards, and there is a single shard; say shards: K with K of 2 at least"
         )
     together = {
         "compress": training.compress != "none",

@@ -86,7 +86,7 @@ def parse_tree_parameters(section: object, features: Mapping[str, FeatureSpec], 
     if trees << (parameters.max_depth + 1) > _MAX_NODES * 2:
         raise InvalidInput(
             f"parameters: {trees} trees of depth {parameters.max_depth} can have more than {_MAX_NODES} "
-            f"leaves; fewer or shallower ones can be served"
+            f"leaves; fewer or shallower trees can be served"
         )
     return parameters
 
@@ -104,7 +104,7 @@ def check_trees(
     if head.label_smoothing or head.class_weights or head.loss.options:
         raise InvalidInput(f"{estimator} takes no label_smoothing, class_weights or options of a loss; leave them out")
     if (head.mean, head.deviation) != (Head.mean, Head.deviation):
-        raise InvalidInput(f"{estimator} splits whatever the label's size is; leave standardize out")
+        raise InvalidInput(f"{estimator} splits a label of any size; leave standardize out")
     for name in parameters.columns:
         spec = features[name]
         if isinstance(spec, Vocabulary) and spec.forgetting:
@@ -123,7 +123,8 @@ def check_tree_columns(parameters: TreeParameters, features: Mapping[str, Featur
     for name in parameters.columns:
         if isinstance(features[name], Text) or has_any_length(features[name], features, schema):
             raise InvalidInput(
-                f"parameters: columns: {name} has any number of values and a tree splits on one; leave it out"
+                f"parameters: columns: {name} has any number of values and a tree splits on a "
+                f"single value; leave it out"
             )
 
 

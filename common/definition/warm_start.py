@@ -83,6 +83,6 @@ def _source(source: str, files: Mapping[str, bytes]) -> tuple[str, int, str]:
         return model, int(number), ""
     raise InvalidInput(
         f"warm_start: from must be MODEL@VERSION with the number of a version, or a file of the definition "
-        f"({', '.join(_FILES)}; `headrace apply` reads one that has a URL into the definition), got {source!r}; "
+        f"({', '.join(_FILES)}; `headrace apply` reads a file with a URL into the definition), got {source!r}; "
         f"the definition has {', '.join(sorted(files))}"
     )

@@ -47,7 +47,9 @@ def _apply_retention(log: EventLog, url: str) -> str:
     from common.eventlog.segment_log import SegmentLog
 
     if not isinstance(log, SegmentLog):
-        raise InvalidInput(f"--apply-retention is for segments: logs; {url} keeps what its cluster is told to keep")
+        raise InvalidInput(
+            f"--apply-retention is for segments: logs; {url} keeps records as its cluster's configuration has it"
+        )
     return f"{log.apply_retention()} segments removed"
 
 

@@ -261,7 +261,7 @@ class SegmentWriter:
             return tail
         offsets = first_offsets(self._directory)
         if not offsets:
-            raise DataLoss(f"{self._directory} has no index file; its records cannot be told apart")
+            raise DataLoss(f"{self._directory} has no index file; its records cannot be separated")
         if tail is None or tail.first_offset != offsets[-1]:
             self._drop_tail()
             tail = self._tail = _Tail.open(self._directory, offsets[-1])

@@ -314,7 +314,7 @@ class ExampleCodec:
                     lengths_of_rows[column.feature.row_lengths_name] = row_lengths_of_steps(lists[column.name])
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
-        faults += [f"{name} is said by the feature lists" for name in lengths_of_rows if name in kinds]
+        faults += [f"{name} is given by the feature lists" for name in lengths_of_rows if name in kinds]
         values |= lengths_of_rows
         faults += self._misshapen(values) + self._unknown({**features, **lists} if lists else features)
         faults = faults or self._uneven(values)

@@ -259,7 +259,7 @@ class Door:
         """Raises RefusedByDoor for a name that is not ours."""
         if not self._is_ours(_name_of(value)):
             shown, setting = value[:100].decode(errors="replace"), self.bounds.allowed_hosts_setting
-            raise RefusedByDoor(_MISDIRECTED, f"Host {shown!r} is no name of this door; {setting} names further ones")
+            raise RefusedByDoor(_MISDIRECTED, f"Host {shown!r} is no name of this door; {setting} names further hosts")
         if len(self.hosts) < _MAX_KNOWN_HOSTS:
             self.hosts.add(value)
 

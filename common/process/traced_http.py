@@ -72,6 +72,6 @@ def add_traces_door(app: FastAPI, tracing: Tracing) -> None:
         found = tracing.kept(request)
         if not found:
             raise NotFound(
-                f"there is no span of {request} here: it was not sampled, or newer ones have taken its place"
+                f"there is no span of {request} here: it was not sampled, or newer spans have taken its place"
             )
         return {"spans": found}

@@ -88,7 +88,7 @@ def check_layout(
             raise InvalidInput(f"{name} has {sizes[name]} bytes, at most {most} are read")
     found = look(read_file(MODEL_FILE), tags, OWN_OPERATIONS_FILE in sizes)
     if not found.graph.signatures:
-        raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature; nobody could call it")
+        raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature, so it cannot be called")
     if INDEX_FILE in sizes:
         check_sizes(read_index(read_file(INDEX_FILE)), sizes)
     elif found.has_variables:

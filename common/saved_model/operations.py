@@ -17,8 +17,8 @@ _SERVED, _SAVER, _VOCABULARY = "served", "saver", "vocabulary"
 _REFUSED: Mapping[str, str] = {
     "python": "calls Python, which a replica has none of; use TensorFlow's or Keras's operations",
     "files": READS_FILES,
-    "hidden": "runs a graph that is hidden in a value, where nobody can look",
-    "native": "calls machine code by its name, where nobody can look",
+    "hidden": "runs a graph that is hidden in a value, where it cannot be checked",
+    "native": "calls machine code by its name, where it cannot be checked",
     "machines": "speaks to other machines, which a version has no business with",
     "tpu": "runs on a TPU, which a replica has none of; export the model for a CPU",
     "internal": "is made by TensorFlow while a graph runs, and no loader takes it; export the graph as it was before",

@@ -106,7 +106,7 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _, handle in _block(content, *index_handle):
         (offset, size), _ = _handle(handle, 0)
         if offset < end:
-            raise ValueError(f"the block at {offset} lies within the one before it")
+            raise ValueError(f"the block at {offset} lies within its predecessor")
         end = offset + size
         for name, value in _block(content, offset, size):
             left -= len(name)

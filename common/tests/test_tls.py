@@ -297,7 +297,7 @@ def test_files_that_do_not_fit_stop_the_start(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(InvalidInput, match="cannot be written to"):
         issue_missing(Path(a.certificate), ["a"], hosts=[], days=90)
-    with pytest.raises(InvalidInput, match="remove it for a new one"):
+    with pytest.raises(InvalidInput, match="remove it for a new certificate"):
         issue_missing(tmp_path, ["a"], hosts=[], days=90)
 
 

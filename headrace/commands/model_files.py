@@ -257,7 +257,7 @@ def chosen_version(client: Client, name: str) -> Version:
     model, number = reference(name)
     number = number or client.model(model).aliases.get(PRODUCTION, 0)
     if not number:
-        raise NotFound(f"model {model} has no version in production yet; name one, as in {model}@1")
+        raise NotFound(f"model {model} has no version in production yet; name a version, as in {model}@1")
     return client.version(model, number)
 
 

@@ -84,7 +84,7 @@ def exported_by(script: Path, directory: Path) -> Path:
     from headrace.local.inspect import run_session_script
 
     if (directory / "saved_model.pb").exists():
-        raise InvalidInput(f"{directory} holds a SavedModel already; --run writes a new one")
+        raise InvalidInput(f"{directory} holds a SavedModel already; --run writes a new folder")
     before = set(directory.glob("*/saved_model.pb"))
     run_session_script(script, directory.absolute())
     if (directory / "saved_model.pb").is_file():

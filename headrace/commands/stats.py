@@ -86,7 +86,7 @@ def _statistics(client: Client, name: str, last: int, *, model: str = "") -> tup
     named, number = reference(name)
     number = number or client.model(named).aliases.get(PRODUCTION, 0)
     if not number:
-        raise NotFound(f"model {named} has no version in production yet; name one, as in {named}@1")
+        raise NotFound(f"model {named} has no version in production yet; name a version, as in {named}@1")
     return f"{named}@{number}", client.version_statistics(named, number)
 
 

@@ -47,7 +47,7 @@ def tensorboard(
         shown["TLS_CA_FILE"] = authorities
         status = _seen_through(command, {name: value for name, value in shown.items() if value})
     if status:
-        raise InvalidInput(f"TensorBoard ended with status {status}; what it said is above")
+        raise InvalidInput(f"TensorBoard ended with status {status}; its output is above")
 
 
 def _seen_through(command: list[str], shown: dict[str, str]) -> int:

@@ -78,7 +78,7 @@ class FolderSource:
 
 def _only(found: list[Feature], name: str, dtype: str) -> Feature:
     if len(found) != 1:
-        raise InvalidInput(f"--format {name} needs a stream with one {dtype} feature, and this one has {len(found)}")
+        raise InvalidInput(f"--format {name} needs a stream with one {dtype} feature, and this stream has {len(found)}")
     return found[0]
 
 

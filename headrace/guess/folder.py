@@ -81,10 +81,10 @@ def model_yaml(model: str, stream: str, file: str, guesses: Sequence[Guess], lab
         *lines,
         f"parameters: {_flow(parameters | {'hidden_units': hidden})}",
         f"training: {_flow(training)}",
-        "# A round starts when min_examples events wait, or a minute after the last one with as many as wait then.",
+        "# A round starts when min_examples events wait, or a minute after the last round with as many as wait then.",
         f"triggers: {_flow({'min_examples': first, 'max_interval_seconds': 60, 'cooldown_seconds': 1})}",
         f"evaluation: {_flow({'holdout_fraction': 0.2 if rows < _SMALL else 0.1})}",
-        "# What a new version must reach on held-out events to become the one in production.",
+        "# What a new version must reach on held-out events to become the version in production.",
         f"gate: {_flow(gate)}",
     ]) + "\n"  # fmt: skip
 

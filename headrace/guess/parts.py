@@ -130,7 +130,7 @@ def _label_column(columns: Sequence[Column], wanted: str) -> Column:
     why = _no_label(last)
     if why:
         raise InvalidInput(
-            f"which column shall be predicted? The last one, {last.header!r}, {why}; say --label COLUMN, one of "
+            f"which column shall be predicted? The last column, {last.header!r}, {why}; say --label COLUMN, one of "
             f"{', '.join(column.header or column.name for column in columns)}"
         )
     return last
@@ -262,7 +262,7 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     name, distinct = column.name, column.distinct
     strays = f"text, by {_shown(column.strays)}; all else are numbers or dates" if column.strays else ""
     if column.words() and all(_OTHER_DATE.fullmatch(word.strip()) for word in column.words()):
-        return {}, "a date in another form than 2026-01-31, which is the one that is read; not learned from"
+        return {}, "a date in another form than 2026-01-31, which is the form that is read; not learned from"
     differs = column.many or distinct > 0.5 * column.rows
     if not strays and _is_sentences(column, differs=differs):
         return _sentence_specs(column)

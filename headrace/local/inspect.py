@@ -58,4 +58,4 @@ def run_session_script(script: Path, target: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise InvalidInput(f"{script} did not end within {_SCRIPT_LIMIT_SECONDS} s") from error
     if done.returncode:
-        raise InvalidInput(f"{script} ended with status {done.returncode}; what it said is above")
+        raise InvalidInput(f"{script} ended with status {done.returncode}; its output is above")

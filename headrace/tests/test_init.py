@@ -408,7 +408,7 @@ def test_what_keeps_a_column_from_being_numbers_is_said(tmp_path: Path) -> None:
     result = init(path, "--into", tmp_path / "d", "--stream", "s", "--json")
     assert [one["why"] for one in json.loads(result.stdout)["columns"][:2]] == [
         "text, by Total; all else are numbers or dates",
-        "a date in another form than 2026-01-31, which is the one that is read; not learned from",
+        "a date in another form than 2026-01-31, which is the form that is read; not learned from",
     ]
     written(tmp_path / "d")
 

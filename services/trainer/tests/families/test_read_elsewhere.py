@@ -154,7 +154,7 @@ def test_an_index_that_would_grow_in_memory_is_refused() -> None:
     block = b"".join(_number(shared) + _number(len(own)) + b"\0" + own for shared, own in entries) + bytes(4)
     with pytest.raises(InvalidInput, match="a name has 4097 bytes"):
         read_index(_table(block, [(0, len(block))]))
-    with pytest.raises(InvalidInput, match="lies within the one before it"):
+    with pytest.raises(InvalidInput, match="lies within its predecessor"):
         read_index(_table(b"\0\1\0a" + bytes(4), [(0, 8)] * 1000))
 
 

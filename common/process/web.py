@@ -150,6 +150,17 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, _gone_response)
     app.add_exception_handler(Exception, _unexpected_response)
 
+    _add_health_doors(app, service_health, guard)
+    add_traces_door(app, tracing)
+    if tracing.is_on and not traces_itself:
+        app.add_middleware(TracedRequests, tracing=tracing)
+    add_api_page(app)
+    if guard.is_on:
+        app.add_middleware(GuardedRoutes, guard=guard, routes=app.router.routes, identify=identify, refused=refused)
+    return app
+
+
+def _add_health_doors(app: FastAPI, service_health: Health, guard: Guard) -> None:
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
         """200 while the process can answer at all."""
@@ -181,14 +192,6 @@ def create_app(
     async def metrics() -> Response:
         """Prometheus text format."""
         return Response(generate_latest(REGISTRY) + generate_latest(own), media_type=CONTENT_TYPE_LATEST)
-
-    add_traces_door(app, tracing)
-    if tracing.is_on and not traces_itself:
-        app.add_middleware(TracedRequests, tracing=tracing)
-    add_api_page(app)
-    if guard.is_on:
-        app.add_middleware(GuardedRoutes, guard=guard, routes=app.router.routes, identify=identify, refused=refused)
-    return app
 
 
 class BoundedBodies:

@@ -1,6 +1,6 @@
-"""The price of traces, of identity and of TLS: serving and ingest with one of them beside the same without, in turn.
+"""The price of traces and of TLS: serving and ingest with one of them beside the same without, in turn.
 
-`python -m benchmarks.prices [traces] [identity] [tls] [--starts 6] [--rounds 6] [--seconds 1]`
+`python -m benchmarks.prices [traces] [tls] [--starts 6] [--rounds 6] [--seconds 1]`
 
 CPU time per request is compared within a round, in which all are loaded one after the other: it depends less than
 throughput on what else the machine does. It depends on the process, too: two that do the same differ by some percent
@@ -29,7 +29,6 @@ from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.caller import PLAIN, Caller
 from benchmarks.serving_load.model import write_body
 from common.access.authority import AUTHORITY, CERTIFICATE, KEY, LOCAL_HOSTS, issue_missing
-from common.access.first_start import OPERATOR, make, token_path
 
 _CONNECTIONS = 16
 _EVENTS = 100
@@ -60,12 +59,6 @@ def _traced(directory: Path) -> Kind:
     return Kind({"TRACE_SAMPLE": "0.01"})
 
 
-def _identified(directory: Path) -> Kind:
-    make(directory / "access.yaml", directory / "tokens")
-    token = token_path(directory / "tokens", OPERATOR).read_text().strip()
-    return Kind({"ACCESS_FILE": str(directory / "access.yaml")}, Caller(token))
-
-
 def _over_tls(directory: Path) -> Kind:
     issue_missing(directory / "tls", ["service"], hosts=LOCAL_HOSTS, days=1)
     folder, authority = directory / "tls" / "service", str(directory / "tls" / AUTHORITY)
@@ -81,7 +74,7 @@ def _over_tls(directory: Path) -> Kind:
 
 
 PRICES: Mapping[str, Price] = {
-    "traces": Price("TRACE_SAMPLE=0.01", _traced, 1.02), "identity": Price("ACCESS_FILE", _identified, 1.03),
+    "traces": Price("TRACE_SAMPLE=0.01", _traced, 1.02),
     "tls": Price("TLS_CERTIFICATE_FILE", _over_tls, 1.03),
 }  # fmt: skip
 
@@ -152,9 +145,8 @@ def _ratios(name: str, ratios: Sequence[float]) -> dict[str, Cell]:
 
 
 def _kinds(price: Price, directory: Path) -> Sequence[Kind]:
-    """Without and with, twice. A token is sent to both: what is paid for is the look at it, not its bytes."""
-    kind = price.kind(directory)
-    return (Kind(caller=Caller(kind.caller.token)), kind) * 2
+    """Without and with, twice."""
+    return (Kind(), price.kind(directory)) * 2
 
 
 def _serving_runs(directory: Path, price: Price, options: argparse.Namespace) -> Runs:

@@ -47,20 +47,21 @@ def check_name(kind: str, name: object) -> str:
     """
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
-            f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -{_as_name(name)}"
+            f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -"
+            f"{_as_name(kind, name)}"
         )
     return name
 
 
-def _as_name(text: object) -> str:
-    """A possible name of a column: no slash, no space."""
+def _as_name(kind: str, text: object) -> str:
+    """A possible name: no slash, no space. A feature's is that of a column."""
     if not isinstance(text, str):
         return ""
     close = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:128]
     close = close if close[:1].isalpha() else f"_{close}"
-    return (
-        f"; call it {close}, and rename the column where the events are made" if NAME_PATTERN.fullmatch(close) else ""
-    )
+    if not text or not NAME_PATTERN.fullmatch(close):
+        return ""
+    return f"; call it {close}" + (", and rename the column where the events are made" if kind == "feature" else "")
 
 
 def kinds(name: str, dtype: Dtype, mapping: Mapping[str, Any]) -> tuple[TensorKind | None, ImageKind | None]:

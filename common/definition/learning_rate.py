@@ -57,6 +57,8 @@ def parse_learning_rate(section: object) -> LearningRate:
         return LearningRate(
             initial=Fields("optimizer", {"learning_rate": section}).number("learning_rate", minimum=0.0)
         )
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"learning_rate must be a number or a mapping with the key schedule, got {section!r}")
     fields = Fields("learning_rate", section)
     rate = _schedule(fields)
     if fields.has("warmup"):

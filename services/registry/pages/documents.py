@@ -37,7 +37,6 @@ def _as_html(text: str) -> str:
     """Wide tables scroll by themselves, also by keyboard; a heading without words is left out."""
     made = str(markdown.markdown(text, extensions=list(_EXTENSIONS), output_format="html"))
     first, *others = made.replace("<th></th>", "<td></td>").replace("<pre>", '<pre tabindex="0">').split("<table>")
-    tables = (
-        _TABLE.format(number) + table.replace("</table>", "</table></div>") for number, table in enumerate(others, 1)
-    )
+    closed = (part.replace("</table>", "</table></div>") for part in others)
+    tables = (_TABLE.format(number) + part for number, part in enumerate(closed, 1))
     return first + "".join(tables)

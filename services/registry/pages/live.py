@@ -30,10 +30,9 @@ def rows(reading: Reading, model: str) -> dict[str, Any]:
         for where, part in _parts(track)
         for name, value in part["window"]["metrics"].items()
     ]  # fmt: skip
-    judges = [
-        {**version["judge"], "version": version["version"]} for version in found["versions"] if "judge" in version
-    ]
-    qualities = [track["quality"] for version in found["versions"] for track in version["tracks"] if "quality" in track]
+    versions = found["versions"]
+    judges = [{**version["judge"], "version": version["version"]} for version in versions if "judge" in version]
+    qualities = [track["quality"] for version in versions for track in version["tracks"] if "quality" in track]
     return {
         "rows": listed[:_MOST_ROWS], "counts": found["counts"],
         "judge": next(iter(judges), None), "quality": next(iter(qualities), None),

@@ -37,9 +37,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     rounds = found[:_SHOWN]
     versions = reading.catalog.versions_of([(found.plan.model, found.version) for found in rounds if found.version])
     now = reading.catalog.now
-    doing = {
-        str(instance["does"].get("round_id")): str(instance["does"].get("stage")) for instance in reading.instances
-    }
+    works = (instance["does"] for instance in reading.instances)
+    doing = {str(work.get("round_id")): str(work.get("stage")) for work in works}
     rows = [
         _row(found, versions.get((found.plan.model, found.version)), now, doing.get(found.round_id, "other"))
         for found in rounds

@@ -104,9 +104,8 @@ def _left_out(connection: Connection, name: str, head: int) -> list[dict[str, An
         on_line += [number] if at == number else []
     chosen = _registered(name, versions_table.c.version.in_(on_line)).order_by(versions_table.c.version)
     rows = connection.execute(chosen) if on_line else ()
-    return [
-        stretch for row in rows for stretch in left_out_of(row.version, rounds.plan_of(row), json.loads(row.draft_json))
-    ]
+    lists = (left_out_of(row.version, rounds.plan_of(row), json.loads(row.draft_json)) for row in rows)
+    return [stretch for listed in lists for stretch in listed]
 
 
 def _registered(name: str, chosen: ColumnElement[bool]) -> Any:

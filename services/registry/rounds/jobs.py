@@ -94,9 +94,8 @@ class Jobs:
                 raise Conflict(
                     f"job {job_id} is no longer {holder}'s: it is {job.state}, {job.holder or 'nobody'} had it"
                 )
-            return _change(
-                transaction, job, state=JobState(state), progress=progress, until=transaction.now + ttl_seconds
-            )
+            until = transaction.now + ttl_seconds
+            return _change(transaction, job, state=JobState(state), progress=progress, until=until)
 
 
 def _requested(transaction: Transaction, job: Job) -> Job:

@@ -338,9 +338,7 @@ class Replays:
         if triggers.drift is None:
             return None
         if not state.head:
-            raise Conflict(
-                f"drift compares the fields that a version of {state.model.name} reads, and there is no version yet"
-            )
+            raise Conflict(f"drift compares fields that a version of {state.model.name} reads, and there is none")
         drifts = Drifts(self._registry, self._log, self._clock)
         schema, topic = Schema.from_json(schema_json), examples_topic(state.model.stream)
         names = compared_features(drifts.read_by(state.model.name, state.head), schema, triggers.drift)

@@ -153,10 +153,11 @@ def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition
         yield _Condition(MAX_INTERVAL, due_at <= situation.now, progress, "waiting for the interval to pass", due_at)
     if triggers.schedule is not None:
         due = triggers.schedule.after(planned_at)
-        progress = f"{triggers.schedule.cron} in {triggers.schedule.time_zone}: {due.isoformat()}"
-        yield _Condition(
-            SCHEDULE, due.timestamp() <= situation.now, progress, f"the schedule {progress}", due.timestamp()
+        progress, due_at = (
+            f"{triggers.schedule.cron} in {triggers.schedule.time_zone}: {due.isoformat()}",
+            due.timestamp(),
         )
+        yield _Condition(SCHEDULE, due_at <= situation.now, progress, f"the schedule {progress}", due_at)
     if triggers.upstream:
         now, before = situation.upstream, situation.upstream_before
         progress = f"version {now} of {triggers.upstream} is in production, {before or 'none'} at the last plan"
@@ -166,9 +167,8 @@ def _conditions(triggers: Triggers, situation: Situation) -> Iterator[_Condition
         yield _drifted(triggers.drift, situation)
     if triggers.quality is not None:
         alarm = situation.quality
-        yield _Condition(
-            QUALITY, alarm.number > 0 and alarm != situation.quality_before, alarm.sentence, alarm.sentence
-        )
+        is_new = alarm.number > 0 and alarm != situation.quality_before
+        yield _Condition(QUALITY, is_new, alarm.sentence, alarm.sentence)
 
 
 def _drifted(drift: Drift, situation: Situation) -> _Condition:

@@ -132,7 +132,7 @@ def test_a_child_that_is_killed_shows_the_signal(
     assert (child.status, child.zygote_died) == (-signal.SIGKILL, False)
 
 
-@pytest.mark.parametrize("said", ["flood", "babble"])
+@pytest.mark.parametrize("said", ["flood", "babble", "pretend_calls"])
 def test_a_child_that_says_what_is_no_message_or_has_no_end_is_ended(
     zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], said: str
 ) -> None:

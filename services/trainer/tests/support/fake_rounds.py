@@ -23,6 +23,7 @@ from common.registry.catalog import VersionDraft
 from services.trainer.data.dataset import read_blocks
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.calls import MARK
 from services.trainer.protocol.messages import (
     Done,
     Failed,
@@ -57,7 +58,7 @@ def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequ
 def flood(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     """Writes a line without an end to control, as an author's code could."""
     report(Progress("train", examples_done=5, loss=0.5))
-    _write_for_ever(bytes(1 << 16))
+    _write_for_ever(b"." * (1 << 16))
 
 
 def print_much(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
@@ -70,6 +71,10 @@ def print_much(assignment: RoundAssignment, report: Report, stop_requested: Stop
 
 def babble(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     _write_for_ever(b"\n" * (1 << 16))
+
+
+def pretend_calls(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    _write_for_ever(MARK * (1 << 16))
 
 
 def _write_for_ever(content: bytes) -> None:

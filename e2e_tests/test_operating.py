@@ -14,7 +14,7 @@ from headrace.files.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
-LONG_PASSES = 300
+LONG_PASSES = 100
 """Makes a round of seconds, in whose middle things can be done, and another trainer starts."""
 
 

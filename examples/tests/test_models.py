@@ -122,7 +122,7 @@ def test_k_means_puts_digits_into_clusters_that_are_nearer_than_their_mean(tmp_p
 def test_a_recurrent_network_reads_the_hours_for_two_heads_one_of_which_is_not_always_known(tmp_path: Path) -> None:
     example = Example("weather", tmp_path)
     events = example.events(6000)
-    learned = example.learn(events[:3000])
+    learned = example.learn(events[:3000], {"training": {"passes": 1}})
     described = list(weather_replay.events(6000))
     changes = [event["temperature_later"] - event["temperature"] for event in described[:3000]]
     assert learned.metrics["warmth/rmse"] < 0.8 * np.std(changes), "that nothing changes in three hours"
@@ -142,7 +142,7 @@ def test_words_say_which_package_a_sentence_is_from(tmp_path: Path) -> None:
 @pytest.mark.covers("ex-speech")
 def test_tones_are_told_apart_from_their_pcm(tmp_path: Path) -> None:
     example = Example("tones", tmp_path)
-    learned = example.learn(example.events(500), exports=True)
+    learned = example.learn(example.events(500), {"training": {"passes": 3}}, exports=True)
     assert learned.metrics["accuracy"] > 0.9
 
 

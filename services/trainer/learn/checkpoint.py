@@ -12,6 +12,7 @@ The same files make up a resume point.
 
 import hashlib
 import json
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -107,11 +108,12 @@ def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.gen
 
 
 def without_copy(variable: Any) -> Any:
-    """The variable, which is read, and assigned to, without a copy from here to its next update. Since updates of rows
-    TensorFlow copied it at each: 128 MB four times in a round; now the first update of rows copies it, once."""
-    value = variable.value
-    if isinstance(value, tf.Variable) and value.device.endswith("CPU:0"):
-        tf.raw_ops.DisableCopyOnRead(resource=value.handle)
+    """The variable. A big one is read, and assigned to, without a copy from here to its next update: since updates of
+    rows TensorFlow copied it at each, 128 MB four times in a round. Now the first update of rows copies it, once."""
+    if math.prod(variable.shape) >= _SHARED_FROM_BYTES // 4:
+        value = variable.value
+        if isinstance(value, tf.Variable) and value.device.endswith("CPU:0"):
+            tf.raw_ops.DisableCopyOnRead(resource=value.handle)
     return variable
 
 

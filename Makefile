@@ -83,7 +83,7 @@ test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Red
 	  $(BIN)/pytest --workers $(or $(JOBS),3) $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
 
 # Suites that distort a single Redis, or fail one over, are left out.
-test-redis-cluster: $(INSTALLED)  ## the tests of the queue over a Redis Cluster of three masters
+test-redis-cluster: $(INSTALLED)  ## the tests of the queue over a Redis Cluster of three masters (runs in CI)
 	HEADRACE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest --workers $(or $(JOBS),3) $(patsubst %,services/serving/tests/%.py,\
 	  queue/test_queue_scripts queue/test_admission queue/test_recovery front/test_front front/test_async_predictions)
 

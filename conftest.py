@@ -21,22 +21,18 @@ from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # f
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_operating.py", "test_loop.py", "test_tutorial.py", "test_attacks.py", "test_demo.py", "test_every_command.py",
-    "test_rollout.py", "test_observe.py",
-    "test_models.py", "test_rounds.py", "test_manager.py", "test_teams.py", "test_planner.py", "test_modules.py",
-    "test_asynchronous.py", "test_pages_in_a_browser.py", "test_programs.py", "test_hosts.py", "test_warm_process.py",
-    "test_engine_choice.py", "test_states.py", "test_model_fn.py", "test_postgres.py", "test_platforms.py",
-    "test_lists_of_lists.py", "test_workers.py", "test_summaries.py", "test_growing_tables.py", "test_fit.py",
-    "test_backpressure.py", "test_warm_rounds.py", "test_standalone.py", "test_estimators.py", "test_round_process.py",
-    "test_retrieval.py", "test_launcher.py", "test_contract.py", "test_pages.py", "test_jit_compile.py",
-    "test_account_property.py", "test_kafka_log.py", "test_judging.py", "test_formats.py", "test_rebuild.py",
-    "test_bad_events.py", "test_kinds.py", "test_load_model.py", "test_blobs_elsewhere.py", "test_audit.py",
-    "test_client.py", "test_process.py", "test_event_windows.py", "test_evaluating.py", "test_kill.py",
-    "test_late_labels.py", "test_clusters.py", "test_measured_rounds.py", "test_hidden_state.py",
-    "test_model_inside.py", "test_recurrent.py", "test_model_engines.py", "test_heads.py", "test_module_rounds.py",
-    "test_features.py",
+    "test_demo.py", "test_loop.py", "test_tutorial.py", "test_operating.py", "test_rollout.py",
+    "test_every_command.py", "test_attacks.py", "test_observe.py", "test_models.py", "test_teams.py",
+    "test_manager.py", "test_rounds.py", "test_programs.py", "test_modules.py", "test_hosts.py",
+    "test_engine_choice.py", "test_kafka_log.py", "test_model_fn.py", "test_warm_rounds.py", "test_backpressure.py",
+    "test_clusters.py", "test_standalone.py", "test_states.py", "test_asynchronous.py", "test_bad_redis.py",
+    "test_contract.py", "test_planner.py", "test_platforms.py", "test_module_rounds.py", "test_lists_of_lists.py",
+    "test_estimators.py", "test_own_export.py", "test_heads.py", "test_blobs_elsewhere.py", "test_workers.py",
+    "test_pages.py", "test_load_model.py", "test_summaries.py", "test_gradient_check.py", "test_recurrent.py",
+    "test_own_losses.py", "test_many_models.py", "test_recovery.py", "test_shared_keys.py", "test_engine_faults.py",
+    "test_cluster.py",
 )  # fmt: skip
-"""Each takes some ten seconds of a core or more (`testing/seconds.py` shows it), the longest first. One that begins
+"""Each takes thirteen seconds or more (`testing/seconds.py` shows it), the longest first. One that begins
 last keeps a worker busy when the others are done."""
 _TOGETHER = {
     "kafka_address": (

@@ -122,7 +122,7 @@ def test_an_item_ranks_behind_its_equals_and_what_is_no_candidate_behind_all() -
     ("added", "words"),
     [
         ({"module": "own.py"}, "both estimator and module"),
-        ({"operations": ["own.so"]}, "an estimator has none of its own"),
+        ({"operations": ["own.so"]}, "an estimator takes none"),
         ({"training": {"hooks": ["own.Hook"]}}, "hooks go with a module"),
         ({"evaluation": {"metrics": ["own_score"]}}, "no metric 'own_score'"),
     ],

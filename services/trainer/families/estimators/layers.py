@@ -84,11 +84,10 @@ class FactorTerms(keras.layers.Layer):
     def call(self, columns: Mapping[str, tf.Tensor]) -> tf.Tensor:
         terms = []
         for feature, table in self._tables.items():
-            factors = tf.convert_to_tensor(table)
             if feature in self._numeric:
-                terms.append(columns[feature][:, :, tf.newaxis] * factors)
+                terms.append(columns[feature][:, :, tf.newaxis] * tf.convert_to_tensor(table))
             else:
-                terms.append(rows_of(factors, columns[feature]))
+                terms.append(rows_of(table, columns[feature]))
         values = tf.concat(terms, axis=1)
         pairs = tf.square(tf.reduce_sum(values, axis=1)) - tf.reduce_sum(tf.square(values), axis=1)
         return 0.5 * tf.reduce_sum(pairs, axis=1, keepdims=True)
@@ -165,7 +164,7 @@ class EmbeddingTable(LookedUp):
 
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
         parts = zip(self._parts, ids_by_part(ids, len(self._parts)), strict=True)
-        return tf.add_n([rows_of(tf.convert_to_tensor(part), own) for part, own in parts])
+        return tf.add_n([rows_of(part, own) for part, own in parts])
 
 
 class Counts(keras.layers.Layer):
@@ -220,9 +219,13 @@ def _weighted(rows: tf.Tensor, weights: tf.Tensor, combiner: str) -> tf.Tensor:
     return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
-def rows_of(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """float32 [n, values, dimension]; zeros for id -1."""
-    rows = tf.gather(table, tf.maximum(ids, 0))
+def rows_of(table: tf.Tensor | keras.Variable, ids: tf.Tensor) -> tf.Tensor:
+    """float32 [n, values, dimension]; zeros for id -1.
+
+    A variable's rows are gathered where they lie: once an optimizer has updated rows, TensorFlow copies all of a variable
+    that is read as a tensor.
+    """
+    rows = tf.gather(table.value if isinstance(table, keras.Variable) else table, tf.maximum(ids, 0))
     return rows * tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]
 
 

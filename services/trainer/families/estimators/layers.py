@@ -222,8 +222,8 @@ def _weighted(rows: tf.Tensor, weights: tf.Tensor, combiner: str) -> tf.Tensor:
 def rows_of(table: tf.Tensor | keras.Variable, ids: tf.Tensor) -> tf.Tensor:
     """float32 [n, values, dimension]; zeros for id -1.
 
-    A variable's rows are gathered where they lie: once an optimizer has updated rows, TensorFlow copies all of a variable
-    that is read as a tensor.
+    A variable's rows are gathered where they lie: once an optimizer has updated rows, TensorFlow copies the whole of a
+    variable that is read as a tensor.
     """
     rows = tf.gather(table.value if isinstance(table, keras.Variable) else table, tf.maximum(ids, 0))
     return rows * tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]

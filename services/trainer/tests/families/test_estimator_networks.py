@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.families.estimators.layers import FactorTerms
+from services.trainer.families.estimators.layers import FactorTerms, rows_of
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_estimators import EXAMPLES, FEW, built
@@ -126,3 +126,13 @@ def test_the_terms_of_a_factorization_machine_are_the_sum_over_pairs() -> None:
         expected.append(sum(np.dot(a, b) for index, a in enumerate(values) for b in values[index + 1 :]))
     found = layer({"word": tf.constant(word), "x": tf.constant(x)})
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_rows_of_a_variable_are_gathered_where_they_lie() -> None:
+    """A read of the whole variable copies it, once an optimizer has updated rows."""
+    table = keras.Variable(np.arange(6, dtype=np.float32).reshape(3, 2))
+    rows = tf.function(lambda ids: rows_of(table, ids)).get_concrete_function(tf.TensorSpec([1, 3], tf.int64))
+    kinds = {operation.type for operation in rows.graph.get_operations()}
+    assert "ResourceGather" in kinds
+    assert "ReadVariableOp" not in kinds
+    np.testing.assert_array_equal(rows(tf.constant([[2, -1, 0]], tf.int64)), [[[4.0, 5.0], [0.0, 0.0], [0.0, 1.0]]])

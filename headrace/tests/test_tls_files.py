@@ -28,7 +28,7 @@ from testing.processes import free_port
 from testing.waiting import wait_until
 
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 60.0
+_SECONDS, _CALL_SECONDS = 60.0, 10.0
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,9 @@ def _status(port: int, context: ssl.SSLContext | None) -> int:
 
 
 def _answers(check: Any) -> bool:
+    """A call that meets the end of a connection to a container fails, or may wait for all of its time."""
     try:
-        return bool(check(health_pb2.HealthCheckRequest(), timeout=_SECONDS))
+        return bool(check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS))
     except grpc.RpcError:
         return False
 
@@ -140,7 +141,6 @@ def test_the_proxy_speaks_tls_to_clients_and_to_containers_of_its_services_names
                 answer = check(asked, timeout=_SECONDS, wait_for_ready=True)
                 for name in () if is_on else FLOODS:
                     flood(ports[8500], name)
-                    # A call that meets the end of a connection to a container hears UNAVAILABLE, once.
                     wait_until(lambda: _answers(check), f"others are answered after {name}")
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             assert _status(ports[8601], trusted) == (503 if is_on else 200), "its certificate is serving's"

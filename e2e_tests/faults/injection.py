@@ -85,9 +85,10 @@ def overlap(cards: Iterable[Card], share: float, chance: random.Random) -> Itera
 
 def _may_be_struck_together(one: Card, other: Card) -> bool:
     """A second fault of the same target has nothing to strike; two stops at once would undo each other's orders to the
-    supervisor."""
-    targets = {one[1], other[1]}
-    return len(targets) == 2 and EVERYTHING not in targets and not one[0] == other[0] == RESTART
+    supervisor; and of two that fill the same disk the first to end would give its room back."""
+    targets, kinds = {one[1], other[1]}, {one[0], other[0]}
+    undo_each_other = kinds in ({RESTART}, {DEATH}, {DEATH, FULL})
+    return len(targets) == 2 and EVERYTHING not in targets and not undo_each_other
 
 
 class Disk:

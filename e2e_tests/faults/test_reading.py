@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e_tests.faults.history import Entry, Fault, LogRecord, Recovery, Run
-from e2e_tests.faults.injection import KILL, RESTART, deal, overlap
+from e2e_tests.faults.injection import DEATH, FULL, KILL, RESTART, deal, overlap
 from e2e_tests.faults.log_reading import read_kafka_lines, read_segments
 from e2e_tests.faults.table import Judged, markdown, rows
 from e2e_tests.faults.violation import Violation
@@ -61,13 +61,18 @@ def test_every_fault_is_dealt_before_one_comes_again_and_a_seed_repeats_the_orde
 
 
 def test_only_what_can_be_struck_together_is_and_nothing_unless_asked_for() -> None:
-    cards = [(KILL, "a"), (KILL, "a"), (KILL, "b"), (KILL, "everything"), (RESTART, "a"), (RESTART, "b"), (KILL, "c")]
+    cards = [
+        (KILL, "a"), (KILL, "a"), (KILL, "b"), (KILL, "everything"), (RESTART, "a"), (RESTART, "b"), (KILL, "c"),
+        (FULL, "a"), (DEATH, "b"), (KILL, "c"),
+    ]  # fmt: skip
     together = [
         [(KILL, "a")],
         [(KILL, "a"), (KILL, "b")],
         [(KILL, "everything")],
         [(RESTART, "a")],
         [(RESTART, "b"), (KILL, "c")],
+        [(FULL, "a")],
+        [(DEATH, "b"), (KILL, "c")],
     ]
     assert list(map(list, overlap(cards, 1.0, random.Random(1)))) == together
     assert list(overlap(cards[:1], 1.0, random.Random(1))) == [(cards[0],)]

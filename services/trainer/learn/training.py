@@ -75,7 +75,7 @@ class Training:
         self._seen = self._again = 0
         self._seed = seed
         self._faulty = FaultyBatches(model, self._steps, lambda: self.variables, lambda: self.step)
-        self._rate_of: Any = None
+        self._rates_of: Any = None
         self.tracer: StepTracer | None = None
         self._team, self._compared = team, dict[str, Any]() if team.workers == 1 or asked.local_steps > 1 else None
         self._checked: dict[str, Any] = {}
@@ -225,10 +225,14 @@ class Training:
             return [float(self.optimizer.learning_rate)] * len(steps)
         if (constant := constant_of(rate)) is not None:
             return [constant] * len(steps)
-        if self._rate_of is None:
-            spec = tf.TensorSpec([], tf.int64)
-            self._rate_of = self.model.compiled(lambda step: tf.cast(rate(step), tf.float32), spec)
-        return [float(self._rate_of(step)) for step in tf.constant(steps, tf.int64)]
+        if self._rates_of is None:
+            self._rates_of = self.model.compiled(
+                lambda steps: tf.map_fn(
+                    lambda step: tf.cast(rate(step), tf.float32), steps, fn_output_signature=tf.float32
+                ),
+                tf.TensorSpec([None], tf.int64),
+            )
+        return np.asarray(self._rates_of(tf.constant(steps, tf.int64))).tolist()
 
     @contextmanager
     def _own_rates(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ from services.trainer.shards.exchange import Combine, Connected
 from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
+from testing.waiting import wait_until
 
 _EXAMPLES = 403
 _SCHEMA = {
@@ -165,7 +166,10 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     devices = _set_up(question)
     workers.connect()
     try:
-        return _trained(question, Team(0, count, devices, patience, memory=memory, is_compared="compare" in question))
+        found = _trained(question, Team(0, count, devices, patience, memory=memory, is_compared="compare" in question))
+        if log:  # the others have their last sum, too, and are ended below, whether it is noted or not
+            wait_until(lambda: _have_all_noted(Path(log), count), "every worker has noted its exchanges")
+        return found
     except WorkerLostError as error:
         threading.Event().wait(LOST_SECONDS)  # the watch says which worker it was, where one has ended
         return {"lost": str(error)}
@@ -192,6 +196,11 @@ def _log_exchanges(path: Path) -> None:
         return tf.ensure_shape(tf.numpy_function(note, [found], tf.float32), found.shape), counts
 
     Connected.combined = combined  # type: ignore[method-assign]
+
+
+def _have_all_noted(path: Path, count: int) -> bool:
+    notes = Counter(line.split()[0] for line in path.read_text().splitlines())
+    return len(notes) == count and len({*notes.values()}) == 1
 
 
 def main() -> None:

@@ -11,13 +11,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from benchmarks.report import Cell, publish
+from benchmarks.serving_load.model import save
 from common.process.gpu import has_gpu
+from common.schema import Schema
 from headrace.local.variants import VariantProcess, machine, question
 
 _ROWS = (1, 16, 64, 256, 1024, 4096)
-_MODELS = ("network", "digits", "wide")
 _SAVE_SECONDS = 300
+_DIGITS = ("model", "stream")
 
 
 def save_wide(directory: Path) -> None:
@@ -35,9 +39,29 @@ def save_wide(directory: Path) -> None:
     )
 
 
+def save_digits(directory: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    from examples.digits.model import build_model
+
+    definition, stream = (yaml.safe_load(Path(f"examples/digits/{name}.yaml").read_text()) for name in _DIGITS)
+    schema = Schema.from_mapping({key: value for key, value in stream.items() if key != "stream"})
+    keras.utils.set_random_seed(7)
+    model = build_model(schema, definition["parameters"])
+    # As the trainer exports it: by default the layers that turn digits in training would turn them here.
+    module = tf.Module()
+    module.weights = [variable.value for variable in model.variables]
+    answer = tf.function(lambda pixels: {"logits": model(pixels, training=False)})
+    pixels = tf.TensorSpec([None, 784], tf.float32, name="pixels")
+    tf.saved_model.save(module, str(directory), signatures=answer.get_concrete_function(pixels))
+
+
+_MODELS = {"network": save, "digits": save_digits, "wide": save_wide}
+
+
 def _save(model: str, directory: Path) -> None:
-    module = "devices" if model == "wide" else "engines"
-    command = [sys.executable, "-m", f"benchmarks.{module}", f"--save-{model}", str(directory)]
+    command = [sys.executable, "-m", "benchmarks.devices", "save", model, str(directory)]
     subprocess.run(command, timeout=_SAVE_SECONDS, check=True)
 
 
@@ -78,7 +102,7 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--save-wide":
-        save_wide(Path(sys.argv[2]))
+    if len(sys.argv) == 4 and sys.argv[1] == "save":
+        _MODELS[sys.argv[2]](Path(sys.argv[3]))
     else:
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 0.5)

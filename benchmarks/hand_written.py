@@ -1,4 +1,4 @@
-"""What is written by hand in serving although a library exists, beside the library: CPU time per operation.
+"""What is written by hand although a library or a plainer way exists, beside that: CPU time per operation.
 
     python -m benchmarks.hand_written [--rounds N]
 
@@ -14,21 +14,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import orjson
 import psutil
 import redis
 import redis.asyncio
 import uvicorn
 import uvloop
+import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
+from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
+from common.schema import Schema
+from examples.flights.replay import events
+from protos.example_pb2 import Example
+from services.ingest.codec.columns import ColumnarEncoder
+from services.ingest.codec.layout import LockstepChecker
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.rest_predict import ModelPath, OnAnswer, RestPredict
 from services.serving.front.journal import Tags
@@ -38,6 +50,7 @@ from services.serving.queue.redis_connection import RedisConnection, connect, pa
 
 _OPERATIONS = 20_000
 _IN_FLIGHT = 64
+_JSON_EVENTS, _FRAMED_EVENTS, _BATCH_EVENTS = 1_000, 5_000, 512
 _CONNECTIONS = 16
 _HTTP_SECONDS = 2
 _VALUE = b"x" * 200
@@ -48,7 +61,7 @@ Measure = Callable[[], float]
 """CPU seconds per operation."""
 
 
-def _cpu(work: Callable[[], None], operations: int = _OPERATIONS) -> float:
+def _cpu(work: Callable[[], object], operations: int = _OPERATIONS) -> float:
     began = time.process_time()
     work()
     return (time.process_time() - began) / operations
@@ -131,6 +144,62 @@ def _count_prometheus_client() -> None:
     for _ in range(_OPERATIONS):
         counted.inc()
         observed.observe(0.004)
+
+
+# Events
+
+
+def _by_protobuf(events: Sequence[dict[str, Any]]) -> None:
+    """The least that a codec on protobuf's classes would cost: nothing is checked."""
+    for event in events:
+        example = Example()
+        features = example.features.feature
+        for name, value in event.items():
+            if isinstance(value, float):
+                features[name].float_list.value.append(value)
+            elif isinstance(value, int):
+                features[name].int64_list.value.append(value)
+            else:
+                features[name].bytes_list.value.append(value.encode())
+        example.SerializeToString()
+
+
+def _json_in_columns(columns: ColumnarEncoder, body: bytes) -> None:
+    events = orjson.loads(body)
+    for start in range(0, len(events), _BATCH_EVENTS):
+        tfrecord.frame(columns.encode(events[start : start + _BATCH_EVENTS]) or [])
+
+
+def _records_in_lockstep(lockstep: LockstepChecker, framed: bytes) -> None:
+    examples, _ = tfrecord.cut(framed)
+    lengths = np.fromiter(map(len, examples), dtype=np.int64, count=len(examples))
+    assert lockstep.passed(framed, lengths).mask.all()
+
+
+def _event_pairs() -> "dict[str, tuple[str, Measure, Measure]]":
+    """Of the flights' schema: JSON of 1,000 events, parsed, checked, encoded and framed; TFRecords of 5,000."""
+    stream = yaml.safe_load(Path("examples/flights/stream.yaml").read_text())
+    codec = ExampleCodec(Schema.from_mapping({key: value for key, value in stream.items() if key != "stream"}))
+    flights = [*islice(events(_FRAMED_EVENTS), _FRAMED_EVENTS)]
+    few, framed = flights[:_JSON_EVENTS], tfrecord.frame([codec.encode(event) for event in flights])
+    body, columns, lockstep = orjson.dumps(few), ColumnarEncoder(codec), LockstepChecker(codec)
+    return {
+        "an event encoded": (
+            "protobuf's classes, unchecked",
+            lambda: _cpu(lambda: columns.encode(few), _JSON_EVENTS),
+            lambda: _cpu(lambda: _by_protobuf(few), _JSON_EVENTS),
+        ),
+        "an event of JSON, in columns": (
+            "event by event",
+            lambda: _cpu(lambda: _json_in_columns(columns, body), _JSON_EVENTS),
+            lambda: _cpu(lambda: tfrecord.frame([codec.encode(event) for event in orjson.loads(body)]), _JSON_EVENTS),
+        ),
+        "an event of TFRecords, in lockstep": (
+            "event by event",
+            lambda: _cpu(lambda: _records_in_lockstep(lockstep, framed), _FRAMED_EVENTS),
+            lambda: _cpu(lambda: [codec.check(example) for example in tfrecord.cut(framed)[0]], _FRAMED_EVENTS),
+        ),
+    }  # fmt: skip
 
 
 # HTTP
@@ -237,6 +306,7 @@ def main() -> None:
                     lambda: _cpu(_count_prometheus_client),
                 ),
                 "a request over HTTP, answered at once": ("uvicorn + FastAPI route", short, ordinary),
+                **_event_pairs(),
             }
             rows = _in_turns(pairs, options.rounds)
     publish(

@@ -15,8 +15,6 @@ import asyncio
 import http.client
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -37,7 +35,7 @@ from benchmarks.ingest import STREAM, Platform, made_up_events
 from benchmarks.prices import Measure, of_ingest, of_serving
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import processes
-from benchmarks.serving_load.model import write_body
+from benchmarks.serving_load.model import saved, write_body
 from common.access.access import Access
 from common.access.first_start import OPERATOR, make, token_path
 from common.access.guard import Guard
@@ -122,10 +120,7 @@ def _whole_seconds(crowd: Measure, url: str, body: bytes, pid: int) -> tuple[flo
 
 
 def _serving_seconds(directory: Path) -> tuple[float, float]:
-    saved = directory / "saved_model"
-    save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
-    subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
-    with processes.serving(directory / "run", saved) as running:
+    with processes.serving(directory / "run", saved(directory / "saved_model")) as running:
         body, url = write_body(directory / "body.json"), f"{running.url}/v1/models/{processes.MODEL}:predict"
         return _whole_seconds(
             of_serving(running.url, running.front_pid, body, 1), url, body.read_bytes(), running.front_pid

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import psutil
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load.caller import PLAIN, Caller
+from benchmarks.serving_load.processes import free_ports
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
 from common.process.tls import Tls, TlsFiles
@@ -106,7 +106,7 @@ class Platform:
     ) -> None:
         """Without an event log: segments in the directory. Settings: INGEST_*, without the prefix."""
         self._caller = caller
-        self.http_port, self.grpc_port, registry_http, registry_grpc = _free_ports(4)
+        self.http_port, self.grpc_port, registry_http, registry_grpc = free_ports(4)
         common = {**os.environ, "REGISTRY_LOG_LEVEL": "WARNING", "INGEST_LOG_LEVEL": "WARNING"}
         self._registry = subprocess.Popen(
             [sys.executable, "-m", "services.registry"],
@@ -154,14 +154,6 @@ class Platform:
             except OSError:
                 time.sleep(0.005)
         raise SystemExit(f"ingest did not answer {path} within {_READY_SECONDS:.0f} s")
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def over_http_from(

@@ -18,7 +18,7 @@ import psutil
 import tensorflow as tf
 
 from benchmarks.report import Cell, publish
-from benchmarks.serving_load.processes import answers, free_port, process, wait_until
+from benchmarks.serving_load.processes import answers, free_ports, process, wait_until
 from benchmarks.training import Arrays, built, digits, flights, platform_pass, schema_of
 from common.registry.client import RegistryClient
 from common.registry.reporting import Part, Report, Served
@@ -66,7 +66,7 @@ def _report() -> Report:
 
 def _of_reports() -> list[dict[str, Cell]]:
     with tempfile.TemporaryDirectory() as directory:
-        http, grpc = free_port(), free_port()
+        http, grpc = free_ports(2)
         settings = {
             "REGISTRY_DATA_DIR": f"{directory}/registry", "REGISTRY_HTTP_PORT": str(http),
             "REGISTRY_GRPC_PORT": str(grpc),

@@ -87,7 +87,7 @@ def _serving(directory: Path) -> Iterator[_Instance]:
     )
     config = directory / "models.config"
     config.write_text(f"model_config_list {{ {models} }}\n")
-    port = processes.free_port()
+    (port,) = processes.free_ports(1)
     with ExitStack() as stack:
         redis_url = stack.enter_context(processes.redis_server(directory / "redis"))
         front = stack.enter_context(

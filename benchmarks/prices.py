@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +25,7 @@ from benchmarks.ingest import Load, Platform, made_up_events, over_http_from, re
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.caller import PLAIN, Caller
-from benchmarks.serving_load.model import write_body
+from benchmarks.serving_load.model import saved, write_body
 from common.access.authority import AUTHORITY, CERTIFICATE, KEY, LOCAL_HOSTS, issue_missing
 
 _CONNECTIONS = 16
@@ -150,14 +148,12 @@ def _kinds(price: Price, directory: Path) -> Sequence[Kind]:
 
 
 def _serving_runs(directory: Path, price: Price, options: argparse.Namespace) -> Runs:
-    saved = directory / "saved_model"
-    save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
-    subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    saved_model = saved(directory / "saved_model")
     body = write_body(directory / "body.json")
     with ExitStack() as stack:
         measures = []
         for number, kind in enumerate(_kinds(price, directory)):
-            shutil.copytree(saved, directory / str(number) / "saved_model")
+            shutil.copytree(saved_model, directory / str(number) / "saved_model")
             # The front's alone: its calls of the registry are as ever.
             ours = {f"SERVING_{name}": value for name, value in kind.settings.items()}
             if kind.caller.ca_file:

@@ -25,7 +25,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.rivals import comparison
 from benchmarks.rivals.catalog import RIVALS
 from benchmarks.serving_load import load, processes
-from benchmarks.serving_load.model import write_body
+from benchmarks.serving_load.model import saved, write_body
 from common.process.memory import private_bytes
 from services.serving.engines.onednn import VARIABLE
 
@@ -150,10 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        saved_model = directory / "saved_model"
-        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-        save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved_model)]
-        subprocess.run(save, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+        saved_model = saved(directory / "saved_model")
         if options.rivals is not None:
             _compare(saved_model, directory, options)
             return

@@ -56,39 +56,14 @@ def _script(name: str) -> tuple[str, ...]:
     return (str(python_of(name)), str(SERVERS / f"{name}_server.py"))
 
 
-def _rivals() -> list[Rival]:
-    v2: dict[str, Any] = {
-        "path": "/v2/models/bench/infer", "request": _v2_request, "predictions": _v2_answer, "speaks_v2_grpc": True,
-    }  # fmt: skip
-    # Triton's Python stub loads libpython by name; it has to be that of the environment's own interpreter.
-    libraries = {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
-    ray = {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    bento = {
-        "BENTOML_DO_NOT_TRACK": "True",
-        "BENTOML_CONFIG_OPTIONS": "api_server.logging.access.enabled=false services.Model.logging.access.enabled=false",
-    }
-    bento_command = (
-        str(python_of("bentoml").with_name("bentoml")), "serve", "bentoml_server:Model", "--host", "127.0.0.1",
-        "--port", "{port}",
-    )  # fmt: skip
-    mosec_options = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning")
-    return [
-        Rival("mosec", "mosec 0.9.8", (*_script("mosec"), *mosec_options)),
-        Rival("pytriton", "pytriton 0.7.0", _script("pytriton"), libraries, **v2),
-        Rival("mlserver", "MLServer 1.7.1", _script("mlserver"), **v2),
-        Rival("ray", "Ray Serve 2.60.0", _script("ray"), ray),
-        Rival("litserve", "LitServe 0.2.19", _script("litserve")),
-        Rival(
-            "bentoml", "BentoML 1.4.39", bento_command, bento,
-            request=lambda rows: {"x": rows}, predictions=lambda answer: answer,
-        ),
-        Rival("fastapi", "FastAPI 0.165.0", _script("fastapi")),
-    ]  # fmt: skip
-
-
-RIVALS = {rival.name: rival for rival in _rivals()}
+# Triton's Python stub loads libpython by name; it has to be that of the environment's own interpreter.
+_LIBRARIES = {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
+_MOSEC_OPTIONS = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning")
+RIVALS = {
+    "mosec": Rival("mosec", "mosec 0.9.8", (*_script("mosec"), *_MOSEC_OPTIONS)),
+    "pytriton": Rival(
+        "pytriton", "pytriton 0.7.0", _script("pytriton"), _LIBRARIES,
+        path="/v2/models/bench/infer", request=_v2_request, predictions=_v2_answer, speaks_v2_grpc=True,
+    ),
+}  # fmt: skip
+"""The fastest of seven that were measured over HTTP and over gRPC (benchmarks/results/2026-11-21-serving.md)."""

@@ -1,11 +1,10 @@
 """`python -m benchmarks.rivals.install [NAME ...]`: one virtual environment per rival, below build/rivals/.
 
-Without names: all of them, some 4 GB and ten minutes. An environment that is complete is left as it is; one whose
+Without names: all of them. An environment that is complete is left as it is; one whose
 requirements have changed, or whose installation broke off, is made again. The packages come from PyPI, each rival's
 pinned in requirements/<name>.txt.
 
-TensorFlow is installed once, into a separate environment, which the others see behind their own packages. MLServer
-does not agree with that (it needs an older protobuf), and has one itself.
+TensorFlow is installed once, into a separate environment, which the others see behind their own packages.
 """
 
 import hashlib
@@ -18,7 +17,6 @@ from pathlib import Path
 ROOT = Path("build/rivals")
 _REQUIREMENTS = Path(__file__).with_name("requirements")
 _TENSORFLOW = "tensorflow"
-_HAS_ITS_OWN_TENSORFLOW = {"mlserver", _TENSORFLOW}
 _PIP_SECONDS = 900
 
 
@@ -53,7 +51,7 @@ def install(name: str) -> None:
          "-r", str(_REQUIREMENTS / f"{name}.txt")],
         check=True, timeout=_PIP_SECONDS,
     )  # fmt: skip
-    if name not in _HAS_ITS_OWN_TENSORFLOW:
+    if name != _TENSORFLOW:
         # A .pth file's folder comes after the environment's own packages, which therefore win.
         (_packages(name) / "zz_tensorflow.pth").write_text(f"{_packages(_TENSORFLOW)}\n")
     (directory / "requirements.sha256").write_text(_digest(name))

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ import psutil
 
 from benchmarks.rivals.catalog import SERVERS, Rival
 from benchmarks.serving_load.model import INPUTS
+from benchmarks.serving_load.processes import free_ports
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 15.0
@@ -32,16 +32,6 @@ class RunningRival:
     start_seconds: float
 
 
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 @contextmanager
 def running(rival: Rival, saved_model: Path, directory: Path) -> Iterator[RunningRival]:
     """Yields when the rival answers a prediction with 200.
@@ -50,7 +40,7 @@ def running(rival: Rival, saved_model: Path, directory: Path) -> Iterator[Runnin
         RuntimeError: it ended, or did not answer in time; the message has the end of its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    port, grpc_port, metrics_port = _free_ports(3)
+    port, grpc_port, metrics_port = free_ports(3)
     environment = {
         **os.environ,
         "RIVAL_SAVED_MODEL": str(saved_model.absolute()),
@@ -58,7 +48,6 @@ def running(rival: Rival, saved_model: Path, directory: Path) -> Iterator[Runnin
         "RIVAL_PORT": str(port),
         "RIVAL_GRPC_PORT": str(grpc_port),
         "RIVAL_METRICS_PORT": str(metrics_port),
-        "BENTOML_HOME": str(directory.absolute() / "bentoml"),
         **rival.environment,
     }
     command = [word.format(port=port) for word in rival.command]

@@ -6,6 +6,8 @@ python -m benchmarks.serving_load.model time DIR B [B...]  prints {batch size: s
 """
 
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +32,14 @@ def save(directory: Path) -> None:
     y = keras.layers.Dense(_OUTPUTS, activation="softmax", name="y")(hidden)
     signature = [tf.TensorSpec([None, INPUTS], tf.float32, name="x")]
     keras.Model(x, y).export(str(directory), input_signature=signature, verbose=False)
+
+
+def saved(directory: Path) -> Path:
+    """`save` in a process without a GPU; returns the directory."""
+    command = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(directory)]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    subprocess.run(command, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    return directory
 
 
 def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float]:

@@ -46,10 +46,10 @@ class Running:
         return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in self.pids.items()}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def wait_until(condition: Callable[[], bool], condition_text: str) -> None:
@@ -116,7 +116,7 @@ class _Backing:
 def _backing(directory: Path, saved_model: Path) -> Iterator[_Backing]:
     directory.mkdir(parents=True, exist_ok=True)
     socket_path = directory / "redis.sock"
-    registry_port = free_port()
+    (registry_port,) = free_ports(1)
     settings = {
         "REGISTRY_DATA_DIR": str(directory / "registry"),
         "REGISTRY_GRPC_PORT": str(registry_port),
@@ -133,31 +133,6 @@ def _backing(directory: Path, saved_model: Path) -> Iterator[_Backing]:
 
 
 @contextmanager
-def _replica(
-    directory: Path, name: str, backing: _Backing, further: Mapping[str, str], caller: Caller
-) -> Iterator[Running]:
-    http_port, grpc_port = free_port(), free_port()
-    settings = {
-        "SERVING_DATA_DIR": str(directory / name),
-        "SERVING_HTTP_PORT": str(http_port),
-        "SERVING_GRPC_PORT": str(grpc_port),
-        "SERVING_REDIS_URL": backing.redis_url,
-        "SERVING_REGISTRY_ADDRESS": backing.registry_address,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        **further,
-    }
-    started = time.monotonic()
-    with process([sys.executable, "-m", "services.serving"], settings, directory / f"{name}.log") as front:
-        url = f"{caller.scheme}://127.0.0.1:{http_port}"
-        wait_until(lambda: answers(f"{url}/healthz", caller), "serving being alive")
-        start_seconds = time.monotonic() - started
-        wait_until(lambda: answers(f"{url}/readyz", caller), "serving being ready")
-        wait_until(lambda: _runner_pid(url, caller) != 0, "the version being in production")
-        pids = {"front": front.pid, "redis": backing.redis_pid, "runner": _runner_pid(url, caller)}
-        yield Running(url, f"127.0.0.1:{grpc_port}", front.pid, start_seconds, pids)
-
-
-@contextmanager
 def serving(
     directory: Path,
     saved_model: Path,
@@ -165,20 +140,26 @@ def serving(
     caller: Caller = PLAIN,
 ) -> Iterator[Running]:
     """Starts everything and yields when the model is served; stops it afterwards."""
-    with (
-        _backing(directory, saved_model) as backing,
-        _replica(directory, "serving", backing, settings, caller) as running,
-    ):
-        yield running
-
-
-@contextmanager
-def replicas(directory: Path, saved_model: Path, count: int) -> Iterator[list[str]]:
-    """`count` replicas on one queue; yields their URLs."""
-    with ExitStack() as stack:
-        backing = stack.enter_context(_backing(directory, saved_model))
-        names = [f"serving-{index}" for index in range(count)]
-        yield [stack.enter_context(_replica(directory, name, backing, {}, PLAIN)).url for name in names]
+    http_port, grpc_port = free_ports(2)
+    with _backing(directory, saved_model) as backing:
+        environment = {
+            "SERVING_DATA_DIR": str(directory / "serving"),
+            "SERVING_HTTP_PORT": str(http_port),
+            "SERVING_GRPC_PORT": str(grpc_port),
+            "SERVING_REDIS_URL": backing.redis_url,
+            "SERVING_REGISTRY_ADDRESS": backing.registry_address,
+            "CUDA_VISIBLE_DEVICES": "-1",
+            **settings,
+        }
+        started = time.monotonic()
+        with process([sys.executable, "-m", "services.serving"], environment, directory / "serving.log") as front:
+            url = f"{caller.scheme}://127.0.0.1:{http_port}"
+            wait_until(lambda: answers(f"{url}/healthz", caller), "serving being alive")
+            start_seconds = time.monotonic() - started
+            wait_until(lambda: answers(f"{url}/readyz", caller), "serving being ready")
+            wait_until(lambda: _runner_pid(url, caller) != 0, "the version being in production")
+            pids = {"front": front.pid, "redis": backing.redis_pid, "runner": _runner_pid(url, caller)}
+            yield Running(url, f"127.0.0.1:{grpc_port}", front.pid, start_seconds, pids)
 
 
 def _runner_pid(url: str, caller: Caller) -> int:

@@ -2,7 +2,7 @@
 
 The wire format (tensorflow/core/example/{example,feature}.proto) is written by hand, with everything that does not
 depend on the event prepared per schema: a column at a time it takes a sixth of what protobuf's classes take
-(`python -m benchmarks.ingest_codec`).
+(`python -m benchmarks.hand_written`).
 
     Example   0A len Features
     Features  (0A len [0A len name] [12 len Feature])*        one map entry per feature

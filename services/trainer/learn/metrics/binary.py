@@ -1,7 +1,7 @@
 """Metrics of a label that is true or not, from logits: by rank, at a threshold, and of the probabilities themselves."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -81,14 +81,6 @@ def roc_points(labels: Floats, scores: Floats, weights: Floats) -> tuple[Floats,
     return false / max(false[-1], 1e-300), true / max(true[-1], 1e-300), (true + false) / max(weights.sum(), 1e-300)
 
 
-def auc(data: Judged, option: float | None) -> Weighed:
-    return auc_of(data.labels, data.outputs)
-
-
-def pr_auc(data: Judged, option: float | None) -> Weighed:
-    return pr_auc_of(data.labels, data.outputs)
-
-
 def sensitivity_at_specificity(data: Judged, option: float | None) -> Weighed:
     """The largest share of positives found at a threshold that lets through so few negatives; option: specificity."""
     _, group = np.unique(-data.outputs, return_inverse=True)
@@ -106,14 +98,6 @@ def sensitivity_at_specificity(data: Judged, option: float | None) -> Weighed:
     return value
 
 
-def log_loss(data: Judged, option: float | None) -> Weighed:
-    return mean_of(entropy(data.labels, data.outputs))
-
-
-def brier(data: Judged, option: float | None) -> Weighed:
-    return mean_of((probabilities(data.outputs) - data.labels) ** 2)
-
-
 def calibration(data: Judged, option: float | None) -> Weighed:
     """The mean prediction over the mean label; not defined without a positive."""
     predicted, actual = mean_of(probabilities(data.outputs)), mean_of(data.labels)
@@ -126,30 +110,19 @@ def calibration(data: Judged, option: float | None) -> Weighed:
     return value
 
 
-def ece(data: Judged, option: float | None) -> Weighed:
-    return calibration_error(probabilities(data.outputs), data.labels, int(option or 10))
-
-
-def calibration_error(confidence: Floats, truth: Floats, bins: int) -> Weighed:
-    """|mean confidence - mean truth| of equally wide bins of confidence, weighed by their shares.
+def calibration_error(confidence: Floats, truth: Floats, bins: float | None) -> Weighed:
+    """|mean confidence - mean truth| of equally wide bins (10 by default) of confidence, weighed by their shares.
 
     Expected calibration error (Guo et al.: On Calibration of Modern Neural Networks, 2017).
     """
-    group = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    count = int(bins or 10)
+    group = np.minimum((confidence * count).astype(np.int64), count - 1)
 
     def value(weights: Floats) -> float | None:
-        gaps = np.abs(sums(group, weights * (confidence - truth), bins)).sum()
+        gaps = np.abs(sums(group, weights * (confidence - truth), count)).sum()
         return ratio(float(gaps), float(weights.sum()))
 
     return value
-
-
-def mean_label(data: Judged, option: float | None) -> Weighed:
-    return mean_of(data.labels)
-
-
-def mean_prediction(data: Judged, option: float | None) -> Weighed:
-    return mean_of(probabilities(data.outputs))
 
 
 def at_threshold(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
@@ -188,44 +161,30 @@ def logit(probability: float) -> float:
     return math.inf if probability >= 1 else math.log(probability / (1 - probability))
 
 
-def accuracy_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    return ratio(tp + tn, tp + fp + tn + fn)
-
-
-def precision_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    return ratio(tp, tp + fp)
-
-
-def recall_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    return ratio(tp, tp + fn)
-
-
-def specificity_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    return ratio(tn, tn + fp)
-
-
-def f1_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    return ratio(2 * tp, 2 * tp + fp + fn)
-
-
-def balanced_accuracy_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    """The mean recall of the classes that occur."""
-    found = [share for share in (ratio(tp, tp + fn), ratio(tn, tn + fp)) if share is not None]
+def _mean_there(*shares: float | None) -> float | None:
+    """Of those that are defined."""
+    found = [share for share in shares if share is not None]
     return sum(found) / len(found) if found else None
 
 
-def mean_iou_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
-    """Intersection over union, the mean of the classes that occur or are predicted."""
-    found = [share for share in (ratio(tp, tp + fp + fn), ratio(tn, tn + fp + fn)) if share is not None]
-    return sum(found) / len(found) if found else None
-
-
-def mcc_of(tp: float, fp: float, tn: float, fn: float) -> float | None:
+def _mcc(tp: float, fp: float, tn: float, fn: float) -> float:
     """Matthews correlation coefficient; 0 where one class alone occurs or is predicted, as scikit-learn has it."""
     product = math.sqrt(tp + fp) * math.sqrt(tp + fn) * math.sqrt(tn + fp) * math.sqrt(tn + fn)
     return (tp * tn - fp * fn) / product if product > 0 else 0.0
 
 
-balanced_accuracy = at_threshold(balanced_accuracy_of)
-mean_iou = at_threshold(mean_iou_of)
-mcc = at_threshold(mcc_of)
+COUNTED: Mapping[str, OfCounts] = {
+    "accuracy": lambda tp, fp, tn, fn: ratio(tp + tn, tp + fp + tn + fn),
+    "precision": lambda tp, fp, tn, fn: ratio(tp, tp + fp),
+    "recall": lambda tp, fp, tn, fn: ratio(tp, tp + fn),
+    "f1": lambda tp, fp, tn, fn: ratio(2 * tp, 2 * tp + fp + fn),
+    "specificity": lambda tp, fp, tn, fn: ratio(tn, tn + fp),
+    "balanced_accuracy": lambda tp, fp, tn, fn: _mean_there(ratio(tp, tp + fn), ratio(tn, tn + fp)),
+    "mean_iou": lambda tp, fp, tn, fn: _mean_there(ratio(tp, tp + fp + fn), ratio(tn, tn + fp + fn)),
+    "mcc": _mcc,
+    "true_positives": lambda tp, fp, tn, fn: tp,
+    "false_positives": lambda tp, fp, tn, fn: fp,
+    "true_negatives": lambda tp, fp, tn, fn: tn,
+    "false_negatives": lambda tp, fp, tn, fn: fn,
+}
+"""By metric: recall and its like are means over the classes that occur, IoU also over those that are predicted."""

@@ -1,6 +1,6 @@
 """Metrics of one class among several, and of several labels at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,21 +11,9 @@ from services.trainer.learn.metrics.judged import Floats, Judged, Weighed, mean_
 # one class among several
 
 
-def accuracy(data: Judged, option: float | None) -> Weighed:
-    return mean_of(data.outputs == data.labels)
-
-
-def top_k_accuracy(data: Judged, option: float | None) -> Weighed:
-    return mean_of(data.columns["rank"] < int(option or 5))
-
-
-def log_loss(data: Judged, option: float | None) -> Weighed:
-    return mean_of(data.columns["loss"])
-
-
 def ece(data: Judged, option: float | None) -> Weighed:
     right = (data.outputs == data.labels).astype(np.float64)
-    return binary.calibration_error(data.columns["top"], right, int(option or 10))
+    return binary.calibration_error(data.columns["top"], right, option)
 
 
 OfClasses = Callable[[Floats, Floats, Floats], float | None]
@@ -59,7 +47,7 @@ def shares(above: Floats, below: Floats) -> Floats:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def _averaged(of_class: Callable[[Floats, Floats, Floats], Floats], *, is_weighted: bool) -> OfClasses:
+def averaged(of_class: Callable[[Floats, Floats, Floats], Floats], *, is_weighted: bool) -> OfClasses:
     """The mean over the classes that occur or are predicted, or weighted by how often they occur."""
 
     def value(right: Floats, labelled: Floats, predicted: Floats) -> float | None:
@@ -72,20 +60,13 @@ def _averaged(of_class: Callable[[Floats, Floats, Floats], Floats], *, is_weight
     return value
 
 
-def _precision(right: Floats, labelled: Floats, predicted: Floats) -> Floats:
-    return shares(right, predicted)
-
-
-def _recall(right: Floats, labelled: Floats, predicted: Floats) -> Floats:
-    return shares(right, labelled)
-
-
-def _f1(right: Floats, labelled: Floats, predicted: Floats) -> Floats:
-    return shares(2 * right, labelled + predicted)
-
-
-def _iou(right: Floats, labelled: Floats, predicted: Floats) -> Floats:
-    return shares(right, labelled + predicted - right)
+OF_CLASS: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "precision": lambda right, labelled, predicted: shares(right, predicted),
+    "recall": lambda right, labelled, predicted: shares(right, labelled),
+    "f1": lambda right, labelled, predicted: shares(2 * right, labelled + predicted),
+    "iou": lambda right, labelled, predicted: shares(right, labelled + predicted - right),
+}
+"""Of each class, from what is right, labelled and predicted of it."""
 
 
 def _balanced(right: Floats, labelled: Floats, predicted: Floats) -> float | None:
@@ -100,15 +81,13 @@ def _mcc(right: Floats, labelled: Floats, predicted: Floats) -> float | None:
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-macro_precision = by_class(_averaged(_precision, is_weighted=False))
-macro_recall = by_class(_averaged(_recall, is_weighted=False))
-macro_f1 = by_class(_averaged(_f1, is_weighted=False))
-weighted_precision = by_class(_averaged(_precision, is_weighted=True))
-weighted_recall = by_class(_averaged(_recall, is_weighted=True))
-weighted_f1 = by_class(_averaged(_f1, is_weighted=True))
-mean_iou = by_class(_averaged(_iou, is_weighted=False))
-balanced_accuracy = by_class(_balanced)
-mcc = by_class(_mcc)
+BY_CLASS: Mapping[str, OfClasses] = {
+    **{f"macro_{name}": averaged(OF_CLASS[name], is_weighted=False) for name in ("precision", "recall", "f1")},
+    **{f"weighted_{name}": averaged(OF_CLASS[name], is_weighted=True) for name in ("precision", "recall", "f1")},
+    "mean_iou": averaged(OF_CLASS["iou"], is_weighted=False),
+    "balanced_accuracy": _balanced,
+    "mcc": _mcc,
+}
 
 
 def for_class(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
@@ -138,17 +117,9 @@ def each_label(of_label: Callable[[Floats, Floats], Weighed]) -> Callable[[Judge
     return prepare
 
 
-def label_log_loss(data: Judged, option: float | None) -> Weighed:
-    return mean_of(binary.entropy(data.labels, data.outputs).mean(axis=1))
-
-
 def label_accuracy(data: Judged, option: float | None) -> Weighed:
     """The share of right labels, all labels together; one minus the Hamming loss."""
-    return mean_of((_predicted(data, option) == (data.labels > 0.5)).mean(axis=1))
-
-
-def subset_accuracy(data: Judged, option: float | None) -> Weighed:
-    return mean_of((_predicted(data, None) == (data.labels > 0.5)).all(axis=1))
+    return mean_of((is_positive(data, option) == (data.labels > 0.5)).mean(axis=1))
 
 
 def all_labels(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]:
@@ -156,7 +127,7 @@ def all_labels(of_counts: OfCounts) -> Callable[[Judged, float | None], Weighed]
 
     def prepare(data: Judged, option: float | None) -> Weighed:
         width = data.labels.shape[1]
-        flat = binary.counted((data.labels > 0.5).ravel(), _predicted(data, option).ravel(), of_counts)
+        flat = binary.counted((data.labels > 0.5).ravel(), is_positive(data, option).ravel(), of_counts)
         return lambda weights: flat(np.repeat(weights, width))
 
     return prepare
@@ -166,7 +137,7 @@ def macro_labels(above: Callable[[Floats, Floats, Floats], Floats]) -> Callable[
     """The mean over all labels of a share; 0 for a label that has nothing to divide by."""
 
     def prepare(data: Judged, option: float | None) -> Weighed:
-        actual, predicted = (data.labels > 0.5).astype(np.float64), _predicted(data, None).astype(np.float64)
+        actual, predicted = (data.labels > 0.5).astype(np.float64), is_positive(data, None).astype(np.float64)
 
         def value(weights: Floats) -> float | None:
             if not weights.sum() > 0:
@@ -184,10 +155,5 @@ def macro_labels(above: Callable[[Floats, Floats, Floats], Floats]) -> Callable[
     return prepare
 
 
-label_macro_precision = macro_labels(_precision)
-label_macro_recall = macro_labels(_recall)
-label_macro_f1 = macro_labels(_f1)
-
-
-def _predicted(data: Judged, option: float | None) -> np.ndarray:
+def is_positive(data: Judged, option: float | None) -> np.ndarray:
     return data.outputs > binary.logit(0.5 if option is None else option)

@@ -9,17 +9,17 @@ from services.trainer.learn.metrics.judged import Floats, Judged, Weighed, mean_
 _TINY = float(np.finfo(np.float64).eps)
 
 
-def _errors(data: Judged) -> Floats:
+def errors(data: Judged) -> Floats:
     return data.outputs - data.labels
 
 
-def _per_example(terms: Floats) -> Floats:
+def per_example(terms: Floats) -> Floats:
     """The mean over the numbers of an example: [n, d] to [n]."""
     return terms if terms.ndim == 1 else terms.reshape(len(terms), -1).mean(axis=1)
 
 
 def mse(data: Judged, option: float | None) -> Weighed:
-    return mean_of(_per_example(_errors(data) ** 2))
+    return mean_of(per_example(errors(data) ** 2))
 
 
 def rmse(data: Judged, option: float | None) -> Weighed:
@@ -32,24 +32,20 @@ def rmse(data: Judged, option: float | None) -> Weighed:
     return value
 
 
-def mae(data: Judged, option: float | None) -> Weighed:
-    return mean_of(_per_example(np.abs(_errors(data))))
-
-
 def mape(data: Judged, option: float | None) -> Weighed:
     """|error| / |label|, a share and no percentage, as scikit-learn has it: a label of 0 makes it huge."""
-    return mean_of(_per_example(np.abs(_errors(data)) / np.maximum(np.abs(data.labels), _TINY)))
+    return mean_of(per_example(np.abs(errors(data)) / np.maximum(np.abs(data.labels), _TINY)))
 
 
 def relative_error(data: Judged, option: float | None) -> Weighed:
     """|error| / |label|, 0 where the label is 0: TensorFlow's mean_relative_error, normalised by the label."""
     size = np.abs(data.labels)
-    return mean_of(_per_example(np.divide(np.abs(_errors(data)), size, out=np.zeros_like(size), where=size > 0)))
+    return mean_of(per_example(np.divide(np.abs(errors(data)), size, out=np.zeros_like(size), where=size > 0)))
 
 
 def percentage_below(data: Judged, option: float | None) -> Weighed:
     """The share of numbers whose absolute error is below the tolerance: 0 to 1."""
-    return mean_of(_per_example((np.abs(_errors(data)) < float(option or 0.0)).astype(np.float64)))
+    return mean_of(per_example((np.abs(errors(data)) < float(option or 0.0)).astype(np.float64)))
 
 
 def r2(data: Judged, option: float | None) -> Weighed:
@@ -57,7 +53,7 @@ def r2(data: Judged, option: float | None) -> Weighed:
 
     Without variance it is 1 where nothing is wrong and else 0, as scikit-learn has it; not defined below two examples.
     """
-    labels, errors = (values.reshape(len(values), -1) for values in (data.labels, _errors(data)))
+    labels, missed = (values.reshape(len(values), -1) for values in (data.labels, errors(data)))
 
     def value(weights: Floats) -> float | None:
         total = weights.sum()
@@ -65,19 +61,15 @@ def r2(data: Judged, option: float | None) -> Weighed:
             return None
         column = weights[:, np.newaxis]
         mean = (labels * column).sum(axis=0) / total
-        left, spread = (errors**2 * column).sum(axis=0), ((labels - mean) ** 2 * column).sum(axis=0)
+        left, spread = (missed**2 * column).sum(axis=0), ((labels - mean) ** 2 * column).sum(axis=0)
         explained = 1.0 - np.divide(left, spread, out=(left > 0).astype(np.float64), where=spread > 0)
         return float(explained.mean())
 
     return value
 
 
-def median_ae(data: Judged, option: float | None) -> Weighed:
-    return percentile_of(_per_example(np.abs(_errors(data))), 50.0)
-
-
 def absolute_error_percentile(data: Judged, option: float | None) -> Weighed:
-    return percentile_of(_per_example(np.abs(_errors(data))), 90.0 if option is None else option)
+    return percentile_of(per_example(np.abs(errors(data))), 90.0 if option is None else option)
 
 
 def percentile_of(values: Floats, percent: float) -> Weighed:
@@ -111,19 +103,11 @@ def cosine_similarity(data: Judged, option: float | None) -> Weighed:
     return mean_of(np.divide(product, length, out=np.zeros_like(product), where=length > 0))
 
 
-def mean_label(data: Judged, option: float | None) -> Weighed:
-    return mean_of(_per_example(data.labels))
-
-
-def mean_prediction(data: Judged, option: float | None) -> Weighed:
-    return mean_of(_per_example(data.outputs))
-
-
 def poisson_deviance(data: Judged, option: float | None) -> Weighed:
     """2 (y log(y / m) - y + m) of label y and expected count m."""
     labels, expected = data.labels, np.maximum(data.outputs, 1e-300)
     logs = np.log(np.divide(labels, expected, out=np.ones_like(expected), where=labels > 0))
-    return mean_of(_per_example(2 * (labels * logs - labels + expected)))
+    return mean_of(per_example(2 * (labels * logs - labels + expected)))
 
 
 # quantiles
@@ -166,8 +150,3 @@ def _at_level(data: Judged, level: float | None, terms: Callable[[int], Floats])
 def recall_at(data: Judged, k: float | None) -> Weighed:
     """The share of examples whose own item is among the first k: one item is right, so recall is 0 or 1 for each."""
     return mean_of(data.outputs <= float(k or 1))
-
-
-def reciprocal_rank(data: Judged, option: float | None) -> Weighed:
-    """The mean of 1 / rank of each example's own item (MRR)."""
-    return mean_of(1.0 / data.outputs)

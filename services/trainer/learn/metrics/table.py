@@ -2,80 +2,58 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from common.definition.metrics import Metric
 from services.trainer.learn.metrics import binary, classes, groups, nearest, numbers
-from services.trainer.learn.metrics.judged import Judged, Weighed
+from services.trainer.learn.metrics.judged import Judged, Weighed, mean_of
 
 Prepare = Callable[[Judged, float | None], Weighed]
 """Of the examples and the metric's option, a function of weights."""
 
 _BINARY: Mapping[str, Prepare] = {
-    "auc": binary.auc,
-    "pr_auc": binary.pr_auc,
-    "log_loss": binary.log_loss,
-    "accuracy": binary.at_threshold(binary.accuracy_of),
-    "precision": binary.at_threshold(binary.precision_of),
-    "recall": binary.at_threshold(binary.recall_of),
-    "f1": binary.at_threshold(binary.f1_of),
-    "specificity": binary.at_threshold(binary.specificity_of),
+    **{name: binary.at_threshold(of_counts) for name, of_counts in binary.COUNTED.items()},
+    "auc": lambda data, _: binary.auc_of(data.labels, data.outputs),
+    "pr_auc": lambda data, _: binary.pr_auc_of(data.labels, data.outputs),
+    "log_loss": lambda data, _: mean_of(binary.entropy(data.labels, data.outputs)),
     "sensitivity_at_specificity": binary.sensitivity_at_specificity,
-    "balanced_accuracy": binary.balanced_accuracy,
-    "mcc": binary.mcc,
-    "brier": binary.brier,
+    "brier": lambda data, _: mean_of((binary.probabilities(data.outputs) - data.labels) ** 2),
     "calibration": binary.calibration,
-    "ece": binary.ece,
-    "mean_iou": binary.mean_iou,
-    "true_positives": binary.at_threshold(lambda tp, fp, tn, fn: tp),
-    "false_positives": binary.at_threshold(lambda tp, fp, tn, fn: fp),
-    "true_negatives": binary.at_threshold(lambda tp, fp, tn, fn: tn),
-    "false_negatives": binary.at_threshold(lambda tp, fp, tn, fn: fn),
-    "mean_label": binary.mean_label,
-    "mean_prediction": binary.mean_prediction,
+    "ece": lambda data, bins: binary.calibration_error(binary.probabilities(data.outputs), data.labels, bins),
+    "mean_label": lambda data, _: mean_of(data.labels),
+    "mean_prediction": lambda data, _: mean_of(binary.probabilities(data.outputs)),
 }
+_SHARES = ("precision", "recall", "f1")
 _MULTICLASS: Mapping[str, Prepare] = {
-    "accuracy": classes.accuracy,
-    "log_loss": classes.log_loss,
-    "top_k_accuracy": classes.top_k_accuracy,
-    "balanced_accuracy": classes.balanced_accuracy,
-    "mcc": classes.mcc,
+    **{name: classes.by_class(value_of) for name, value_of in classes.BY_CLASS.items()},
+    **{f"class_{name}": classes.for_class(binary.COUNTED[name]) for name in _SHARES},
+    "accuracy": lambda data, _: mean_of(data.outputs == data.labels),
+    "log_loss": lambda data, _: mean_of(data.columns["loss"]),
+    "top_k_accuracy": lambda data, k: mean_of(data.columns["rank"] < int(k or 5)),
     "ece": classes.ece,
-    "macro_precision": classes.macro_precision,
-    "macro_recall": classes.macro_recall,
-    "macro_f1": classes.macro_f1,
-    "weighted_precision": classes.weighted_precision,
-    "weighted_recall": classes.weighted_recall,
-    "weighted_f1": classes.weighted_f1,
-    "class_precision": classes.for_class(binary.precision_of),
-    "class_recall": classes.for_class(binary.recall_of),
-    "class_f1": classes.for_class(binary.f1_of),
-    "mean_iou": classes.mean_iou,
 }
 _MULTILABEL: Mapping[str, Prepare] = {
+    **{name: classes.all_labels(binary.COUNTED[name]) for name in _SHARES},
+    **{f"macro_{name}": classes.macro_labels(classes.OF_CLASS[name]) for name in _SHARES},
     "auc": classes.each_label(binary.auc_of),
     "pr_auc": classes.each_label(binary.pr_auc_of),
-    "log_loss": classes.label_log_loss,
+    "log_loss": lambda data, _: mean_of(binary.entropy(data.labels, data.outputs).mean(axis=1)),
     "accuracy": classes.label_accuracy,
-    "subset_accuracy": classes.subset_accuracy,
-    "precision": classes.all_labels(binary.precision_of),
-    "recall": classes.all_labels(binary.recall_of),
-    "f1": classes.all_labels(binary.f1_of),
-    "macro_precision": classes.label_macro_precision,
-    "macro_recall": classes.label_macro_recall,
-    "macro_f1": classes.label_macro_f1,
+    "subset_accuracy": lambda data, _: mean_of((classes.is_positive(data, None) == (data.labels > 0.5)).all(axis=1)),
 }
 _REGRESSION: Mapping[str, Prepare] = {
     "rmse": numbers.rmse,
     "mse": numbers.mse,
-    "mae": numbers.mae,
+    "mae": lambda data, _: mean_of(numbers.per_example(np.abs(numbers.errors(data)))),
     "mape": numbers.mape,
     "relative_error": numbers.relative_error,
     "r2": numbers.r2,
-    "median_ae": numbers.median_ae,
+    "median_ae": lambda data, _: numbers.absolute_error_percentile(data, 50.0),
     "absolute_error_percentile": numbers.absolute_error_percentile,
     "percentage_below": numbers.percentage_below,
     "cosine_similarity": numbers.cosine_similarity,
-    "mean_label": numbers.mean_label,
-    "mean_prediction": numbers.mean_prediction,
+    "mean_label": lambda data, _: mean_of(numbers.per_example(data.labels)),
+    "mean_prediction": lambda data, _: mean_of(numbers.per_example(data.outputs)),
 }
 _QUANTILES: Mapping[str, Prepare] = {
     "pinball": numbers.pinball,
@@ -83,7 +61,10 @@ _QUANTILES: Mapping[str, Prepare] = {
     "coverage": numbers.coverage,
     "quantile_coverage": numbers.quantile_coverage,
 }
-_RETRIEVAL: Mapping[str, Prepare] = {"recall_at": numbers.recall_at, "reciprocal_rank": numbers.reciprocal_rank}
+_RETRIEVAL: Mapping[str, Prepare] = {
+    "recall_at": numbers.recall_at,
+    "reciprocal_rank": lambda data, _: mean_of(1.0 / data.outputs),
+}
 _ORDERED: Mapping[str, Prepare] = {"ndcg": groups.ndcg, "mrr": groups.mrr}
 PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     "binary": {**_BINARY, **_ORDERED},

@@ -59,7 +59,7 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory protos docs
-	git diff --exit-code -- protos docs/internals/scaling.svg docs/generate/prose_allowed.tsv common/definition/keras_names.json
+	git diff --exit-code -- protos docs/generate/prose_allowed.tsv common/definition/keras_names.json
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
 # start by file, in the order of conftest.py. With three on two cores, a quarter of the cores' time was idle.

@@ -1,4 +1,4 @@
-"""Writes all that is generated (make docs): the pages, which git ignores, and keras_names.json and scaling.svg. Then
+"""Writes all that is generated (make docs): the pages, which git ignores, and keras_names.json. Then
 looks at the documents: the files that they name (`common/errors.py`, `services/trainer/`), and their words."""
 
 import re
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.generate import keras_names, prose, scaling_plot
+from docs.generate import keras_names, prose
 from docs.generate.pages import PAGES
 
 _DOCS = Path(__file__).parents[1]
@@ -17,7 +17,6 @@ def main() -> None:
     keras_names.TABLE.write_text(keras_names.document())
     for page, document in PAGES.items():
         (_DOCS / page).write_text(document())
-    scaling_plot.PLOT.write_text(scaling_plot.document())
     if missing := list(_missing()):
         sys.exit("docs: these are named and not there:\n  " + "\n  ".join(missing))
     prose.check()

@@ -193,21 +193,9 @@ def hand_in(half: TrustedHalf, stated: VersionDraft) -> None:
         outside.register_version(stated)
 
 
-def linked(ground: Ground) -> None:
-    (ground.output / "weights").symlink_to(ground.secret)
-
-
-def linked_folder(ground: Ground) -> None:
-    (ground.output / "checkpoint").symlink_to(ground.folder)
-
-
 def linked_whole(ground: Ground) -> None:
     ground.output.rmdir()
     ground.output.symlink_to(ground.folder)
-
-
-def piped(ground: Ground) -> None:
-    os.mkfifo(ground.output / "weights")
 
 
 def huge(ground: Ground) -> None:
@@ -215,29 +203,29 @@ def huge(ground: Ground) -> None:
         file.truncate(1 << 40)
 
 
-def oddly_named(ground: Ground) -> None:
-    (ground.output / "weights\n2026-11-26 version registered").write_text("x")
-
-
-def without_end(ground: Ground) -> None:
-    for number in range(10_001):
-        (ground.output / f"{number}").touch()
-
-
 @pytest.mark.parametrize(
     ("lay", "words"),
     [
-        (linked, "weights, which is neither a file nor a folder"),
-        (linked_folder, "checkpoint, which is neither a file nor a folder"),
+        (
+            lambda ground: (ground.output / "weights").symlink_to(ground.secret),
+            "weights, which is neither a file nor a folder",
+        ),
+        (
+            lambda ground: (ground.output / "checkpoint").symlink_to(ground.folder),
+            "checkpoint, which is neither a file nor a folder",
+        ),
         (linked_whole, "output, which is a link"),
-        (piped, "weights, which is neither a file nor a folder"),
+        (lambda ground: os.mkfifo(ground.output / "weights"), "weights, which is neither a file nor a folder"),
         (huge, "have 1099511627776 bytes, and may have 1048576"),
-        (oddly_named, "expected a name of printable characters"),
-        (without_end, "more than 10000 files"),
+        (
+            lambda ground: (ground.output / "weights\n2026 version registered").write_text("x"),
+            "expected a name of printable characters",
+        ),
+        (lambda ground: [(ground.output / f"{number}").touch() for number in range(10_001)], "more than 10000 files"),
     ],
 )
 def test_what_is_no_ordinary_version_is_not_handed_in(
-    ground: Ground, lay: Callable[[Ground], None], words: str
+    ground: Ground, lay: Callable[[Ground], object], words: str
 ) -> None:
     lay(ground)
     with pytest.raises(InvalidInput, match=words):
@@ -304,17 +292,13 @@ def test_a_version_says_which_of_the_gates_metrics_no_other_process_has_measured
     assert registry.done[-1][-1].environment["scored_outside"] == told
 
 
-def _read(kind: str, *named: Any) -> Callable[[Ground], Any]:
-    return lambda ground: getattr(ground.outside, kind)(*named)
-
-
 @pytest.mark.parametrize(
     "attempt",
     [
-        _read("get_version", "another", 1),
-        _read("get_round", "another", "another-000001"),
-        _read("get_stream", "another"),
-        _read("get_definition", "f" * 64),
+        lambda ground: ground.outside.get_version("another", 1),
+        lambda ground: ground.outside.get_round("another", "another-000001"),
+        lambda ground: ground.outside.get_stream("another"),
+        lambda ground: ground.outside.get_definition("f" * 64),
         lambda ground: ground.outside.download([replace(_WEIGHTS, digest="c" * 64)], Path(ground.assignment.work_dir)),
         lambda ground: ground.outside.download([_WEIGHTS], Path(ground.assignment.work_dir)),
         lambda ground: shown(ground).download([_WEIGHTS], ground.folder),

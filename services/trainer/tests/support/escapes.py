@@ -63,37 +63,9 @@ def _called(result: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def read_the_registrys_database(ground: Ground) -> None:
-    (ground.registry / "catalog.sqlite").read_bytes()
-
-
-def list_the_registrys_files(ground: Ground) -> None:
-    list(ground.registry.iterdir())
-
-
 def write_its_own_metrics_into_the_registry(ground: Ground) -> None:
     with (ground.registry / "catalog.sqlite").open("ab") as file:
         file.write(b"auc: 1.0")
-
-
-def cut_the_registrys_database_short(ground: Ground) -> None:
-    os.truncate(ground.registry / "catalog.sqlite", 0)
-
-
-def remove_the_registrys_database(ground: Ground) -> None:
-    (ground.registry / "removable").unlink()
-
-
-def change_the_mode_of_the_registrys_database(ground: Ground) -> None:
-    (ground.registry / "catalog.sqlite").chmod(0o666)
-
-
-def read_another_models_weights(ground: Ground) -> None:
-    (ground.other_model / "weights.npz").read_bytes()
-
-
-def change_another_rounds_assignment(ground: Ground) -> None:
-    (ground.other_model / "assignment.json").write_text("{}")
 
 
 def add_events_to_its_stream(ground: Ground) -> None:
@@ -101,47 +73,11 @@ def add_events_to_its_stream(ground: Ground) -> None:
         file.write(b"an event that nobody has sent")
 
 
-def write_elsewhere(ground: Ground) -> None:
-    (ground.elsewhere / "left_behind").write_text("x")
-
-
-def link_out_of_its_folder(ground: Ground) -> None:
-    (ground.own / "link").symlink_to(ground.registry / "catalog.sqlite")
-
-
-def link_a_file_into_its_folder(ground: Ground) -> None:
-    os.link(ground.registry / "catalog.sqlite", ground.own / "hard")
-
-
-def move_a_file_into_its_folder(ground: Ground) -> None:
-    (ground.registry / "movable").rename(ground.own / "moved")
-
-
-def make_a_named_pipe(ground: Ground) -> None:
-    os.mkfifo(ground.own / "pipe")
-
-
 def run_a_program_of_its_own(ground: Ground) -> None:
     program = ground.own / "program"
     program.write_text(f"#!{sys.executable}\n")
     program.chmod(0o755)
     subprocess.run([str(program)], check=True)
-
-
-def read_a_secret_of_the_environment(ground: Ground) -> None:
-    os.environ[SECRET]
-
-
-def read_the_environment_that_it_began_with(ground: Ground) -> None:
-    Path("/proc/self/environ").read_bytes().index(SECRET.encode())
-
-
-def read_the_environment_of_the_process_above(ground: Ground) -> None:
-    Path(f"/proc/{os.getppid()}/environ").read_bytes()
-
-
-def read_the_memory_of_the_process_above(ground: Ground) -> None:
-    os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
 
 
 def trace_the_process_above(ground: Ground) -> None:
@@ -163,18 +99,6 @@ def signal_the_process_above(ground: Ground) -> None:
     os.kill(os.getppid(), 0)
 
 
-def slow_the_process_above_down(ground: Ground) -> None:
-    os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))
-
-
-def become_root(ground: Ground) -> None:
-    os.setuid(0)
-
-
-def leave_by_another_root(ground: Ground) -> None:
-    os.chroot("/")
-
-
 def make_a_user_namespace(ground: Ground) -> None:
     """In a child: a process of several users' threads may make none."""
     pid = os.fork()
@@ -182,10 +106,6 @@ def make_a_user_namespace(ground: Ground) -> None:
         os._exit(0 if _libc.unshare(_CLONE_NEWUSER) == 0 else 1)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise PermissionError("no namespace")
-
-
-def connect_to_a_service_of_the_machine(ground: Ground) -> None:
-    socket.create_connection(("127.0.0.1", ground.closed_port), timeout=60).close()
 
 
 def connect_over_multipath_tcp(ground: Ground) -> None:
@@ -228,31 +148,15 @@ def leave_messages_for_others_by_a_key(ground: Ground) -> None:
     _libc.msgctl(found, 0, None)
 
 
-def read_packets_of_the_network(ground: Ground) -> None:
-    socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
-
-
 def write_a_huge_file(ground: Ground) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with (ground.own / "huge").open("wb") as file:
         file.truncate(FILE_BYTES)
 
 
-def take_all_memory(ground: Ground) -> None:
-    np.empty(DATA_BYTES, np.uint8)  # nothing of it is touched
-
-
-def share_memory_past_the_limit(ground: Ground) -> None:
-    mmap.mmap(-1, DATA_BYTES).close()
-
-
 def share_memory_past_the_limit_by_a_device(ground: Ground) -> None:
     with Path("/dev/zero").open("r+b", buffering=0) as zero:
         mmap.mmap(zero.fileno(), DATA_BYTES).close()
-
-
-def take_memory_as_a_file_without_a_folder(ground: Ground) -> None:
-    os.close(os.memfd_create("weights"))
 
 
 def open_files_without_end(ground: Ground) -> None:
@@ -311,24 +215,46 @@ def start_an_interpreter_as_for_the_converters(ground: Ground) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ground.own)
 
 
-ATTEMPTS: Mapping[str, Callable[[Ground], None]] = {
-    found.__name__: found
-    for found in (
-        read_the_registrys_database, list_the_registrys_files, write_its_own_metrics_into_the_registry,
-        cut_the_registrys_database_short, remove_the_registrys_database, change_the_mode_of_the_registrys_database,
-        read_another_models_weights, change_another_rounds_assignment, add_events_to_its_stream, write_elsewhere,
-        link_out_of_its_folder, link_a_file_into_its_folder, move_a_file_into_its_folder, make_a_named_pipe,
-        run_a_program_of_its_own, read_a_secret_of_the_environment, read_the_environment_that_it_began_with,
-        read_the_environment_of_the_process_above, read_the_memory_of_the_process_above, trace_the_process_above,
-        copy_the_memory_of_the_process_above, signal_the_process_above, slow_the_process_above_down, become_root,
-        leave_by_another_root, make_a_user_namespace, connect_to_a_service_of_the_machine,
-        connect_over_multipath_tcp, listen_for_others, send_a_datagram, talk_to_a_daemon_over_a_unix_socket,
-        send_a_datagram_to_a_daemon_from_a_pair, share_memory_that_outlives_the_round,
-        leave_messages_for_others_by_a_key, read_packets_of_the_network,
-        write_a_huge_file, take_all_memory, share_memory_past_the_limit,
-        share_memory_past_the_limit_by_a_device, take_memory_as_a_file_without_a_folder, open_files_without_end,
-        fork_without_end,
-    )
+ATTEMPTS: Mapping[str, Callable[[Ground], object]] = {
+    "read_the_registrys_database": lambda ground: (ground.registry / "catalog.sqlite").read_bytes(),
+    "list_the_registrys_files": lambda ground: list(ground.registry.iterdir()),
+    "cut_the_registrys_database_short": lambda ground: os.truncate(ground.registry / "catalog.sqlite", 0),
+    "remove_the_registrys_database": lambda ground: (ground.registry / "removable").unlink(),
+    "change_the_mode_of_the_registrys_database": lambda ground: (ground.registry / "catalog.sqlite").chmod(0o666),
+    "read_another_models_weights": lambda ground: (ground.other_model / "weights.npz").read_bytes(),
+    "change_another_rounds_assignment": lambda ground: (ground.other_model / "assignment.json").write_text("{}"),
+    "write_elsewhere": lambda ground: (ground.elsewhere / "left_behind").write_text("x"),
+    "link_out_of_its_folder": lambda ground: (ground.own / "link").symlink_to(ground.registry / "catalog.sqlite"),
+    "link_a_file_into_its_folder": lambda ground: os.link(ground.registry / "catalog.sqlite", ground.own / "hard"),
+    "move_a_file_into_its_folder": lambda ground: (ground.registry / "movable").rename(ground.own / "moved"),
+    "make_a_named_pipe": lambda ground: os.mkfifo(ground.own / "pipe"),
+    "read_a_secret_of_the_environment": lambda ground: os.environ[SECRET],
+    "read_the_environment_that_it_began_with":
+        lambda ground: Path("/proc/self/environ").read_bytes().index(SECRET.encode()),
+    "read_the_environment_of_the_process_above": lambda ground: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
+    "read_the_memory_of_the_process_above": lambda ground: os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY)),
+    "slow_the_process_above_down":
+        lambda ground: os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid())),
+    "become_root": lambda ground: os.setuid(0),
+    "leave_by_another_root": lambda ground: os.chroot("/"),
+    "connect_to_a_service_of_the_machine":
+        lambda ground: socket.create_connection(("127.0.0.1", ground.closed_port), timeout=60).close(),
+    "read_packets_of_the_network": lambda ground: socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close(),
+    "take_all_memory": lambda ground: np.empty(DATA_BYTES, np.uint8),  # nothing of it is touched
+    "share_memory_past_the_limit": lambda ground: mmap.mmap(-1, DATA_BYTES).close(),
+    "take_memory_as_a_file_without_a_folder": lambda ground: os.close(os.memfd_create("weights")),
+    **{
+        found.__name__: found
+        for found in (
+            write_its_own_metrics_into_the_registry, add_events_to_its_stream, run_a_program_of_its_own,
+            trace_the_process_above, copy_the_memory_of_the_process_above, signal_the_process_above,
+            make_a_user_namespace, connect_over_multipath_tcp, listen_for_others, send_a_datagram,
+            talk_to_a_daemon_over_a_unix_socket, send_a_datagram_to_a_daemon_from_a_pair,
+            share_memory_that_outlives_the_round, leave_messages_for_others_by_a_key, write_a_huge_file,
+            share_memory_past_the_limit_by_a_device,
+            open_files_without_end, fork_without_end,
+        )
+    },
 }  # fmt: skip
 NEEDS: Mapping[str, Callable[[Ground], None]] = {
     found.__name__: found

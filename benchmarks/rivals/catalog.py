@@ -56,14 +56,22 @@ def _script(name: str) -> tuple[str, ...]:
     return (str(python_of(name)), str(SERVERS / f"{name}_server.py"))
 
 
+_V2: dict[str, Any] = {
+    "path": "/v2/models/bench/infer", "request": _v2_request, "predictions": _v2_answer, "speaks_v2_grpc": True,
+}  # fmt: skip
 # Triton's Python stub loads libpython by name; it has to be that of the environment's own interpreter.
 _LIBRARIES = {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
 _MOSEC_OPTIONS = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning")
-RIVALS = {
-    "mosec": Rival("mosec", "mosec 0.9.8", (*_script("mosec"), *_MOSEC_OPTIONS)),
-    "pytriton": Rival(
-        "pytriton", "pytriton 0.7.0", _script("pytriton"), _LIBRARIES,
-        path="/v2/models/bench/infer", request=_v2_request, predictions=_v2_answer, speaks_v2_grpc=True,
-    ),
+_RAY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }  # fmt: skip
-"""The fastest of seven that were measured over HTTP and over gRPC (benchmarks/results/2026-11-21-serving.md)."""
+_ALL = (
+    Rival("mosec", "mosec 0.9.8", (*_script("mosec"), *_MOSEC_OPTIONS)),
+    Rival("pytriton", "pytriton 0.7.0", _script("pytriton"), _LIBRARIES, **_V2),
+    Rival("mlserver", "MLServer 1.7.1", _script("mlserver"), **_V2),
+    Rival("ray", "Ray Serve 2.60.0", _script("ray"), _RAY),
+)
+RIVALS = {rival.name: rival for rival in _ALL}
+"""The fastest of seven that were measured over HTTP and over gRPC, KServe's server and Ray's
+(benchmarks/results/2026-11-21-serving.md)."""

@@ -4,7 +4,8 @@ Without names: all of them. An environment that is complete is left as it is; on
 requirements have changed, or whose installation broke off, is made again. The packages come from PyPI, each rival's
 pinned in requirements/<name>.txt.
 
-TensorFlow is installed once, into a separate environment, which the others see behind their own packages.
+TensorFlow is installed once, into a separate environment, which the others see behind their own packages. MLServer
+does not agree with that (it needs an older protobuf), and has one itself.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path("build/rivals")
 _REQUIREMENTS = Path(__file__).with_name("requirements")
 _TENSORFLOW = "tensorflow"
+_HAS_ITS_OWN_TENSORFLOW = {"mlserver", _TENSORFLOW}
 _PIP_SECONDS = 900
 
 
@@ -51,7 +53,7 @@ def install(name: str) -> None:
          "-r", str(_REQUIREMENTS / f"{name}.txt")],
         check=True, timeout=_PIP_SECONDS,
     )  # fmt: skip
-    if name != _TENSORFLOW:
+    if name not in _HAS_ITS_OWN_TENSORFLOW:
         # A .pth file's folder comes after the environment's own packages, which therefore win.
         (_packages(name) / "zz_tensorflow.pth").write_text(f"{_packages(_TENSORFLOW)}\n")
     (directory / "requirements.sha256").write_text(_digest(name))

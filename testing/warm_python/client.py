@@ -11,7 +11,7 @@ import zlib
 _TRAINER = ("services.trainer.rounds.check", "services.trainer.export.inspecting", "services.trainer.features.show")
 _TEST_SUPPORT = (
     "contract_client", "contract_model", "custom_op_model", "engine_comparison", "engine_faults", "engine_models",
-    "reload_client", "same_program_models", "saved_models", "tfs_client",
+    "reload_client", "same_program_models", "saved_models",
 )  # fmt: skip
 _SERVING = ("services.serving.runner.process",)
 _OTHERS = (

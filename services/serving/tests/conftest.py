@@ -2,7 +2,6 @@
 
 import functools
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from services.serving.tests.support.contract_server import (
     standalone,
 )
 from services.serving.tests.support.manager_process import ManagerProcess
+from services.serving.tests.support.printed import printed
 from services.serving.tests.support.queue_asker import Asker
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from testing.processes import is_running
@@ -62,12 +62,7 @@ def asker(redis_server: RedisServer) -> Asker:
 
 
 def _write_models(python: Path, module: str, directory: Path) -> None:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        lean_command(python, f"services.serving.tests.support.{module}", str(directory)),
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(lean_command(python, f"services.serving.tests.support.{module}", str(directory)))
 
 
 @pytest.fixture(scope="session")

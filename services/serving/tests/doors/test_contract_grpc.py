@@ -1,9 +1,6 @@
 """TensorFlow Serving's gRPC contract over a whole replica: its stubs get TensorFlow's values, faults its words."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +12,7 @@ from protos import tfserving_pb2 as tfs
 from protos.saved_model_pb2 import SavedModel
 from services.serving.tests.support.contract_cases import CALLS, example
 from services.serving.tests.support.contract_server import ContractModel, ContractServer
+from services.serving.tests.support.printed import printed, support
 from testing.rows import each_row
 
 _SERVICE = "/tensorflow.serving.PredictionService/"
@@ -24,13 +22,7 @@ _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress
 @pytest.fixture(scope="module")
 def stock(contract: ContractServer, warm_python: None) -> list[Any]:
     """What contract_client.py got."""
-    done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.contract_client", f"127.0.0.1:{contract.grpc_port}"],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    return list(json.loads(printed(support("contract_client", f"127.0.0.1:{contract.grpc_port}"))))
 
 
 @pytest.mark.covers("srv-grpc")
@@ -50,10 +42,15 @@ def test_the_stock_stubs_get_every_other_type_back(stock: list[Any]) -> None:
 
 @pytest.mark.covers("srv-classify-regress")
 def test_the_stock_stubs_classify_regress_and_do_both(stock: list[Any]) -> None:
-    classified, regressed, labels, values, specs = stock[len(CALLS) + 1 :]
+    classified, regressed, labels, values, specs = stock[len(CALLS) + 1 : -1]
     assert (classified, regressed) == ([["a", 0.5], ["other", 3.0]], [1.0])
     assert (labels, values) == (["c", "other"], [2.0])
     assert specs == [["classify", 7], ["regress", 7]]
+
+
+@pytest.mark.covers("srv-grpc", "srv-metadata")
+def test_the_stock_stubs_read_metadata_and_status(stock: list[Any]) -> None:
+    assert stock[-1] == [["x", 1, [-1]], [[7, 30]]]
 
 
 @pytest.fixture(scope="module")

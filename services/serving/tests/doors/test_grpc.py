@@ -1,10 +1,6 @@
-"""The gRPC door: TensorFlow Serving's services, called by its own stubs and by ours."""
+"""The gRPC door of a front: deadlines, errors, defaults, counts. `test_contract_grpc.py` has values and faults."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -46,38 +42,6 @@ def channel(front: FrontThread) -> Iterator[grpc.Channel]:
 
 def predict(channel: grpc.Channel, **fields: Any) -> Any:
     return predict_stub(channel)(predict_request([1, 2]), **{"timeout": _TIMEOUT_SECONDS, **fields})
-
-
-@pytest.mark.covers("srv-grpc", "srv-metadata")
-def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums):
-        done = subprocess.run(
-            [sys.executable, "-m", "services.serving.tests.support.tfs_client", f"127.0.0.1:{front.grpc_port}"],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    for name, sums, doubled in (
-        ("content", [3.0, 7.0], [[2.0, 4.0], [6.0, 8.0]]),
-        ("typed", [3.0, 7.0], [[2.0, 4.0], [6.0, 8.0]]),
-        ("repeated", [3.0, 3.0], [[3.0, 3.0], [3.0, 3.0]]),
-    ):
-        assert found[name] == {
-            "outputs": {"y": sums, "doubled": doubled}, "typed": sums, "version": 3, "name": "m",
-            "signature": "serving_default",
-        }  # fmt: skip
-    assert found["filtered"] == ["y"]
-    assert found["metadata"] == ["serve_x:0", 1, [-1, 2]]
-    assert found["status"] == [[3, 30]]
-    assert found["faults"] == {
-        "no spec": ["INVALID_ARGUMENT", "Missing ModelSpec"],
-        "no name": ["INVALID_ARGUMENT", "ModelSpec has no name specified."],
-        "model": ["NOT_FOUND", "Servable not found for request: Latest(other)"],
-        "version": ["NOT_FOUND", "Servable not found for request: Specific(m, 0)"],
-        "label": ["INVALID_ARGUMENT", "Unrecognized servable version label: "],
-        "tensor": ["INVALID_ARGUMENT", "tensor parsing error: x"],
-    }
 
 
 def test_an_input_that_is_optional_by_the_schema_may_be_left_out_and_metadata_shows_its_default(

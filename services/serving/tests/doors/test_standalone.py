@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import numpy as np
 import orjson
@@ -21,6 +20,7 @@ import redis
 import xgboost
 
 from services.serving.options.model_server_config import single_model_config
+from services.serving.tests.support.printed import printed, support
 from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
 from testing import plain_http
 from testing.processes import children_of, is_running
@@ -263,14 +263,7 @@ def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, plac
     place.base("corrupt")
     (place.base("corrupt") / "1").mkdir()
     (place.base("corrupt") / "1/saved_model.pb").write_bytes(b"no SavedModel")
-    done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.reload_client", server.grpc_address,
-         str(place.directory)],
-        capture_output=True, text=True, timeout=240, check=False,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = orjson.loads(done.stdout)
+    found = orjson.loads(printed(support("reload_client", server.grpc_address, place.directory)))
     assert found["added"] == [0, [1006.0]]
     code, message = found["relative path"]
     assert code == "INVALID_ARGUMENT"
@@ -348,16 +341,3 @@ def test_what_reads_others_files_is_loaded_only_where_all_operations_are_allowed
                 assert "(ImmutableConst) reads or writes files" in status["status"]["error_message"]
         finally:
             started.kill()
-
-
-def test_reload_is_refused_where_the_registry_decides(redis_beside: RedisServer) -> None:
-    started = StandaloneServer(redis_beside.url, is_stubbed=True, STUB_MANAGER_LOG=os.devnull)
-    try:
-        wait_until(lambda: started.answers("/healthz"), "the doors being open")
-        with pytest.raises(grpc.RpcError) as refused:
-            started.reload(single_model_config("m", "/m"))
-        assert isinstance(refused.value, grpc.Call)
-        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        wait_until(lambda: config_page(started)["source"] == "registry", "the source being known")
-    finally:
-        started.kill()

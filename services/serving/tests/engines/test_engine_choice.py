@@ -1,7 +1,6 @@
 """An engine answers what TensorFlow answers, or it does not run: every kind of model, through runners."""
 
-import os
-import subprocess
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from services.serving.engines.comparison import compare
 from services.serving.front.model_info import version_json
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.printed import printed, support
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.prediction import read_tensor
@@ -34,12 +34,7 @@ _STAYS = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("engine_models")
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        lean_command("services.serving.tests.support.engine_models", str(directory)),
-        env=environment, capture_output=True, text=True, timeout=270, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(lean_command("services.serving.tests.support.engine_models", str(directory)))
     return directory
 
 
@@ -80,6 +75,13 @@ class Ready:
 @pytest.fixture(scope="module")
 def ready(zygote: Zygote, redis_beside: RedisServer, models: Path, engines_dir: Path) -> Ready:
     return Ready(zygote, redis_beside, models, engines_dir)
+
+
+@pytest.mark.covers("perf-graph-opt", "perf-threads")
+def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: Path) -> None:
+    differences = json.loads(printed(support("engine_comparison", saved_models)))
+    assert len(differences) == 14
+    assert {case: text for case, text in differences.items() if text} == {}
 
 
 @pytest.mark.covers("fmt-tflite")

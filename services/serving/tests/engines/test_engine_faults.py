@@ -1,9 +1,6 @@
 """An engine that is wrong is never used, one that is slow or broken neither, and the version is served all the same."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 from services.serving.engines.candidate import EngineRefused, Outputs
 from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GuardedCall
+from services.serving.tests.support.printed import printed, support
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.rows import each_row
@@ -25,15 +23,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_python")]
 
 @pytest.fixture(scope="module")
 def found(saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    temporary = tmp_path_factory.mktemp("temporary")
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TMPDIR": str(temporary)}
-    done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.engine_faults", str(saved_models / "affine/1"),
-         str(tmp_path_factory.mktemp("engines"))],
-        env=environment, capture_output=True, text=True, timeout=270, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    command = support("engine_faults", saved_models / "affine/1", tmp_path_factory.mktemp("engines"))
+    return dict(json.loads(printed(command, TMPDIR=str(tmp_path_factory.mktemp("temporary")))))
 
 
 @each_row(

@@ -1,11 +1,8 @@
 """Platforms besides TensorFlow, options of TensorFlow's own, and custom operations: through runners."""
 
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import xgboost
 from services.serving.engines.platforms.loading import LoadRequest
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.conftest import StartRunner
+from services.serving.tests.support.printed import printed, support
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess
 from services.serving.wire.codes import Code
@@ -191,13 +189,7 @@ def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
 def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
     start_runner: StartRunner, redis_server: RedisServer, tmp_path: Path, triple_library: Path
 ) -> None:
-    module = "services.serving.tests.support.custom_op_model"
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(tmp_path / "1"), str(triple_library)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(support("custom_op_model", tmp_path / "1", triple_library))
     options = ModelOptions(engine=EngineOptions(engine="auto"))
     runner = start_runner(tmp_path / "1", options=options).serve()
     reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([1, 2], "<f4")}))

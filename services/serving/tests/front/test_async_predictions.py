@@ -229,7 +229,7 @@ def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisSer
     with ThreadPoolExecutor(1) as pool, FakeRunner(redis_server.url, sums_of_no_negative) as runner:
         runner.answers.clear()
         with FrontThread(redis_server.url, replica_state(version())) as front:
-            prediction = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60).json()["id"]
+            prediction = front.post(_ROWS, _SUBMIT).json()["id"]
             path = f"{front.url}/v1/predictions/{prediction}"
             waiting = pool.submit(plain_http.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
             wait_until(lambda: front.asynchronous.waiting.count == 1)
@@ -238,7 +238,7 @@ def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisSer
 
 def test_nobody_who_serves_is_said_at_once(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
-        refused = plain_http.post(front.url + _SUBMIT, json=_ROWS, timeout=60)
+        refused = front.post(_ROWS, _SUBMIT)
     assert (refused.status_code, "nobody serves" in refused.json()["error"]) == (503, True)
 
 

@@ -17,7 +17,6 @@ from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key, serving_key
-from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -25,7 +24,7 @@ _QUEUE = queue_key("m", "alias/production")
 
 
 def predict(front: FrontThread) -> httpx.Response:
-    return plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=60)
+    return front.post({"instances": [[1, 2]]})
 
 
 def is_refused(front: FrontThread, *words: str) -> bool:

@@ -10,19 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.eventlog import tfrecord
 from protos import queue_pb2
-from protos.prediction_log_pb2 import PredictionLog
-from services.serving.front.request_log import RequestLog
-from services.serving.front.request_log_places import open_place
 from services.serving.front.split import Caller, is_canarys
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
-from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.front_process import LoggedFront
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState, Split, decode, encode
-from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -78,20 +73,13 @@ def _state(share: float, *, logs_inputs: bool = False) -> ReplicaState:
 def _answered(redis_url: str, share: float, tmp_path: Path) -> tuple[list[str], list[tuple[str, str, bool]]]:
     """The versions that answered a request with a key, without it, and for the label production; and what was logged:
     (key, alias, is_shadow)."""
-    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=0.0, buffer_bytes=1 << 20)
-    log.start()
-    with FrontThread(redis_url, _state(share), request_log=log) as front:
+    with LoggedFront(redis_url, tmp_path, _state(share)) as front:
         asked = [(":predict", {"x-prediction-key": "a"}), (":predict", {}), ("/labels/production:predict", {})]
-        answers = [
-            plain_http.post(f"{front.url}/v1/models/m{path}", json=_ROW, headers=headers, timeout=60)
-            for path, headers in asked
-        ]
+        answers = [front.post(_ROW, f"/v1/models/m{path}", headers=headers) for path, headers in asked]
         shadow = front.shadow
         assert shadow is not None
         wait_until(lambda: any(list(metric.samples) for metric in shadow.collect()), "the shadow has answered")
-    log.stop(timeout_seconds=60.0)
-    (value,) = (path.read_bytes() for path in (tmp_path / "m").glob("*.tfrecord"))
-    records = [PredictionLog.FromString(each) for each in tfrecord.cut(value)[0]]
+    records = front.records()
     return (
         [answer.headers["headrace-version"] for answer in answers],
         [(one.prediction_keys[0], one.alias, one.is_shadow) for one in records],
@@ -118,21 +106,15 @@ def test_an_error_of_a_canary_is_logged_by_key_and_inputs_are_where_slices_are_j
     def failing(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
         raise RequestFailed(Code.INTERNAL, "a table is gone")
 
-    log = RequestLog(open_place(f"tfrecord:{tmp_path}"), default=0.0, buffer_bytes=1 << 20)
-    log.start()
     with (
         FakeRunner(redis_url, failing, version=4, targets=("alias/failing",)),
-        FrontThread(redis_url, _failing_state(), request_log=log) as front,
+        LoggedFront(redis_url, tmp_path, _failing_state()) as front,
     ):
         headers = {"x-prediction-key": "a"}
-        answer = plain_http.post(
-            f"{front.url}/v1/models/m/labels/failing:predict", json=_ROW, headers=headers, timeout=60
-        )
+        answer = front.post(_ROW, "/v1/models/m/labels/failing:predict", headers=headers)
         assert answer.status_code == 500
-        plain_http.post(f"{front.url}/v1/models/m:predict", json=_ROW, headers=headers, timeout=60)
-    log.stop(timeout_seconds=60.0)
-    (value,) = (path.read_bytes() for path in (tmp_path / "m").glob("*.tfrecord"))
-    failed, answered, *_ = [PredictionLog.FromString(each) for each in tfrecord.cut(value)[0]]
+        front.post(_ROW, headers=headers)
+    failed, answered, *_ = front.records()
     assert (list(failed.prediction_keys), failed.error_code, failed.alias) == (["a"], int(Code.INTERNAL), "failing")
     assert list(answered.predict_log.request.inputs) == ["x"]
 

@@ -30,7 +30,7 @@ _WAIT_SECONDS = 60.0
 def predict(front: FrontThread, rows: list[list[float]], **fields: Any) -> httpx.Response:
     headers = fields.pop("headers", None)
     path = fields.pop("path", "/v1/models/m:predict")
-    return plain_http.post(front.url + path, json={"instances": rows, **fields}, headers=headers, timeout=60)
+    return front.post({"instances": rows, **fields}, path, headers=headers)
 
 
 @pytest.fixture
@@ -304,10 +304,7 @@ def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, r
 def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         assert predict(front, [[1, 2]]).status_code == 200
-        assert (
-            plain_http.post(front.url + "/v1/models/m:predict", json={"instances": ["word"]}, timeout=60).status_code
-            == 400
-        )
+        assert front.post({"instances": ["word"]}).status_code == 400
     counts = [line for line in front.latency.lines() if "_count" in line]
     assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="predict",entrypoint="REST"} 1\n']
 

@@ -10,15 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from common.eventlog import tfrecord
 from protos import prediction_log_pb2, queue_pb2
-from services.serving.front.request_log import RequestLog
-from services.serving.front.request_log_places import open_place
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
-from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.front_process import FrontThread, LoggedFront
 from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
-from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 from testing.waiting import wait_until
@@ -41,18 +37,6 @@ def redis_url(redis_beside: RedisServer) -> Iterator[str]:
         yield redis_beside.url
 
 
-def _log(folder: Path, rate: float = 0.0) -> RequestLog:
-    log = RequestLog(open_place(f"tfrecord:{folder}"), default=rate, buffer_bytes=1 << 20)
-    log.start()
-    return log
-
-
-def _records(log: RequestLog, folder: Path) -> list[prediction_log_pb2.PredictionLog]:
-    log.stop(timeout_seconds=_WAIT_SECONDS)
-    values = [path.read_bytes() for path in sorted((folder / "m").glob("*.tfrecord"))]
-    return [prediction_log_pb2.PredictionLog.FromString(each) for value in values for each in tfrecord.cut(value)[0]]
-
-
 def _answers(record: prediction_log_pb2.PredictionLog) -> list[float]:
     return np.frombuffer(record.predict_log.response.outputs["y"].tensor_content, "<f4").tolist()
 
@@ -61,27 +45,25 @@ def _answers(record: prediction_log_pb2.PredictionLog) -> list[float]:
 def test_a_prediction_with_keys_is_logged_with_its_outputs_and_without_its_inputs(
     redis_url: str, tmp_path: Path, packed: bool
 ) -> None:
-    log = _log(tmp_path)
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
+    with LoggedFront(redis_url, tmp_path, replica_state(version())) as front:
         body = json.dumps(_TWO_ROWS).encode()
         headers = [("x-prediction-key", "UA1"), ("x-prediction-key", "Z%C3%BCrich%2C 7")]
         headers += [("content-encoding", "gzip")] if packed else []
         content = gzip.compress(body) if packed else body
-        answer = plain_http.post(front.url + _PATH, content=content, headers=headers, timeout=60)
+        answer = front.post(content=content, headers=headers)
         assert answer.json() == {"predictions": [3.0, 7.0]}
-        plain_http.post(front.url + _PATH, json=_TWO_ROWS, timeout=60)
-    (record,) = _records(log, tmp_path)
+        front.post(_TWO_ROWS)
+    (record,) = front.records()
     assert list(record.prediction_keys) == ["UA1", "Zürich, 7"]
     assert (record.alias, record.is_shadow, record.log_metadata.model_spec.version.value) == ("production", False, 3)
     assert (_answers(record), len(record.predict_log.request.inputs)) == ([3.0, 7.0], 0)
 
 
 def test_a_sampled_prediction_with_keys_is_one_record_with_its_inputs(redis_url: str, tmp_path: Path) -> None:
-    log = _log(tmp_path, rate=1.0)
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
+    with LoggedFront(redis_url, tmp_path, replica_state(version()), rate=1.0) as front:
         headers = {"x-prediction-key": "a,b"}
-        plain_http.post(front.url + "/v1/models/m/versions/3:predict", json=_TWO_ROWS, headers=headers, timeout=60)
-    (record,) = _records(log, tmp_path)
+        front.post(_TWO_ROWS, "/v1/models/m/versions/3:predict", headers=headers)
+    (record,) = front.records()
     assert (list(record.prediction_keys), record.alias) == (["a", "b"], "")
     assert list(record.predict_log.request.inputs) == ["x"]
 
@@ -97,14 +79,13 @@ def _predecessor_state() -> Any:
 
 
 def test_what_production_answered_under_keys_is_scored_on_its_predecessor_too(redis_url: str, tmp_path: Path) -> None:
-    log = _log(tmp_path)
-    with FrontThread(redis_url, _predecessor_state(), request_log=log) as front:
+    with LoggedFront(redis_url, tmp_path, _predecessor_state()) as front:
         headers = {"x-prediction-key": "a,b"}
-        answer = plain_http.post(front.url + _PATH, json=_TWO_ROWS, headers=headers, timeout=60)
+        answer = front.post(_TWO_ROWS, headers=headers)
         assert (answer.json()["predictions"], answer.headers["headrace-version"]) == ([3.0, 7.0], "3")
-        plain_http.post(front.url + _PATH, json=_TWO_ROWS, timeout=60)
+        front.post(_TWO_ROWS)
         wait_until(lambda: _shadows(front) == {"answered": 1.0}, "the predecessor has answered")
-    live, shadow = _records(log, tmp_path)
+    live, shadow = front.records()
     assert (live.alias, live.is_shadow, shadow.alias, shadow.is_shadow) == ("production", False, "predecessor", True)
     assert (list(shadow.prediction_keys), _answers(shadow)) == (["a", "b"], [-3.0, -7.0])
     assert shadow.log_metadata.model_spec.version.value == 2
@@ -115,29 +96,27 @@ def test_what_asks_for_a_signature_that_the_predecessor_lacks_is_not_scored_on_i
 ) -> None:
     both = version(signatures={"serving_default": ROWS_OF_TWO, "old": ROWS_OF_TWO})
     before = version(2, aliases=("predecessor",), signatures={"old": ROWS_OF_TWO})
-    log = _log(tmp_path)
     state = replica_state(both, before, aliases={"production": 3, "predecessor": 2})
-    with FrontThread(redis_url, state, request_log=log) as front:
+    with LoggedFront(redis_url, tmp_path, state) as front:
         for signature in ("serving_default", "old"):
             asked = {**_TWO_ROWS, "signature_name": signature}
-            plain_http.post(front.url + _PATH, json=asked, headers={"x-prediction-key": "a,b"}, timeout=60)
+            front.post(asked, headers={"x-prediction-key": "a,b"})
         wait_until(lambda: bool(_shadows(front)), "the predecessor has answered")
         assert _shadows(front) == {"answered": 1.0}
-    shadows = [one for one in _records(log, tmp_path) if one.is_shadow]
+    shadows = [one for one in front.records() if one.is_shadow]
     assert [one.log_metadata.model_spec.signature_name for one in shadows] == ["old"]
 
 
 def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
-    log = _log(tmp_path)
     with (
-        FrontThread(redis_url, replica_state(version()), request_log=log) as front,
+        LoggedFront(redis_url, tmp_path, replica_state(version())) as front,
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):
         call, request = predict_stub(channel), predict_request([3, 4])
         call(request, metadata=[("x-prediction-key", "a")])
         with pytest.raises(grpc.RpcError, match="names 2 of 1 row"):
             call(request, metadata=[("x-prediction-key", "a"), ("x-prediction-key", "b")])
-    (record,) = _records(log, tmp_path)
+    (record,) = front.records()
     assert (list(record.prediction_keys), record.alias) == (["a"], "production")
 
 
@@ -157,17 +136,13 @@ def test_grpc_takes_keys_as_metadata(redis_url: str, tmp_path: Path) -> None:
 def test_keys_that_do_not_go_with_the_request_are_refused(
     redis_url: str, tmp_path: Path, path: str, keys: str, sentence: str
 ) -> None:
-    log = _log(tmp_path)
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        answer = plain_http.post(
-            front.url + path, json=_TWO_ROWS, headers=[(b"x-prediction-key", keys.encode())], timeout=60
-        )
+    with LoggedFront(redis_url, tmp_path, replica_state(version())) as front:
+        answer = front.post(_TWO_ROWS, path, headers=[(b"x-prediction-key", keys.encode())])
     assert (answer.status_code, sentence in answer.json()["error"]) == (400, True), answer.text
-    log.stop(timeout_seconds=_WAIT_SECONDS)
     assert not (tmp_path / "m").exists()
 
 
 def test_a_replica_that_logs_nothing_refuses_keys(redis_url: str) -> None:
     with FrontThread(redis_url, replica_state(version())) as front:
-        answer = plain_http.post(front.url + _PATH, json=_TWO_ROWS, headers={"x-prediction-key": "a,b"}, timeout=60)
+        answer = front.post(_TWO_ROWS, headers={"x-prediction-key": "a,b"})
     assert "SERVING_REQUEST_LOG sets the place" in answer.json()["error"]

@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from common.errors import InvalidInput, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.open import open_event_log
-from protos import prediction_log_pb2, queue_pb2, tfserving_config_pb2, tfserving_pb2
+from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.front.request_log import (
     DROPPED_FULL,
     DROPPED_UNWRITTEN,
@@ -31,7 +31,7 @@ from services.serving.front.request_log_places import Place, open_place
 from services.serving.options.model_server_config import config_json
 from services.serving.options.settings import ServingSettings
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative
-from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.front_process import FrontThread, LoggedFront
 from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import replica_state, version
 from testing import plain_http
@@ -66,11 +66,6 @@ def logging_to(place: Place, *, buffer_bytes: int = 1 << 20, default: float = _A
     return log
 
 
-def records_of(folder: Path) -> list[prediction_log_pb2.PredictionLog]:
-    values = [path.read_bytes() for path in sorted((folder / "m").glob("*.tfrecord"))]
-    return [prediction_log_pb2.PredictionLog.FromString(each) for value in values for each in tfrecord.cut(value)[0]]
-
-
 def floats(proto: tfserving_pb2.TensorProto) -> list[float]:
     return np.frombuffer(proto.tensor_content, "<f4").tolist()
 
@@ -84,20 +79,18 @@ def counts(log: RequestLog) -> dict[tuple[str, str], float]:
 
 
 def test_a_record_tells_who_asked_what_and_got_which_answer_from_which_version(redis_url: str, tmp_path: Path) -> None:
-    log = logging_to(open_place(f"tfrecord:{tmp_path}"))
     before = time.time()
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        answer = plain_http.post(front.url + _PATH, json=_ROWS, headers={"x-request-id": "mine-1"}, timeout=60)
+    with LoggedFront(redis_url, tmp_path, replica_state(version()), rate=_ALL) as front:
+        answer = front.post(_ROWS, headers={"x-request-id": "mine-1"})
         assert answer.headers["x-request-id"] == "mine-1"
-        made = plain_http.post(front.url + _PATH, json={"inputs": [[-1, 2]]}, timeout=60).headers["x-request-id"]
-        plain_http.post(front.url + _PATH, json={"inputs": "no numbers"}, timeout=60)
+        made = front.post({"inputs": [[-1, 2]]}).headers["x-request-id"]
+        front.post({"inputs": "no numbers"})
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
             asked = predict_request([3, 4])
             _, told = predict_stub(channel).with_call(asked, metadata=[("x-request-id", "grpc-1")])
             trailing = {item.key: item.value for item in told.trailing_metadata()}
             assert (trailing["x-request-id"], trailing["headrace-version"]) == ("grpc-1", "3")
-    log.stop(timeout_seconds=_WAIT_SECONDS)
-    over_rest, failed, over_grpc = records_of(tmp_path)
+    over_rest, failed, over_grpc = front.records()
     assert (over_rest.request_id, failed.request_id, over_grpc.request_id) == ("mine-1", made, "grpc-1")
     for record, inputs, outputs in ((over_rest, [1, 2], [3]), (over_grpc, [3, 4], [7])):
         spec = record.log_metadata.model_spec
@@ -109,14 +102,14 @@ def test_a_record_tells_who_asked_what_and_got_which_answer_from_which_version(r
         assert record.log_metadata.sampling_config.sampling_rate == 1.0
     assert (failed.error_code, failed.error_message) == (3, "x is negative")
     assert len(failed.predict_log.response.outputs) == 0
-    assert counts(log) == {("m", WRITTEN): 3}
+    assert counts(front.log) == {("m", WRITTEN): 3}
 
 
 def test_records_go_to_a_topic_of_the_model(redis_url: str, tmp_path: Path) -> None:
     log = logging_to(open_place(f"segments:{tmp_path}"))
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
         for _ in range(5):
-            assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+            assert front.post(_ROWS).status_code == 200
     log.stop(timeout_seconds=_WAIT_SECONDS)
     topics = open_event_log(f"segments:{tmp_path}")
     end = topics.end_position("predictions.m")[0]
@@ -129,10 +122,8 @@ def test_records_go_to_a_topic_of_the_model(redis_url: str, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_tensorflow_and_tensorflow_servings_own_messages_read_it(redis_url: str, tmp_path: Path) -> None:
-    log = logging_to(open_place(f"tfrecord:{tmp_path}"))
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        plain_http.post(front.url + _PATH, json=_ROWS, timeout=60)
-    log.stop(timeout_seconds=_WAIT_SECONDS)
+    with LoggedFront(redis_url, tmp_path, replica_state(version()), rate=_ALL) as front:
+        front.post(_ROWS)
     files = [str(path) for path in (tmp_path / "m").iterdir()]
     done = subprocess.run(
         [sys.executable, "-c", _READ_WITH_TENSORFLOW, *files], capture_output=True, text=True, timeout=240, check=False
@@ -141,17 +132,15 @@ def test_tensorflow_and_tensorflow_servings_own_messages_read_it(redis_url: str,
 
 
 def test_a_model_may_have_a_sampling_rate_of_its_own(redis_url: str, tmp_path: Path) -> None:
-    log = logging_to(open_place(f"tfrecord:{tmp_path}"))
-    log.use({"m": 0.0})
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        plain_http.post(front.url + _PATH, json=_ROWS, timeout=60)
-        log.use({"m": 1.0, "other": 0.0})
-        plain_http.post(front.url + _PATH, json={"instances": [[5, 5]]}, timeout=60)
-    log.stop(timeout_seconds=_WAIT_SECONDS)
-    (record,) = records_of(tmp_path)
+    with LoggedFront(redis_url, tmp_path, replica_state(version()), rate=_ALL) as front:
+        front.log.use({"m": 0.0})
+        front.post(_ROWS)
+        front.log.use({"m": 1.0, "other": 0.0})
+        front.post({"instances": [[5, 5]]})
+    (record,) = front.records()
     assert floats(record.predict_log.request.inputs["x"]) == [5, 5]
-    log.stop(timeout_seconds=_WAIT_SECONDS)
-    assert [floats(record.predict_log.request.inputs["x"]) for record in records_of(tmp_path)] == [[5.0, 5.0]]
+    front.log.stop(timeout_seconds=_WAIT_SECONDS)  # again, which writes nothing twice
+    assert len(front.records()) == 1
 
 
 def test_about_the_share_that_was_asked_for_is_taken() -> None:
@@ -213,9 +202,9 @@ def test_a_place_that_refuses_costs_records_and_no_prediction(redis_url: str) ->
     place = _Broken()
     log = logging_to(place)
     with FrontThread(redis_url, replica_state(version()), request_log=log) as front:
-        assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+        assert front.post(_ROWS).status_code == 200
         assert place.is_asked.wait(_WAIT_SECONDS)
-        assert plain_http.post(front.url + _PATH, json=_ROWS, timeout=60).status_code == 200
+        assert front.post(_ROWS).status_code == 200
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert counts(log) == {("m", DROPPED_UNWRITTEN): 2}
 

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 
 def _predict(front: FrontThread, number: int, model: str = "m") -> object:
     body = {"instances": [[1, number]]}
-    return plain_http.post(f"{front.url}/v1/models/{model}:predict", json=body, timeout=60).json()
+    return front.post(body, f"/v1/models/{model}:predict").json()
 
 
 def test_a_step_over_two_slots_is_refused_and_a_models_keys_are_in_one(cluster: RedisCluster) -> None:
@@ -184,9 +184,7 @@ def test_a_master_that_dies_holds_up_its_models_alone_and_its_replica_has_what_w
     ):
         assert front.health.conditions()["queue"] == "ok, a Redis Cluster"
         accepted = [pool.submit(_predict, front, number) for number in range(4)]
-        asked = plain_http.post(
-            f"{front.url}/v1/models/m:predictAsync", json={"instances": [[1, 9]]}, timeout=60
-        ).json()
+        asked = front.post({"instances": [[1, 9]]}, "/v1/models/m:predictAsync").json()
         with master.client() as client:
             wait_until(lambda: client.xlen(queue_key("m", DEFAULT_TARGET)) == 5)
             client.wait(1, 10_000)

@@ -14,7 +14,6 @@ from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
-from testing import plain_http
 from testing.processes import free_port
 from testing.redis_sentinel import Watched, watched_redis
 from testing.waiting import wait_until
@@ -28,7 +27,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 def _predict(front: FrontThread, number: int) -> object:
     body = {"instances": [[1, number]]}
-    return plain_http.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
+    return front.post(body).json()
 
 
 def test_what_was_accepted_before_a_failover_is_answered_by_the_new_master(watched: Watched) -> None:

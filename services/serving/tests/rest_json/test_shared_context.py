@@ -22,7 +22,6 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import Prediction, RequestFailed, read_prediction, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
-from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
 
@@ -115,7 +114,7 @@ def test_a_version_that_takes_one_row_of_the_context_gets_one(redis_server: Redi
     rows = [{"item": number} for number in range(5)]
     with FrontThread(redis_server.url, replica_state(served)) as front, FakeRunner(redis_server.url, scored):
         answers = [
-            plain_http.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
+            front.post(body).json()
             for body in (
                 {"instances": rows, "context": _USER},
                 {"instances": [*rows[:4], {"item": 4, "user": "bob"}], "context": _USER},
@@ -166,7 +165,7 @@ def test_scores_are_those_of_the_expanded_form_and_the_context_is_counted_once(r
     with FrontThread(redis_server.url, state) as front, FakeRunner(redis_server.url, scored):
         rows = [{"item": number} for number in range(5)]
         answers = [
-            plain_http.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
+            front.post(body).json()
             for body in (
                 {"instances": rows, "context": _USER},
                 {"instances": [_USER | row for row in rows]},

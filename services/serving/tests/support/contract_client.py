@@ -1,7 +1,8 @@
 """Makes the contract's calls with TensorFlow Serving's own stubs; a process of its own: those import TensorFlow.
 
 python -m services.serving.tests.support.contract_client HOST:PORT
-prints [{output: [shape, flat list]}] for CALLS, then what Classify, Regress and MultiInference give, as one JSON list.
+prints [{output: [shape, flat list]}] for CALLS, then what Classify, Regress, MultiInference, GetModelMetadata and
+GetModelStatus give, as one JSON list.
 """
 
 import json
@@ -13,7 +14,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import (
     classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
     inference_pb2,
+    model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
     regression_pb2,
@@ -46,7 +50,8 @@ def _echoes_are_equal(stub: Any, dtype: str) -> bool:
 
 
 def main(address: str) -> list[Any]:
-    stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(address))
+    channel = grpc.insecure_channel(address)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     found: list[Any] = []
     for signature, inputs in CALLS:
         outputs = _predict(stub, signature, {name: array_of(signature, name, value) for name, value in inputs.items()})
@@ -69,7 +74,26 @@ def main(address: str) -> list[Any]:
     found.append([item.label for item in first.classification_result.classifications[0].classes])
     found.append([item.value for item in second.regression_result.regressions])
     found.append([[item.model_spec.signature_name, item.model_spec.version.value] for item in (first, second)])
+    found.append([_input_of(stub, "divide"), _states(model_service_pb2_grpc.ModelServiceStub(channel))])
     return found
+
+
+def _input_of(stub: Any, signature: str) -> list[Any]:
+    """The first, by the metadata: its name, type and sizes."""
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "m"
+    packed = stub.GetModelMetadata(request, timeout=_TIMEOUT_SECONDS).metadata["signature_def"]
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    assert packed.Unpack(signatures)
+    name, info = min(signatures.signature_def[signature].inputs.items())
+    return [name, info.dtype, [dim.size for dim in info.tensor_shape.dim]]
+
+
+def _states(models: Any) -> list[list[int]]:
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "m"
+    found = models.GetModelStatus(request, timeout=_TIMEOUT_SECONDS).model_version_status
+    return [[item.version, item.state] for item in found]
 
 
 if __name__ == "__main__":

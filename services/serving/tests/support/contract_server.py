@@ -2,8 +2,6 @@
 of the contract's model."""
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import numpy as np
 
 from services.serving.options.model_server_config import single_model_config
 from services.serving.tests.support.contract_cases import CALLS
+from services.serving.tests.support.printed import printed
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http
 from testing.redis_server import RedisServer
@@ -61,13 +60,8 @@ class ContractModel:
 
 def build_contract_model(python: Path, folder: Path) -> None:
     """The model and TensorFlow's answers."""
-    done = subprocess.run(
-        lean_command(python, "services.serving.tests.support.contract_model", str(folder / _BASE / "7")),
-        input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (folder / _ANSWERS).write_text(done.stdout)
+    command = lean_command(python, "services.serving.tests.support.contract_model", str(folder / _BASE / "7"))
+    (folder / _ANSWERS).write_text(printed(command, stdin=json.dumps(CALLS)))
 
 
 def read_contract_model(folder: Path) -> ContractModel:

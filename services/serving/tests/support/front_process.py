@@ -3,16 +3,20 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import httpx
 import uvicorn
 import uvloop
 
 from common.access.guard import NO_GUARD, Guard
+from common.eventlog import tfrecord
 from common.process.health import Health
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import OFF, Tracing
 from common.process.web import bind
+from protos import prediction_log_pb2
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
@@ -23,10 +27,12 @@ from services.serving.front.core import CONDITION, Front
 from services.serving.front.journal import Journal
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog
+from services.serving.front.request_log_places import open_place
 from services.serving.front.shadow import Shadow
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.replica_state import ReplicaState
+from testing import plain_http
 
 _Result = TypeVar("_Result")
 _TIMEOUT_SECONDS = 60.0
@@ -77,6 +83,10 @@ class FrontThread:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
+
+    def post(self, body: Any = None, path: str = "/v1/models/m:predict", **given: Any) -> httpx.Response:
+        """`given` as httpx has it."""
+        return plain_http.post(self.url + path, json=body, timeout=_TIMEOUT_SECONDS, **given)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Runs a function in the front's loop and returns what it returns."""
@@ -142,3 +152,26 @@ class FrontThread:
         await self.asynchronous.close()
         queue.cancel()
         await asyncio.gather(queue, return_exceptions=True)
+
+
+class LoggedFront(FrontThread):
+    """With a request log in a folder; of predictions without a key it takes the share `rate`."""
+
+    def __init__(self, redis_url: str, folder: Path, state: ReplicaState, *, rate: float = 0.0) -> None:
+        self._folder = folder
+        self.log = RequestLog(open_place(f"tfrecord:{folder}"), default=rate, buffer_bytes=1 << 20)
+        super().__init__(redis_url, state, request_log=self.log)
+
+    def __enter__(self) -> Self:
+        self.log.start()
+        return super().__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self.log.stop(timeout_seconds=_TIMEOUT_SECONDS)
+
+    def records(self) -> list[prediction_log_pb2.PredictionLog]:
+        """Of model m, once the front has ended."""
+        values = [path.read_bytes() for path in sorted((self._folder / "m").glob("*.tfrecord"))]
+        parse = prediction_log_pb2.PredictionLog.FromString
+        return [parse(record) for value in values for record in tfrecord.cut(value)[0]]

@@ -575,26 +575,30 @@ class UploadFileResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class DownloadFileRequest(_message.Message):
-    __slots__ = ("digest", "offset", "base_digests", "accepts_url")
+    __slots__ = ("digest", "offset", "base_digests", "accepts_url", "accepts_path")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_URL_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_PATH_FIELD_NUMBER: _ClassVar[int]
     digest: str
     offset: int
     base_digests: _containers.RepeatedScalarFieldContainer[str]
     accepts_url: bool
-    def __init__(self, digest: _Optional[str] = ..., offset: _Optional[int] = ..., base_digests: _Optional[_Iterable[str]] = ..., accepts_url: bool = ...) -> None: ...
+    accepts_path: bool
+    def __init__(self, digest: _Optional[str] = ..., offset: _Optional[int] = ..., base_digests: _Optional[_Iterable[str]] = ..., accepts_url: bool = ..., accepts_path: bool = ...) -> None: ...
 
 class FileChunk(_message.Message):
-    __slots__ = ("data", "base_digest", "url")
+    __slots__ = ("data", "base_digest", "url", "path")
     DATA_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     base_digest: str
     url: str
-    def __init__(self, data: _Optional[bytes] = ..., base_digest: _Optional[str] = ..., url: _Optional[str] = ...) -> None: ...
+    path: str
+    def __init__(self, data: _Optional[bytes] = ..., base_digest: _Optional[str] = ..., url: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("decision", "reasons", "rule_json", "outcomes_json")

@@ -42,6 +42,7 @@ __all__ = ["RegistryClient", "digest_of", "manifest_of"]
 Answer = TypeVar("Answer", bound=Message)
 # Three times the longest pause between heartbeats.
 _SILENCE_SECONDS = 15.0
+_NEAR = ("127.0.0.1:", "localhost:")
 
 
 class RegistryClient:
@@ -74,7 +75,7 @@ class RegistryClient:
             lambda: open_channel(address, traceparent=traceparent, authorization=authorization, tls=tls), tls
         )
         self._stub = self._channel.stub(registry_pb2_grpc.RegistryServiceStub)
-        self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
+        self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds, is_near=address.startswith(_NEAR))
 
     def close(self) -> None:
         """Ends the connection; calls that are running raise Unavailable."""

@@ -22,7 +22,7 @@ GENTLE_BYTES = 32 * 1024
 several of them to a process that later reads a big part of the file at once, during which nothing else gets the core,
 whatever its priority: 31 ms for a file written by the megabyte, 1.4 ms for a file written like this. TensorFlow reads a
 variable with one call."""
-_BLOCK_BYTES = 64
+_BLOCK_BYTES, _LOOKS = 64, 64
 _COMPARED_BYTES = 1024 * 1024
 _PATCHED_BYTES = 1024 * 1024
 _SAMPLE_BYTES, _WORTH_IT = 16 * 1024, 0.8
@@ -34,6 +34,8 @@ _LARGEST_PATCH_BYTES = 64 * 1024 * 1024
 def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | None:
     """What makes `file` of `base`, both of that size and at their start. None where more than a quarter of the file, or
     64 MiB, differs: then the whole file travels. Holds 8 MiB and the patch in memory."""
+    if _are_apart(base, file, size_bytes):
+        return None
     limit = _largest(size_bytes) // _BLOCK_BYTES
     places: list[NDArray[np.int64]] = []
     blocks: list[NDArray[np.uint8]] = []
@@ -54,6 +56,19 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
     sample = content[len(content) // 2 :][:_SAMPLE_BYTES]
     is_worth_it = len(zlib.compress(sample, 1)) < _WORTH_IT * len(sample)
     return zlib.compress(content, 1 if is_worth_it else 0)
+
+
+def _are_apart(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bool:
+    """Whether most of some blocks differ. To find that out from a quarter of 300 MB takes 0.1 s of a core."""
+    differing = 0
+    for number in range(_LOOKS):
+        offset = size_bytes // _BLOCK_BYTES * number // _LOOKS * _BLOCK_BYTES
+        base.seek(offset)
+        file.seek(offset)
+        differing += base.read(_BLOCK_BYTES) != file.read(_BLOCK_BYTES)
+    base.seek(0)
+    file.seek(0)
+    return differing > _LOOKS // 2
 
 
 def patched(file: BufferedRandom, base: BinaryIO, patch: bytes, size_bytes: int) -> str:

@@ -202,6 +202,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         if request.accepts_url and (url := self._catalog.blobs.url_of(request.digest)):
             yield pb.FileChunk(url=url)
             return
+        if request.accepts_path and (path := self._catalog.blobs.path_of(request.digest)):
+            yield pb.FileChunk(path=str(path))
+            return
         for chunk in self._catalog.blobs.read(request.digest, request.offset):
             yield pb.FileChunk(data=chunk)
 

@@ -18,7 +18,7 @@ from common.registry.files import digest_of, write_gently
 from common.registry.patches import SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
 from services.registry.store.folder import InFolder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
-from services.registry.store.shelf import GONE, Shelf
+from services.registry.store.shelf import GONE, Shelf, path_of
 
 _MOST_BASES = 4
 CHUNK_BYTES = 256 * 1024
@@ -211,6 +211,17 @@ class Blobs:
             return self._shelf.url_of(check_digest(digest))
         except FileNotFoundError:
             raise NotFound(f"there is no file {digest}") from None
+
+    def path_of(self, digest: str) -> Path | None:
+        """Where a whole file, which is not verified, lies for a while; None: at a URL. Raises NotFound, InvalidInput,
+        DataLoss."""
+        if not self._shelf.is_near:
+            return None
+        try:
+            self._shelf.open(check_digest(digest)).close()
+        except FileNotFoundError:
+            raise NotFound(f"there is no file {digest}") from None
+        return path_of(self._blobs.parent, digest).absolute()
 
     def patch_of(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
         """(base, patch) of the first of at most four bases that a patch makes the file of; None: read all of it.

@@ -92,7 +92,7 @@ def test_a_replica_reads_files_from_the_store_itself_with_urls_that_the_registry
         assert hashlib.sha256(plain_http.get(answer.url).content).hexdigest() == files[0].digest
         assert b"".join(pieces_at(answer.url, 3, timeout_seconds=10)) == whole.data[3:]
         received = client.download(files, tmp_path / "got")
-        assert client.received() == {"whole_bytes": 0, "patch_bytes": 0, "presigned_bytes": received}
+        assert {kind: count for kind, count in client.received().items() if count} == {"presigned_bytes": received}
         assert received == sum(file.size_bytes for file in files)
         (place_of(url) / files[0].digest[:2] / files[0].digest).write(b"other bytes", overwrite=True)
         with pytest.raises(DataLoss, match="came with digest"):

@@ -310,11 +310,28 @@ def _two_tables(client: RegistryClient, tmp_path: Path, *, touched: int) -> tupl
 
 def test_a_table_with_few_touched_rows_comes_as_a_patch(client: RegistryClient, tmp_path: Path) -> None:
     old, new = _two_tables(client, tmp_path, touched=400)
-    whole_bytes = client.received()["whole_bytes"]
+    before = client.received()
     received = client.download([new], tmp_path / "to", bases={old.digest: tmp_path / "to" / old.path})
     assert received < 400 * 3 * 64
-    assert client.received() == {"whole_bytes": whole_bytes, "patch_bytes": received, "presigned_bytes": 0}
+    assert client.received() == {**before, "patch_bytes": received}
     assert manifest_of(tmp_path / "to") == (old, new)
+
+
+def test_a_big_file_on_this_machine_is_read_where_the_registry_has_it(
+    client: RegistryClient, keeper: RegistryServer, tmp_path: Path
+) -> None:
+    (file,) = _folder(tmp_path / "from", a=_tables(rows=40_000, touched=0)[0])
+    client.upload(tmp_path / "from", [file])
+    assert client.download([file], tmp_path / "to") == file.size_bytes
+    assert {kind for kind, count in client.received().items() if count} == {"copied_bytes"}
+    assert manifest_of(tmp_path / "to") == (file,)
+    with _blob(keeper, file.digest).open("r+b") as blob:
+        blob.write(b"damaged")
+    with pytest.raises(DataLoss, match="damaged: its bytes hash to"):
+        client.download([file], tmp_path / "again")
+    _blob(keeper, file.digest).unlink()
+    with pytest.raises(NotFound):
+        client.download([file], tmp_path / "again")
 
 
 def test_a_table_that_a_round_touched_all_over_comes_whole(client: RegistryClient, tmp_path: Path) -> None:
@@ -387,24 +404,43 @@ def test_a_patch_that_is_cut_or_forged_is_refused(tmp_path: Path) -> None:
             patched(file, io.BytesIO(before), wrong, len(after))
 
 
-class StoreOutOfReach(registry_pb2_grpc.RegistryServiceServicer):
-    """A registry whose object store has a name that nobody knows here."""
+class ElsewhereRegistry(registry_pb2_grpc.RegistryServiceServicer):
+    """Names a path and a URL for a file, and gives its bytes to a caller that takes neither."""
+
+    def __init__(self, content: bytes, *, path: Path) -> None:
+        self._content, self._path = content, path
 
     def DownloadFile(  # noqa: N802
         self, request: pb.DownloadFileRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.FileChunk]:
-        url = "http://store.invalid/file" if request.accepts_url else ""
-        yield pb.FileChunk(url=url, data=b"" if url else b"weights"[request.offset :])
+        if request.accepts_path:
+            yield pb.FileChunk(path=str(self._path))
+        elif request.accepts_url:
+            yield pb.FileChunk(url="http://store.invalid/file")  # a name that nobody knows here
+        else:
+            for start in range(request.offset, len(self._content), 1 << 20):
+                yield pb.FileChunk(data=self._content[start : start + (1 << 20)])
 
 
-def test_files_come_from_the_registry_where_the_object_store_is_out_of_reach(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", ["nothing", "a link", "a pipe", "other bytes"])
+def test_files_come_from_the_registry_where_their_path_and_the_object_store_are_of_no_use(
+    tmp_path: Path, there: str
+) -> None:
+    content, path = bytes(5 << 20), tmp_path / "there"
+    if there == "a link":
+        (tmp_path / "file").write_bytes(content)
+        path.symlink_to(tmp_path / "file")
+    if there == "a pipe":
+        os.mkfifo(path)
+    if there == "other bytes":
+        path.write_bytes(b"1" + content[1:])
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    registry_pb2_grpc.add_RegistryServiceServicer_to_server(StoreOutOfReach(), server)
+    registry_pb2_grpc.add_RegistryServiceServicer_to_server(ElsewhereRegistry(content, path=path), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     client = RegistryClient(f"127.0.0.1:{port}")
-    file = FileEntry("a", 7, hashlib.sha256(b"weights").hexdigest())
-    assert client.download([file], tmp_path) == 7
-    assert client.received() == {"whole_bytes": 7, "patch_bytes": 0, "presigned_bytes": 0}
+    file = FileEntry("a", len(content), hashlib.sha256(content).hexdigest())
+    assert client.download([file], tmp_path / "to") == len(content)
+    assert {kind: count for kind, count in client.received().items() if count} == {"whole_bytes": len(content)}
     client.close()
     server.stop(None).wait(10)

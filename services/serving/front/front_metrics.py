@@ -51,7 +51,7 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "contexts_transformed_once": ("Contexts that the model transforms as one row (`export: context`)", _MODEL),
     "evictions": ("Models that left memory to make room for others", _MODEL),
     "fetched_bytes": (
-        "Bytes of versions: whole files from the registry, patches of files, presigned files from an object store",
+        "Bytes of versions: whole files from the registry, patches of files, presigned or copied files",
         ("kind",),
     ),
     "runner_requests": ("Requests that a runner began", _SIGNATURE),

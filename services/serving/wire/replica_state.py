@@ -198,7 +198,8 @@ class ReplicaState:
 
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Bytes of versions since the replica started: `whole_bytes` in files from the registry, `patch_bytes` in patches,
-    `presigned_bytes` in files from an object store. Empty where folders decide."""
+    `presigned_bytes` in files from an object store, `copied_bytes` in files on the registry's disk. Empty
+    where folders decide."""
 
     splits: Mapping[str, Split] = field(default_factory=dict)
     """By model; of those whose canary is being judged, or whose inputs are logged."""

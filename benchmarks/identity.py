@@ -3,11 +3,11 @@
 `python -m benchmarks.identity [--blocks 10]`
 
 The first is read in this process: a guarded door in front of an application that does nothing, and the application
-alone, in turn, in blocks of 1,000 requests, or of 100 with pauses. The whole request is read of a serving and of an
+alone, in turn, in blocks of 1,000 requests, or fewer with pauses. The whole request is read of a serving and of an
 ingest of their own, without identity, under load. Neither depends much on what else the machine does, nor on which
-process is which, which is more than identity takes (prices.py). A request that comes alone looks whether the access
-file has changed, in a crowd few do; each is held against requests of its kind. Not in it: the bounds by principal
-behind the doors.
+process is which, which is more than identity takes (prices.py). Requests that come alone find caches cold, and seldom
+requests look whether the access file has changed; each is held against requests of its kind. Not in it: the bounds by
+principal behind the doors.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from benchmarks.prices import Measure, of_ingest, of_serving
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import processes
 from benchmarks.serving_load.model import saved, write_body
-from common.access.access import Access
+from common.access.access import LOOK_SECONDS, Access
 from common.access.first_start import OPERATOR, make, token_path
 from common.access.guard import Guard
 from common.access.principal import ANONYMOUS, act_as
@@ -44,9 +44,9 @@ from common.process.guarded_http import GuardedRoutes
 from services.ingest.doors.rules import RULES
 from services.serving.doors.fast_http import PredictProtocol
 
-_CROWD, _ALONE, _ALONE_ASKED, _MEASURES, _LIMIT_PERCENT = 1000, 100, 500, 5, 3.0
-_PAUSE_SECONDS = 0.006
-"""Longer than access.py takes a look to last."""
+_CROWD, _MEASURES, _LIMIT_PERCENT = 1000, 5, 3.0
+_KINDS = {"in a crowd": (0.0, _CROWD, 0), "alone": (0.006, 100, 500), "seldom": (1.2 * LOOK_SECONDS, 20, 100)}
+"""The pause between two requests, how many are in a block here, and how many a service gets."""
 Call = Callable[[], Awaitable[None]]
 
 
@@ -85,41 +85,41 @@ def _refused(request: Request, error: Exception) -> Response:
     raise error
 
 
-async def _seconds(call: Call, *, alone: bool) -> float:
-    spent = 0.0
-    for _ in range(_ALONE if alone else 1):
-        if alone:
-            time.sleep(_PAUSE_SECONDS)
+async def _seconds(call: Call, pause_seconds: float, count: int) -> float:
+    spent, at_once = 0.0, 1 if pause_seconds else count
+    for _ in range(count // at_once):
+        time.sleep(pause_seconds)
         began = time.process_time()
-        for _ in range(1 if alone else _CROWD):
+        for _ in range(at_once):
             await call()
         spent += time.process_time() - began
-    return spent / (_ALONE if alone else _CROWD)
+    return spent / count
 
 
-async def _identity_seconds(doors: tuple[Call, Call], blocks: int, *, alone: bool) -> float:
-    return median(
-        [await _seconds(doors[0], alone=alone) - await _seconds(doors[1], alone=alone) for _ in range(blocks)]
-    )
+async def _identity_seconds(doors: tuple[Call, Call], blocks: int, pause_seconds: float, count: int) -> float:
+    with_and_without = [[await _seconds(call, pause_seconds, count) for call in doors] for _ in range(blocks)]
+    return median(first - second for first, second in with_and_without)
 
 
-def _whole_seconds(crowd: Measure, url: str, body: bytes, pid: int) -> tuple[float, float]:
-    """CPU time of a request in a crowd, and of one that comes alone."""
+def _whole_seconds(crowd: Measure, url: str, body: bytes, pid: int) -> list[float]:
+    """CPU time of a request, by kind."""
     parts, process = urlsplit(url), psutil.Process(pid)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
-    before = sum(process.cpu_times()[:2])
-    for _ in range(_ALONE_ASKED):
-        time.sleep(_PAUSE_SECONDS)
-        connection.request("POST", parts.path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.read() and answer.status != http.HTTPStatus.OK:
-            raise SystemExit(f"{url} answers {answer.status}")
-    alone = (sum(process.cpu_times()[:2]) - before) / _ALONE_ASKED
+    found = [median(crowd()[1] for _ in range(_MEASURES))]
+    for pause_seconds, _, count in [*_KINDS.values()][1:]:
+        before = sum(process.cpu_times()[:2])
+        for _ in range(count):
+            time.sleep(pause_seconds)
+            connection.request("POST", parts.path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.read() and answer.status != http.HTTPStatus.OK:
+                raise SystemExit(f"{url} answers {answer.status}")
+        found.append((sum(process.cpu_times()[:2]) - before) / count)
     connection.close()
-    return median(crowd()[1] for _ in range(_MEASURES)), alone
+    return found
 
 
-def _serving_seconds(directory: Path) -> tuple[float, float]:
+def _serving_seconds(directory: Path) -> list[float]:
     with processes.serving(directory / "run", saved(directory / "saved_model")) as running:
         body, url = write_body(directory / "body.json"), f"{running.url}/v1/models/{processes.MODEL}:predict"
         return _whole_seconds(
@@ -127,7 +127,7 @@ def _serving_seconds(directory: Path) -> tuple[float, float]:
         )
 
 
-def _ingest_seconds(directory: Path) -> tuple[float, float]:
+def _ingest_seconds(directory: Path) -> list[float]:
     directory.mkdir()
     cores = set(os.sched_getaffinity(0))
     platform = Platform(directory, cores, cores)
@@ -152,8 +152,8 @@ def main() -> None:
             ("a prediction, REST", _at_serving(access, token), _serving_seconds),
             ("100 events, JSON", _at_ingest(access, token), _ingest_seconds),
         ):
-            identities = [asyncio.run(_identity_seconds(doors, blocks, alone=one)) for one in (False, True)]
-            found = zip(("in a crowd", "alone"), identities, whole(directory / what.split()[1]), strict=True)
+            identities = [asyncio.run(_identity_seconds(doors, blocks, *kind[:2])) for kind in _KINDS.values()]
+            found = zip(_KINDS, identities, whole(directory / what.split()[1]), strict=True)
             rows += [
                 {"what": f"{what}, {how}", "identity, CPU us": identity * 1e6, "the request, CPU us": request * 1e6,
                  "percent": identity / request * 100, "limit": _LIMIT_PERCENT}

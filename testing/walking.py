@@ -37,7 +37,8 @@ def write_access(path: Path, roles: Mapping[str, tuple[str, ...]] = ROLES) -> Pa
 
 
 def access_in(folder: Path) -> Access:
-    return Access(write_access(folder / "access.yaml"))
+    """It looks at its file with each request."""
+    return Access(write_access(folder / "access.yaml"), look_seconds=0.0)
 
 
 def bearer(name: str) -> dict[str, str]:

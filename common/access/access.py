@@ -17,10 +17,8 @@ from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.001
-"""A request sees a change of the file that is older than this."""
-_LOOK_IN_CROWD_SECONDS = 0.005
-"""As above, where predictions come within _LOOK_SECONDS of one another: a look takes a tenth of a prediction."""
+LOOK_SECONDS = 0.05
+"""A look at the file takes up to 3 % of a prediction's CPU time."""
 _SETTLED_NANOSECONDS = 50_000_000
 """A file system may give two changes that are closer together the same time."""
 _MOST_KNOWN = 4096
@@ -45,9 +43,10 @@ class _State:
 class Access:
     """Thread-safe. Without a file requests need no credentials."""
 
-    def __init__(self, path: Path | None = None, *, remark: str = "") -> None:
+    def __init__(self, path: Path | None = None, *, remark: str = "", look_seconds: float = LOOK_SECONDS) -> None:
         """Args:
             remark: what /readyz and the pages say of this service's doors.
+            look_seconds: a request sees a change of the file that is older than this.
 
         Raises:
             InvalidInput: the file cannot be read, or is not as access_file.py says.
@@ -59,7 +58,7 @@ class Access:
         self._remark = remark
         self._fault = ""
         self._lock = threading.Lock()
-        self._look_at = self._looked_at = 0.0
+        self._look_seconds, self._look_at = look_seconds, 0.0
         self._seen: tuple[int, ...] = ()
         self._content = b""
         self._state = _State(AccessFile({}))
@@ -130,10 +129,7 @@ class Access:
 
     def has_changed(self, generation: int, principal: Principal | None) -> bool:
         """Whether what was found at that generation has to be asked for again: other content, or too old."""
-        now = time.monotonic()
-        is_crowd, self._looked_at = now - self._looked_at < _LOOK_SECONDS, now
-        if now >= self._look_at + (_LOOK_IN_CROWD_SECONDS if is_crowd else 0.0):
-            self._refresh()
+        self._refresh()
         is_old = principal is not None and principal.expires_at < math.inf and time.time() > principal.expires_at
         return is_old or self.generation != generation
 
@@ -166,7 +162,7 @@ class Access:
         if self.path is None or now < self._look_at:
             return
         with self._lock:
-            self._look_at = now + _LOOK_SECONDS
+            self._look_at = now + self._look_seconds
             try:
                 found = os.stat(self._where)  # noqa: PTH116  # a Path's own takes twice as long
                 seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)

@@ -36,7 +36,7 @@ def _served(catalog: Catalog, access: Access) -> AbstractContextManager[httpx.Cl
 @pytest.fixture
 def access(tmp_path: Path) -> Access:
     write_access(tmp_path / "access.yaml", _ROLES)
-    return Access(tmp_path / "access.yaml")
+    return Access(tmp_path / "access.yaml", look_seconds=0.0)
 
 
 @pytest.fixture

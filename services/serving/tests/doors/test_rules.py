@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from common.access.access import Access
 from common.access.guard import Guard
 from common.process.health import Health
 from protos import queue_pb2, tfserving_pb2
@@ -65,8 +66,7 @@ def access(tmp_path: Path) -> Path:
 def front(redis_server: RedisServer, access: Path) -> Iterator[FrontThread]:
     """Serves model m; has another one, which it only knows."""
     state = replica_state(version(), secret={"production": 1})
-    guard = Guard(access_in(access.parent), serving_rules())
-    write_access(access, _ROLES)
+    guard = Guard(Access(access, look_seconds=0.0), serving_rules())
     with (
         FrontThread(redis_server.url, state, guard=guard) as front,
         FakeRunner(redis_server.url, _sums) as front.runner,

@@ -2,9 +2,10 @@
 
     python docker/advisories.py FOLDER PIP_AUDIT requirements/*.txt
 
-The folder holds records of OSV (https://ossf.github.io/osv-schema/), a JSON file each, as OSV's PyPI/all.zip has
-them. pip-audit asks a server on loopback that answers from them as OSV's does. Exit status 1: there is a weakness; 2:
-the folder has no advisory.
+The folder holds records of OSV (https://ossf.github.io/osv-schema/), a file each: JSON, as OSV's PyPI/all.zip has
+them, or YAML, as in `vulns` of https://github.com/pypa/advisory-database; the newest record's day is printed.
+pip-audit asks a server on loopback that answers from them as OSV's does. Exit status 1: there is a weakness; 2: the
+folder has no advisory.
 """
 
 import json
@@ -12,23 +13,30 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import yaml
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 _ECOSYSTEM = "PyPI"
 Advisory = dict[str, Any]
+_READERS: Mapping[str, Callable[[bytes], Advisory]] = {
+    ".json": json.loads,
+    ".yaml": partial(yaml.load, Loader=yaml.CBaseLoader),
+}
+"""The loader takes a day for a text, as JSON has it."""
 
 
 def read(folder: Path) -> dict[str, list[Advisory]]:
     """By package; those of other ecosystems and those that were withdrawn are left out."""
     found = defaultdict(list)
-    for path in sorted(folder.rglob("*.json")):
-        advisory: Advisory = json.loads(path.read_bytes())
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in _READERS):
+        advisory: Advisory = _READERS[path.suffix](path.read_bytes())
         packages = [affected.get("package", {}) for affected in advisory.get("affected", ())]
         names = {canonicalize_name(one["name"]) for one in packages if one.get("ecosystem") == _ECOSYSTEM}
         for name in names if not advisory.get("withdrawn") else ():
@@ -104,7 +112,8 @@ def main(folder: str, pip_audit: str, *files: str) -> int:
     if not advisories:
         print(f"{folder} has no advisory of a package of PyPI in OSV's format", file=sys.stderr)
         return 2
-    print(f"advisories of {len(advisories)} packages from {folder}")
+    newest = max(str(advisory.get("modified", "")) for records in advisories.values() for advisory in records)
+    print(f"advisories of {len(advisories)} packages from {folder}, the newest of {newest[:10] or 'no day'}")
     server, failed = server_of(advisories), 0
     asks = ["--vulnerability-service=osv", f"--osv-url=http://127.0.0.1:{server.server_port}/v1/query"]
     how = ["--strict", "--no-deps", "--disable-pip", "--progress-spinner=off", *asks]

@@ -129,9 +129,11 @@ class Access:
 
     def has_changed(self, generation: int, principal: Principal | None) -> bool:
         """Whether what was found at that generation has to be asked for again: other content, or too old."""
-        self._refresh()
-        is_old = principal is not None and principal.expires_at < math.inf and time.time() > principal.expires_at
-        return is_old or self.generation != generation
+        if time.monotonic() >= self._look_at:  # Also asked by _refresh: a call less for a request that comes alone.
+            self._refresh()
+        if self.generation != generation:
+            return True
+        return principal is not None and principal.expires_at != math.inf and time.time() > principal.expires_at
 
     def principal_of_login(self, issuer: Oidc, id_token: str, nonce: str) -> Principal:
         """Raises Unauthenticated, Unavailable."""

@@ -49,6 +49,16 @@ def test_what_is_withdrawn_or_of_others_counts_for_nothing_and_zero_is_before_al
     assert [name for name in "abcd" if _TOOL["known"](found, name, "0.0.dev1")] == ["a"]
 
 
+def test_a_record_may_be_yaml_as_pypas_database_has_it(tmp_path: Path) -> None:
+    text = "id: A-1\nmodified: 2026-01-02\naffected:\n- package: {ecosystem: PyPI, name: some-package}\n"
+    (tmp_path / "A-1.yaml").write_text(
+        f"{text}  ranges:\n  - type: ECOSYSTEM\n    events: [{{introduced: 0}}, {{fixed: 1.10}}]\n"
+    )
+    found = _TOOL["read"](tmp_path)
+    assert [bool(_TOOL["known"](found, "some-package", version)) for version in ("1.9", "1.10")] == [True, False]
+    assert json.loads(json.dumps(found))["some-package"][0]["modified"] == "2026-01-02"
+
+
 def test_the_server_answers_as_osvs_does(tmp_path: Path) -> None:
     record = advisory(versions=["1.0"])
     server = _TOOL["server_of"](written(tmp_path, record))
